@@ -13,9 +13,13 @@ This module imports neither TRL nor torch. It was tried with TRL 1.16, of which 
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -23,11 +27,15 @@ import numpy as np
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.arrays import IntArray
+from nemo_ada.core.by_name import load
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import UserError
+from nemo_ada.tasks.reward import rewarded
 
-Reward = Callable[..., Sequence[float | None]]
+log = logging.getLogger(__name__)
+Reward = Callable[..., Sequence[float | None]] | Callable[..., Awaitable[Sequence[float | None]]]
+MAX_ROWS = 5_000_000  # of a data set without a length, which is read once to its end
 CHOOSE_PROMPTS = ("reserve_prompts", "candidate_prompts", "retry_probability")
 NEEDED = {
     "loss_type": "dapo",  # the mean over the tokens that the mask keeps
@@ -41,18 +49,20 @@ NEEDED = {
 class AdaRollout:
     """The rollout function and the reward function of one GRPOTrainer. It is a `ResponseSource` of the core, too."""
 
-    def __init__(self, reward: Reward, section: Mapping[str, Any]) -> None:
+    def __init__(self, reward: Reward | str, section: Mapping[str, Any]) -> None:
         """Make both.
 
         Args:
             reward: a reward function as TRL takes it. It gets prompts, completions, completion_ids and the columns of
-                the data set. None stands for a response that it cannot judge.
+                the data set. None stands for a response that it cannot judge. It may be an `async def`, or the name
+                `module:function` of one that gets a response and the row's `answer`, as on the other back ends.
             section: the section `reinforce_ada:` of a YAML.
 
         Raises:
             UserError: the section is wrong, or TRL cannot carry a setting.
         """
-        self.reward, self.settings, self.clock = reward, ada_settings(section), time.perf_counter
+        self.reward = by_answer(reward) if isinstance(reward, str) else reward
+        self.settings, self.clock = ada_settings(section), time.perf_counter
         if key := next((key for key in CHOOSE_PROMPTS if getattr(self.settings, key)), None):
             raise UserError(f"reinforce_ada.{key}: TRL chooses the prompts itself; leave this setting out")
         self.sampler: AdaSampler | None = None
@@ -70,6 +80,8 @@ class AdaRollout:
         self.prompt_ids = trainer._tokenize_prompts(self.prompts)[0]
         self.drawn: dict[int, tuple[list[int], Any]] = {-1: ([trainer.processing_class.eos_token_id], [0.0])}
         sampled: Any = self.sampler.run_step(trainer.state.global_step, [*map(json.dumps, self.prompts)], self)
+        for text in sampled.warnings:
+            log.warning("%s", text)
         rows, self.metrics, last = sampled.rows, sampled.metrics, ((0, 0), (0, 1))  # the counterweight comes last
         in_loss_R = rows.live_R if self.settings.advantage.denominator == "live_rows" else rows.weight_R > 0
         mask_R = np.pad(in_loss_R.reshape(-1, n), last).ravel().tolist()
@@ -88,7 +100,7 @@ class AdaRollout:
     def rewards(self, **arguments: Any) -> Sequence[float | None]:
         """Give TRL the advantages of the rows and the metrics of the step. In an evaluation, give the rewards."""
         if self.advantages is None:
-            return self.reward(**arguments)
+            return called(self.reward, arguments)
         for metric, value in self.metrics.items():
             arguments["log_metric"](metric, value)
         return self.advantages
@@ -97,10 +109,10 @@ class AdaRollout:
         """Check TRL's settings, read the columns of the data set, and make the sampler."""
         if wrong := [f"{key}={value!r}" for key, value in NEEDED.items() if attrgetter(key)(trainer) != value]:
             raise UserError(f"GRPOTrainer: set {', '.join(wrong)} (recipes/guide/trl.md says why)")
-        self.rows = {json.dumps(row["prompt"]): row for row in trainer.train_dataset}
-        if len(self.rows) < len(trainer.train_dataset):
-            raise UserError("train_dataset: a prompt occurs twice, and TRL would not say which row it comes from")
+        self.rows = rows_of(trainer.train_dataset)
         self.settings.check_rows(n := trainer.num_generations - 1)
+        log.warning("Reinforce-Ada trains groups of %d: num_generations=%d less the counterweight", n, n + 1)
+        judged(self.reward, [next(iter(self.rows.values()))], [[trainer.processing_class.eos_token_id]], [""])
         return self.settings.sampler(n, trainer.max_completion_length, run_seed=trainer.args.seed)
 
     def submit(self, requests: Requests) -> None:
@@ -114,12 +126,73 @@ class AdaRollout:
         self.drawn |= dict(zip(ids, zip(drawn, logprobs or [None] * len(drawn), strict=True), strict=True))
         asked = [self.rows[json.dumps(self.prompts[i])] for i in numbers]
         texts = self.trainer.processing_class.batch_decode(drawn, skip_special_tokens=True)
-        columns = {f"{key}s" if key == "prompt" else key: [row[key] for row in asked] for key in asked[0]}
-        chat = [[{"role": "assistant", "content": text}] for text in texts]
-        completions = texts if isinstance(asked[0]["prompt"], str) else chat
-        rewards = self.reward(completions=completions, completion_ids=drawn, **columns)
+        rewards = judged(self.reward, asked, drawn, texts)
         return Outcomes(np.array(ids), np.array(rewards, np.float64), np.array([len(tokens) for tokens in drawn]))
 
     def abort(self, response_id_N: IntArray) -> IntArray:
         """Forget submitted responses. They have no tokens yet."""
         return np.array([0 * self.waiting.pop(response) for response in response_id_N.tolist()], np.int64)
+
+
+def by_answer(name: str) -> Reward:
+    """Return the reward function that TRL wants, from the name of one that gets a response and its answer."""
+    function = load("reward", name)
+
+    def rewards(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float | None]:
+        texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
+        verdicts = [rewarded(function, text, str(own), True) for text, own in zip(texts, answer, strict=True)]
+        for cause in {verdict.cause for verdict in verdicts} - {None}:
+            log.warning("%s: %s", name, cause)
+        return [verdict.label for verdict in verdicts]
+
+    rewards.__name__ = name
+    return rewards
+
+
+def rows_of(dataset: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the rows of a data set by their prompts as JSON. One without a length is read once to its end.
+
+    Raises:
+        UserError: a prompt occurs twice, or the data set does not end.
+    """
+    data = list(islice(dataset, MAX_ROWS + 1))
+    if len(data) > MAX_ROWS:
+        raise UserError(f"train_dataset: it goes on after {MAX_ROWS:,} rows; give one that ends, such as .take(N)")
+    rows = {json.dumps(row["prompt"]): row for row in data}
+    if len(rows) < len(data) or not rows:
+        raise UserError("train_dataset: a prompt occurs twice, and TRL would not say which row it comes from"
+                        if rows else "train_dataset: it has no row")  # fmt: skip
+    return rows
+
+
+def judged(reward: Reward, asked: Sequence[Mapping[str, Any]], drawn: Any, texts: list[str]) -> list[float | None]:
+    """Return the rewards of completions of these rows, which the reward gets as from TRL."""
+    columns = {f"{key}s" if key == "prompt" else key: [row[key] for row in asked] for key in asked[0]}
+    chat = [[{"role": "assistant", "content": text}] for text in texts]
+    completions = texts if isinstance(asked[0]["prompt"], str) else chat
+    return called(reward, {"completions": completions, "completion_ids": drawn, **columns})
+
+
+def called(reward: Reward, arguments: Mapping[str, Any]) -> list[float | None]:
+    """Call a reward function, also an `async def`.
+
+    Raises:
+        UserError: it gives no list with a number or None for each completion.
+    """
+    rewards: Any = reward(**arguments)
+    if inspect.isawaitable(rewards):
+        rewards = asyncio.run(_waited(rewards))
+    name, count = getattr(reward, "__name__", type(reward).__name__), len(arguments["completions"])
+    if not hasattr(rewards, "__len__") or isinstance(rewards, (str, Mapping)) or len(rewards) != count:
+        found = f"{len(rewards)} values" if hasattr(rewards, "__len__") else f"a {type(rewards).__name__}"
+        raise UserError(
+            f"the reward {name} gave {found} for {count} completion(s); return a list with a number for each of them"
+        )
+    try:
+        return [None if value is None else float(value) for value in rewards]
+    except (TypeError, ValueError) as problem:
+        raise UserError(f"the reward {name} gave something else than numbers and None: {problem}") from None
+
+
+async def _waited(rewards: Awaitable[Any]) -> Any:
+    return await rewards

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from nemo_ada.cli.data import at_least_one, choice, text_from
+from nemo_ada.cli.data import at_least_one, choice, json_object, say_other_prompts, text_from
 from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
@@ -61,11 +61,14 @@ def evaluate(
     max_new_tokens: Annotated[int | None, typer.Option(help="longest response (default: the benchmark's)")] = None,
     max_prompt_tokens: Annotated[int | None, typer.Option(help="longest prompt (default: the benchmark's)")] = None,
     verifier: Annotated[str | None, typer.Option(help="math or exact (default: the benchmark's)")] = None,
-    scorer: Annotated[str | None, typer.Option(help="your own package.module:function instead")] = None,
+    reward: Annotated[str | None, typer.Option(help="your own package.module:function instead")] = None,
     unfinished: Annotated[str | None, typer.Option(help="wrong or judged (default: the benchmark's)")] = None,
     template: Annotated[str | None, typer.Option(help="auto, chat or plain (default: the benchmark's)")] = None,
     system: Annotated[Path | None, typer.Option(help="file with the system message")] = None,
     suffix: Annotated[str | None, typer.Option(help="text after every problem")] = None,
+    chat_template_kwargs: Annotated[
+        str | None, typer.Option(help='arguments of the chat template, as JSON: {"enable_thinking": false}')
+    ] = None,
     chunk: Annotated[int, typer.Option(help="problems between two commits of the journal")] = 16,
     max_num_seqs: Annotated[int, typer.Option(help="responses that decode at once")] = 256,
     revision: Annotated[
@@ -73,6 +76,9 @@ def evaluate(
     ] = None,
     by: Annotated[
         list[str] | None, typer.Option(help="column with a table of its own; repeatable (default: level, subject, ...)")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="column of the template that each problem was made from: intervals count these")
     ] = None,
     parquet: Annotated[bool, typer.Option("--parquet", help="write the responses as Parquet, too")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
@@ -89,8 +95,10 @@ def evaluate(
         "max_prompt_tokens": max_prompt_tokens,
         "system": text_from(system),
         "suffix": suffix,
+        "chat_template_kwargs": None if chat_template_kwargs is None else json_object(chat_template_kwargs),
         "group_by": by or None,
-        "scorer": scorer,
+        "reward": reward,
+        "cluster": cluster,
     }
 
     benchmarks = at_revisions(resolve(data, changes), revision or [])
@@ -108,6 +116,8 @@ def evaluate(
         access = Access(served_model, api_key_env)
         provider = open_provider(server, folder, ModelTokenizer(tokenizer or folder), limits, access)
         encoder_of = partial(_encoder, tokenizer or folder)
+        for benchmark in benchmarks:
+            say_other_prompts(folder, encoder_of(benchmark), benchmark.name)
         place = out if len(model) == 1 else out / name
         with counted("problem") as watch:
             contents[name] = run(benchmarks, encoder_of, provider, drawing, place, watch)
@@ -143,7 +153,7 @@ def _show(content: Mapping[str, Any], k: int, out: Path) -> None:
     _print(_verdict_table(content))
     for table in _group_tables(content, k):
         _print(table)
-    _note_few({name: row["prompts"] for name, row in content["benchmarks"].items()})
+    _note_few(content["benchmarks"])
     late = content["overall"].get("timed_out", 0)
     if late:
         typer.echo(
@@ -157,11 +167,14 @@ def compare(
     first: Annotated[Path, typer.Argument(help="folder of an evaluation")],
     second: Annotated[Path, typer.Argument(help="folder of another one, on the same problems")],
     base: Annotated[Path | None, typer.Option(help="evaluation of a base model: buckets of difficulty")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="column of the clusters (default: what the evaluations were made with)")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="write the comparison here, as JSON")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Compute the paired difference (second minus first) over common problems, with interval and p-values."""
-    a, b = Evaluation.read(first), Evaluation.read(second)
+    a, b = Evaluation.read(first, cluster), Evaluation.read(second, cluster)
     rows = compare_evaluations(a, b, None if base is None else Evaluation.read(base))
     text = json.dumps(rows, indent=1)
     if out is not None:
@@ -172,7 +185,7 @@ def compare(
         typer.echo(text)
         return
     _print(_comparison_table(rows, first, second))
-    _note_few({name: row["prompts"] for name, row in rows.items()})
+    _note_few(rows)
     for difference in setting_differences(a, b):
         typer.echo(f"note: the two were evaluated differently: {difference}")
 
@@ -185,7 +198,7 @@ def _results_table(content: Mapping[str, Any], k: int, out: Path) -> Table:
     for name, row in [*content["benchmarks"].items(), ("overall, by prompts", content["overall"])]:
         table.add_row(
             Text(name),
-            str(row["prompts"]),
+            _prompts(row),
             _cell(row[f"avg@{k}"]),
             *(_cell(row[rung]) for rung in passes),
             f"{row['mean_tokens']:.0f}",
@@ -240,7 +253,7 @@ def _comparison_table(rows: Mapping[str, Mapping[str, Any]], first: Path, second
     for name, row in rows.items():
         table.add_row(
             Text("overall, by prompts" if name == "overall" else name),
-            str(row["prompts"]) + (f" ({row['left_out']} left out)" if row.get("left_out") else ""),
+            _prompts(row) + (f" ({row['left_out']} left out)" if row.get("left_out") else ""),
             f"{100 * row['first']:.1f}",
             f"{100 * row['second']:.1f}",
             f"{100 * row['difference']:+.1f} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]",
@@ -255,13 +268,17 @@ def _p_value(value: float) -> str:
     return f"{value:.4f}" if value >= 0.0001 else "<0.0001"
 
 
-def _note_few(prompts: Mapping[str, int]) -> None:
-    """Print which rows come from few problems."""
-    few = [f"{name} ({count})" for name, count in prompts.items() if count < FEW]
+def _prompts(row: Mapping[str, Any]) -> str:
+    return str(row["prompts"]) + (f" in {row['clusters']} clusters" if "clusters" in row else "")
+
+
+def _note_few(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print which rows come from few problems, or few clusters."""
+    counts = {name: row.get("clusters", row["prompts"]) for name, row in rows.items()}
+    few = [f"{name} ({count})" for name, count in counts.items() if count < FEW]
     if few:
-        typer.echo(
-            f"note: fewer than {FEW} problems: {', '.join(few)}; an interval of so few depends on which they are"
-        )
+        what = "clusters" if any("clusters" in row for row in rows.values()) else "problems"
+        typer.echo(f"note: fewer than {FEW} {what}: {', '.join(few)}; an interval of so few depends on which they are")
 
 
 def _print(table: Table) -> None:

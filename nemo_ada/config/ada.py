@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
 from nemo_ada.config.conflicts import conflicts, refuse
 from nemo_ada.config.parsing import Section
+from nemo_ada.core.by_name import checked, made
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, AllocationRule, PowerRule
 from nemo_ada.core.prompts.estimators import (
@@ -29,6 +31,7 @@ from nemo_ada.core.sampling.exits import (
     ExitRule,
     FixedExit,
     PilotExit,
+    PoolView,
     PositiveExit,
     SpreadExit,
 )
@@ -131,7 +134,7 @@ class SpreadSettings(Section):
     """Stop when the rewards of a prompt differ enough, for rewards between 0 and 1."""
 
     kind: Literal["spread"]
-    difference: Annotated[float, Field(gt=0)] = 0.5
+    difference: Annotated[float, Field(ge=1e-4, le=1)] = 0.5
     """A prompt stops when two of its rewards differ by this, or when many smaller differences amount to the same."""
 
     def rule(self, group: int) -> ExitRule:
@@ -139,8 +142,35 @@ class SpreadSettings(Section):
         return SpreadExit(self.difference)
 
 
+class OwnExitSettings(Section):
+    """Stop by a rule of your own (recipes/extend/exit.py)."""
+
+    kind: Literal["own"]
+    name: str
+    """The class, as `package.module:Class`. It is called with the group size n and the arguments."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of the class."""
+
+    def rule(self, group: int) -> ExitRule:
+        """The rule for groups of n = `group`. Raises UserError where it is none or does not work."""
+        key = "reinforce_ada.sampling.exit.name"
+        rule = made(key, self.name, group, **self.arguments)
+        if not isinstance(rule, ExitRule):
+            raise UserError(
+                f"{key}={self.name!r} is no exit rule; derive the class from {ExitRule.__module__}.ExitRule, as "
+                "recipes/extend/exit.py does"
+            )
+        pools = PoolView(np.array([0, 1, group]), np.array([1, 0, group]))
+        checked(key, self.name, lambda: int(rule.smallest_pool), int)
+        checked(key, self.name, lambda: rule.met(pools), bool, 3)
+        checked(key, self.name, lambda: rule.lacking(pools)[0], bool, 3)
+        checked(key, self.name, lambda: rule.lacking(pools)[1], bool, 3)
+        return rule
+
+
 Exit = Annotated[
-    PositiveSettings | BalancedSettings | FixedSettings | PilotSettings | SpreadSettings, Field(discriminator="kind")
+    PositiveSettings | BalancedSettings | FixedSettings | PilotSettings | SpreadSettings | OwnExitSettings,
+    Field(discriminator="kind"),
 ]
 
 
@@ -224,6 +254,8 @@ class AdaSettings(Section):
     max_failed_share: Share = SamplingPlan.max_failed_share
     """Largest allowed share of responses without a label (engine or verifier failure). Up to three are never an error.
     """
+    stop_after_dead_steps: Annotated[int, Field(ge=1)] | None = None
+    """Steps in a row without any row that has an advantage, after which the run ends. null: a warning only."""
     reserve_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Prompts per step that may replace zero-signal groups, as DAPO's filtering does."""
     candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
@@ -268,6 +300,7 @@ class AdaSettings(Section):
             allocation=allocation,
             weighted_choice=self.candidate_choice == "weighted",
             retry_probability=self.retry_probability,
+            stop_after=self.stop_after_dead_steps,
         )
 
     def _estimator(self, features: int | None) -> PassRateEstimator | None:

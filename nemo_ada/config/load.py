@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nemo_ada.config.parsing import parse, suggestion
 from nemo_ada.config.run import RunConfig
+from nemo_ada.core.by_name import search_working_folder
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import secret_keys
 from nemo_ada.run.yaml_file import read_yaml
@@ -33,7 +34,15 @@ BACKENDS = ("embedded", "nemo_rl")
 DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
 PROMPT_FILES = ("prompt_file", "system_prompt_file")
 RUN_DIR = "run_dir"
-REWARD = "NEMO_ADA_REWARD"  # the variable that admits the reward of a YAML
+REWARD = "NEMO_ADA_REWARD"  # the variable that admits a reward, or other code, of a YAML
+NAMES_OF_CODE = (
+    "task.reward",
+    "task.task",
+    "env.ada_math.reward",
+    "reinforce_ada.sampling.exit.name",
+    "reinforce_ada.advantage.objective.name",
+)
+"""Settings whose value is `package.module:name`."""
 _KEY_VALUE = re.compile(r"(?P<key>\+{0,2}[\w./@-]+)=(?P<value>.*)", re.DOTALL)
 _SENTENCE = re.compile(r"\w, \w")  # what makes a text of words between commas
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -168,27 +177,32 @@ def load_words(path: Path, words: Sequence[str] = ()) -> DictConfig:
     """Load a YAML, merge the overlays among `words` and apply the overrides among them. Raises UserError."""
     paths, overrides = split_words(path, words)
     config = apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
-    _refuse_foreign_reward(config, paths, overrides)
+    refuse_foreign_code(config, paths, overrides)
     return config
 
 
-def _refuse_foreign_reward(config: DictConfig, paths: Sequence[Path], overrides: Sequence[str]) -> None:
-    """Refuse a reward that only a YAML names, and whose module does not lie beside it or below.
+def refuse_foreign_code(config: DictConfig, paths: Sequence[Path], overrides: Sequence[str]) -> None:
+    """Refuse code that only a YAML names, and whose module does not lie beside it or below.
 
     Otherwise whoever wrote the YAML could choose any function of the machine to run on the data's answers.
 
     Raises:
-        UserError: for such a reward.
+        UserError: for such a name.
     """
+    named = [os.environ.get(REWARD, ""), *(text.partition("=")[2] for text in overrides)]
+    for key in NAMES_OF_CODE:
+        try:
+            name = OmegaConf.select(config, key)
+        except _LIBRARY_ERRORS:
+            continue  # `plain` and `parse` say what is wrong
+        if isinstance(name, str) and not any(name in text for text in named):
+            _refuse_foreign_module(key, name, paths)
+
+
+def _refuse_foreign_module(key: str, name: str, paths: Sequence[Path]) -> None:
+    search_working_folder()
     try:
-        reward = OmegaConf.select(config, "task.reward")
-    except _LIBRARY_ERRORS:
-        return  # `plain` and `parse` say what is wrong
-    named = [os.environ.get(REWARD), *(text.partition("=")[2].strip("'\"") for text in overrides)]
-    if not isinstance(reward, str) or reward in named:
-        return
-    try:
-        found = find_spec(reward.partition(":")[0].partition(".")[0])
+        found = find_spec(name.partition(":")[0].partition(".")[0])
     except (ImportError, ValueError):
         return
     if found is None:
@@ -197,8 +211,8 @@ def _refuse_foreign_reward(config: DictConfig, paths: Sequence[Path], overrides:
     folders = [path.resolve().parent for path in paths]
     if not all(any(place.is_relative_to(folder) for folder in folders) for place in places):
         raise UserError(
-            f"task.reward={reward!r}: a YAML may name a module of its own folder {folders[0]}, and this one is "
-            f"{places[0]}; if you want it, name it behind the YAML (++task.reward={reward}) or with {REWARD}={reward}"
+            f"{key}={name!r}: a YAML may name a module of its own folder {folders[0]}, and this one is "
+            f"{places[0]}; if you want it, name it behind the YAML (++{key}={name}) or with {REWARD}={name}"
         )
 
 

@@ -45,6 +45,8 @@ TABLE: Mapping[str, str] = {
     "share of correct responses; with issue_order: an estimate by path counts. Unbiased, except for issue_order pools "
     "that max_tokens or max_seconds cut",
     "pool_reward": "mean reward of a pool, averaged over prompts",
+    "truncated": "share of the responses in pools that have as many tokens as the longest response may have",
+    "no_box": "CPU, with `task.verifier: math`: share of the judged responses without a box",
     "batch_reward": "mean reward of the kept rows",
     "response_length_pools": "tokens per response in pools, mean",
     "response_length_kept": "tokens per response in kept rows, mean",

@@ -23,6 +23,7 @@ import numpy as np
 
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.doctor import Doctor
 from nemo_ada.core.learning.rows import Selection, StepRows, select, weigh
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, listed, named, rate_histogram
@@ -39,7 +40,7 @@ from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
 from nemo_ada.core.sampling.session import SamplingSession, check_failures
 from nemo_ada.core.sampling.source import ResponseSource
 from nemo_ada.core.sampling.state import StepState
-from nemo_ada.core.sampling.summary import summarise
+from nemo_ada.core.sampling.summary import mean, summarise
 from nemo_ada.errors import InvariantError, UserError
 
 
@@ -54,6 +55,7 @@ class SampledStep:
         sampling_metrics: metrics of the sampling phase, without prefix, on the source's rewards.
         predicted_P: pass rate that the estimator predicted for each prompt, in [0, 1].
         again: positions of the prompts that come again in the next step (`retry_probability`).
+        warnings: what the doctor says about the step.
     """
 
     result: SamplingResult
@@ -62,11 +64,14 @@ class SampledStep:
     sampling_metrics: dict[str, float]
     predicted_P: FloatArray | None = None
     again: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> dict[str, float]:
         """The step's scalar metrics, with prefixes. `ada/failed/CAUSE` counts responses without a label."""
-        failed = {f"{PREFIX}failed/{cause}": float(count) for cause, count in self.result.failures.items()}
+        failed: Counter[str] = Counter()
+        for cause, count in self.result.failures.items():  # details follow the cause
+            failed[f"{PREFIX}failed/{cause.partition(' ')[0]}"] += count
         metrics = self.sampling_metrics | self.rows.metrics
         if self.rows.equal_labels_teach:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("zero_signal_groups")}
@@ -74,7 +79,7 @@ class SampledStep:
             result = self.result
             share = explained_variance(self.predicted_P, result.first_pos_P, result.first_size_P)
             metrics |= {} if share is None else {"explained_variance": share}
-        return named(metrics) | failed
+        return named(metrics) | {name: float(count) for name, count in failed.items()}
 
     @property
     def lists(self) -> dict[str, list[int]]:
@@ -99,6 +104,7 @@ class AdaSampler:
         allocation: Allocation | None = None,
         weighted_choice: bool = False,
         retry_probability: float = 0.0,
+        stop_after: int | None = None,
     ) -> None:
         """Make a sampler.
 
@@ -110,6 +116,7 @@ class AdaSampler:
             allocation: the rule of the estimation variant, which also needs an estimator. None for the other variants.
             weighted_choice: see `choose`.
             retry_probability: probability that a prompt without a correct response comes again. See retry.py.
+            stop_after: dead steps in a row that end the run. See doctor.py.
         """
         shrunk = "shrunk" in (rows.advantage.baseline, rows.advantage.pass_rate)
         if estimator is None and (allocation is not None or shrunk):
@@ -117,6 +124,7 @@ class AdaSampler:
         self.plan, self.rows, self.run_seed = plan, rows, run_seed
         self.estimator, self.allocation, self.weighted_choice = estimator, allocation, weighted_choice
         self.latency = LatencyModel()
+        self.doctor = Doctor(plan, stop_after)
         self.chains = RetryChains(retry_probability, run_seed) if retry_probability else None
 
     def choose(
@@ -157,6 +165,7 @@ class AdaSampler:
         features_PF: FloatArray | None = None,
         stop_check: StopCheck | None = None,
         final_rewards: Callable[[SamplingResult], FloatArray] | None = None,
+        seen: Callable[[], Mapping[str, float]] = dict,
     ) -> SampledStep | None:
         """Sample one step from `source`, compute its rows, and let the estimator learn from the pools.
 
@@ -169,6 +178,7 @@ class AdaSampler:
             stop_check: see `run_sampling`.
             final_rewards: maps the pools to the rewards [N] of the update (NeMo-RL's scaling and shaping). The sampling
                 itself uses the source's rewards.
+            seen: gives metrics that only the back end knows. It is asked when sampling has ended.
 
         Returns:
             The step, or None when `stop_check` dropped it. A dropped step changes nothing in the sampler.
@@ -180,14 +190,22 @@ class AdaSampler:
         result = run_sampling(session, source, stop_check=stop_check)
         if session.dropped:
             return None
-        raw_reward_N, metrics = result.reward_N, summarise(result, self.plan.budget)
+        raw_reward_N, metrics = result.reward_N, self._summary(result) | dict(seen())
         if final_rewards is not None:
             result = replace(result, reward_N=final_rewards(result))
         earlier_P = None if self.chains is None else self.chains.earlier(prompt_ids)
         rows = self._weigh(step, result, self.select(step, result, len(prompt_ids) - reserve), prior_P, earlier_P)
         self._learn(prompt_ids, result, features_PF)
         again, retried = self._retry(step, prompt_ids, result, earlier_P)
-        return SampledStep(result, rows, raw_reward_N, metrics | retried, _mean(prior_P), again)
+        sampled = SampledStep(result, rows, raw_reward_N, metrics | retried, _mean(prior_P), again)
+        return self._examined(step, sampled)
+
+    def _summary(self, result: SamplingResult) -> dict[str, float]:
+        return summarise(result, self.plan.budget) | {"truncated": mean(result.tokens_N >= self.plan.max_new_tokens)}
+
+    def _examined(self, step: int, sampled: SampledStep) -> SampledStep:
+        """Add what the doctor says. Raises UserError where the settings end the run after so many dead steps."""
+        return replace(sampled, warnings=self.doctor.examine(step, sampled.result, sampled.metrics))
 
     def _retry(
         self,
@@ -273,8 +291,8 @@ class AdaSampler:
         rows = self._weigh(step, result, selection, prior_P, earlier_P)
         self._learn(prompt_ids, result, features_PF)
         again, retried = self._retry(step, prompt_ids, result, earlier_P)
-        metrics = summarise(result, self.plan.budget) | group_metrics(pools) | retried
-        return SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P), again)
+        metrics = self._summary(result) | group_metrics(pools) | retried
+        return self._examined(step, SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P), again))
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
         """Compute the responses per prompt of the estimation variant. None for the other variants."""

@@ -66,7 +66,9 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
 
     def fill(folder: Path) -> None:
         learner.save(folder / "learner")
-        learner.export_hf(folder / "hf", {"eos_token_id": tokenizer.eos_id, "pad_token_id": tokenizer.pad_id})
+        stops = list(tokenizer.stop_ids)
+        ends = {"eos_token_id": stops if len(stops) > 1 else stops[0], "pad_token_id": tokenizer.pad_id}
+        learner.export_hf(folder / "hf", ends)
         tokenizer.write_hf(folder / "hf")
         content = _jsonable(asdict(state)) | {"fingerprint": fingerprint(config.model_dump(mode="json"))}
         write_atomically(folder / STATE, json.dumps(content))

@@ -32,6 +32,7 @@ from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import Prompt, Task
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import AnyTaskSettings
+from nemo_ada.verify.boxed import last_boxed
 from nemo_ada.verify.verdict import Verdict
 
 VERDICT_GRACE_S = 1.0  # The engine waits this long for verdicts. It goes on while a slower answer is judged.
@@ -48,6 +49,7 @@ class StepData(Rows):
         metrics: numbers, and the lists of core/metrics.py.
         engine_steps: engine steps of the sampling phase.
         again: positions of the prompts that come again in the next step (`retry_probability`).
+        warnings: what the sampler's doctor says about the step.
     """
 
     prompt_R: IntArray
@@ -55,6 +57,7 @@ class StepData(Rows):
     metrics: dict[str, Any]
     engine_steps: int
     again: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 SAMPLES, SAMPLE_CHARACTERS = 4, 600  # The record of an evaluation keeps 4 answers, and 600 characters of each text.
@@ -140,7 +143,7 @@ class Rollout:
             self._engine = Engine(config)
         self._sampler = sampler
         ends = tokenizer.line_ends() if generation.stop_at_line_end else ()
-        self._stop_tokens = (tokenizer.eos_id, *ends)
+        self._stop_tokens = (*tokenizer.stop_ids, *ends)
         self._control_dir = None if control_dir is None else Path(control_dir)
 
     def refit(self, weights: Mapping[str, Any]) -> None:
@@ -193,7 +196,8 @@ class Rollout:
         engine, sampler = self._live_engine(), self._live_sampler()
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
         sampling = self._sampling(self._temperature)
-        source = EngineSource(engine, tokens_P, self._verify(prompts), sampling, grace_s=VERDICT_GRACE_S)
+        boxes: list[bool] = []
+        source = EngineSource(engine, tokens_P, self._verify(prompts, boxes), sampling, grace_s=VERDICT_GRACE_S)
         began = engine.steps
         try:
             sampled = sampler.run_step(
@@ -203,6 +207,7 @@ class Rollout:
                 reserve=reserve,
                 features_PF=features_PF,
                 stop_check=_stop_check(self._control_dir),
+                seen=lambda: {"no_box": 1.0 - float(np.mean(boxes))} if boxes else {},
             )
             return None if sampled is None else self._data(sampled, source, tokens_P, engine.steps - began)
         finally:
@@ -261,15 +266,21 @@ class Rollout:
         reward_PK, length_PK = reward_N.reshape(len(prompts), k), length_N.reshape(len(prompts), k)
         return HeldoutScores(reward_PK, length_PK, len(failed), samples)
 
-    def _verify(self, prompts: Sequence[Prompt]) -> Verify:
+    def _verify(self, prompts: Sequence[Prompt], boxes: list[bool]) -> Verify:
+        """Return the function that judges a response. With `math` it notes whether the response has a box."""
+        boxed = getattr(self._settings, "verifier", None) == "math"
+
         def verify(position: int, token_ids: list[int], finished: bool) -> Verdict | Future[Verdict]:
-            return self._task.submit(prompts[position], self._text(token_ids), finished)
+            text = self._text(token_ids)
+            if boxed and finished:
+                boxes.append(last_boxed(text) is not None)
+            return self._task.submit(prompts[position], text, finished)
 
         return verify
 
     def _text(self, token_ids: list[int]) -> str:
-        eos = self._task.tokenizer.eos_id
-        return self._task.tokenizer.decode(token_ids[:-1] if token_ids and token_ids[-1] == eos else token_ids)
+        stops = self._task.tokenizer.stop_ids
+        return self._task.tokenizer.decode(token_ids[:-1] if token_ids and token_ids[-1] in stops else token_ids)
 
     def _sampling(self, temperature: float) -> Sampling:
         return Sampling(self._max_new_tokens, temperature, stop_tokens=self._stop_tokens)
@@ -299,6 +310,7 @@ class Rollout:
             metrics={**sampled.metrics, **sampled.lists},
             engine_steps=steps,
             again=sampled.again,
+            warnings=sampled.warnings,
         )
 
     def _live_engine(self) -> Engine:

@@ -68,6 +68,7 @@ def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
         max_grad_norm=policy.max_grad_norm,
         warmup_updates=policy.megatron_cfg.scheduler.lr_warmup_iters * config.updates_per_step,
         loss=config.loss_fn,
+        temperature=policy.generation.temperature,
         halves=config.logger.gradient_cosine,
         seed=config.base.seed,
         call_timeout_s=config.stall_seconds,

@@ -8,6 +8,7 @@ again, with the newer weights.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,11 +33,13 @@ from nemo_ada.cpu.processes.actors import START_SECONDS
 from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
 from nemo_ada.cpu.stack import Stack, learner_config, model_shape, packs, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run.files import touch
+from nemo_ada.run.files import json_of, touch, write_atomically
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
 from nemo_ada.run.observer import Observer, unfailing
+from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
+from nemo_ada.tasks.settings import JsonlSettings
 
 log = logging.getLogger(__name__)
 
@@ -116,11 +119,45 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
     count = len(task.splits().train)
     PromptOrder(count, config.grpo.seed)
     config.reinforce_ada.check_candidates(count, config.grpo.max_num_steps)
+    threshold = config.reinforce_ada.positive_threshold
+    if not 0.0 <= threshold < 1.0:
+        raise UserError(
+            f"reinforce_ada.positive_threshold={threshold:g}: rewards lie from 0 to 1 and a response is correct above "
+            "the threshold, so all would be on one side of it; use a number from 0 to below 1, such as 0.7"
+        )
     plan = config.reinforce_ada.plan(config.grpo.num_generations_per_prompt, longest)
     prompts = config.grpo.num_prompts_per_step
     estimated = config.reinforce_ada.sampling.kind == "estimation"
     plan.check_first_waves(prompts, prompts * plan.group_size if estimated else None)
     return shape
+
+
+def run_warnings(config: RunConfig, task: Task) -> list[str]:
+    """Say what a run can do, but hardly is what its user wants."""
+    prompts, count = config.grpo.num_prompts_per_step, len(task.splits().train)
+    wanted = config.reinforce_ada.candidate_prompts or prompts + config.reinforce_ada.reserve_prompts
+    return _other_prompts(config, task) + [
+        f"a step asks for {wanted} prompts and the data has {count} for training, so prompts come more than once in a "
+        f"step; lower grpo.num_prompts_per_step to {count} or less, or add data"
+    ] * (wanted > count)
+
+
+def _other_prompts(config: RunConfig, task: Task) -> list[str]:
+    """Say where the model, or the pass rates of the data, were made with prompts that differ from the run's."""
+    if not isinstance(task.tokenizer, ModelTokenizer):
+        return []
+    now, before = task.tokenizer.contract(), {}
+    if config.policy.model_name is not None:
+        before[f"policy.model_name={config.policy.model_name}"] = read_contract(Path(config.policy.model_name))
+    if isinstance(config.task, JsonlSettings):
+        with suppress(OSError, ValueError, AttributeError):
+            card = json_of(Path(config.task.path).with_name("card.json"))
+            before[f"task.path={config.task.path}"] = card.get("prompts")
+    return [
+        f"{name} was made with other prompts than this run's: {'; '.join(found)}; set policy.tokenizer to ask alike"
+        for name, contract in before.items()
+        if contract and (found := differences(contract, now))
+    ]
 
 
 def evaluation_seed(run_seed: int, step: int) -> int:
@@ -193,6 +230,9 @@ class Trainer:
     def _start(self) -> None:
         config, task = self.config, self.task
         shape = check_run(config, task)
+        if isinstance(task.tokenizer, ModelTokenizer):
+            contract = task.tokenizer.contract()
+            write_atomically(config.folder / CONTRACT, json.dumps(contract, indent=1, ensure_ascii=False) + "\n")
         base_folder = prepare_base(config, task, self.stack, self.observer.on_base)
         self._learner = self.stack.learner(learner_config(config, shape), base_folder)
         sampler = config.reinforce_ada.sampler(
@@ -204,6 +244,8 @@ class Trainer:
         run_dir = str(config.folder.resolve())
         self.stack.call("open", str(base_folder.resolve()), sampler, config.policy, run_dir, seconds=START_SECONDS)
         newest = self.run_dir.resume_point() if config.resume == "auto" else None
+        for warning in run_warnings(config, task):
+            self.observer.on_message(f"warning: {warning}")
         if newest is not None:
             self._load(newest)
             self.observer.on_message(f"resumed from {newest}")
@@ -270,6 +312,8 @@ class Trainer:
         self.run_dir.log("metrics", record, tensorboard=config.logger.tensorboard)
         self.control.status("running", step)
         self.observer.on_step(record)
+        for warning in data.warnings:
+            self.observer.on_message(f"warning: {warning}")
         return True
 
     def _update(self, data: StepData, step: int) -> dict[str, float]:

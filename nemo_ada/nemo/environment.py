@@ -8,12 +8,16 @@ environment. The preset `grpo` is plain GRPO.
 
     env: {ada_math: {deadline_s: 5.0, workers: 8}}        data: {default: {env_name: ada_math}}
 
+`env.ada_math.reward=my_rewards:exact` asks a function of the user's in place of math-verify, in the same processes. It
+gets the whole response and the reference, as in CPU training.
+
 `register` also takes environments of your own. configs/README.md has an example.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,17 +25,33 @@ import ray
 import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
+from nemo_ada.core.by_name import search_working_folder
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.rollouts.response import ADA_MATH, NO_VERDICT
-from nemo_ada.verify import MathVerifier, VerifierLimits
+from nemo_ada.verify import MathVerifier, VerifierLimits, last_boxed
+
+log = logging.getLogger(__name__)
+FIRST_RESPONSES = 64  # that are looked at for a box
 
 
 class MathJudge(EnvironmentInterface):
     """Compares the last boxed expression of a response with `ground_truth` of the metadata. An episode has one turn."""
 
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
-        """Start the verifier's processes and run its self-test. `cfg`: fields of VerifierLimits."""
-        self._verifier = MathVerifier(VerifierLimits(**dict(cfg or {})))
+        """Start the verifier's processes.
+
+        Args:
+            cfg: Fields of VerifierLimits, and `reward`: a function of the user's that judges in place of math-verify.
+        """
+        section = dict(cfg or {})
+        self._reward = reward = section.pop("reward", None)
+        self._seen = self._boxed = 0
+        limits = VerifierLimits(**section)
+        if reward is None:
+            self._verifier = MathVerifier(limits)
+        else:
+            search_working_folder()
+            self._verifier = MathVerifier(limits, scorer=str(reward), whole=True, self_test=False)
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> Any:
         """Judge responses. It is safe to call from many threads.
@@ -48,6 +68,7 @@ class MathJudge(EnvironmentInterface):
             for log, info in zip(message_log_batch, metadata, strict=True)
         ]
         verdicts = self._verifier.verify_many(pairs)
+        self._say_boxes([text for text, _ in pairs])
         return EnvironmentReturn(
             observations=[{"role": "environment", "content": _observation(v.label, v.cause)} for v in verdicts],
             metadata=metadata,
@@ -56,6 +77,18 @@ class MathJudge(EnvironmentInterface):
             terminateds=torch.ones(len(verdicts)),
             answers=None,
         )
+
+    def _say_boxes(self, texts: list[str]) -> None:
+        """Say once where most of the first responses have no box, because then all of them are wrong."""
+        if self._reward is not None or self._seen >= FIRST_RESPONSES:
+            return
+        self._seen += len(texts)
+        self._boxed += sum(last_boxed(text) is not None for text in texts)
+        if self._seen >= FIRST_RESPONSES and self._boxed < self._seen / 2:
+            log.warning(
+                "%d of the first %d responses have no \\boxed{}, and count as wrong; does the prompt ask for one?",
+                self._seen - self._boxed, self._seen,
+            )  # fmt: skip
 
     def counts(self) -> dict[str, int]:
         """Return the number of verdicts so far, by cause."""

@@ -192,6 +192,11 @@ class Hooks:
         """Count a step of asynchronous training that was put together."""
         self.rollout_calls += 1
         self.lists = sampled.lists
+        self._say(sampled)
+
+    def _say(self, sampled: SampledStep) -> None:
+        for text in sampled.warnings:
+            log.warning("%s", text)
 
     def _done_already(self, name: str) -> Callable[..., Any]:
         """A function that leaves the rewards alone, because the rollout has scaled and shaped those of whole pools."""
@@ -333,6 +338,7 @@ class Hooks:
             metrics["mean_prompt_length"] = float(np.mean(lengths or [0]))
         metrics |= sampled.metrics
         self.lists = sampled.lists
+        self._say(sampled)
         steps = nemo_metrics.engine_steps_at_least(
             result, barrier=not one_by_one, windowed=not self.sampler.plan.stopping.in_waves
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from nemo_ada.config.load import PROMPT_FILES
 from nemo_ada.config.values import Values
@@ -10,8 +12,11 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import LOCAL
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import COLUMNS, PREPARE, uses_gym
-from nemo_ada.run.json_lines import DamagedLine, records
+from nemo_ada.run.data_files import records
+from nemo_ada.run.json_lines import DamagedLine, refuse
+from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
 
+READ_BY_NEMO_RL = (".json", ".jsonl", ".parquet")
 EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
 THINKING, THINKING_TOKENS = "policy.tokenizer.chat_template_kwargs.enable_thinking", 16384
 PUBLISHED = {  # columns of the authors' sets
@@ -61,9 +66,11 @@ def dataset(values: Values, split: str = "train") -> Findings:
     if uses_gym(values):
         wanted = {f"{here}.data_path#{column}": column for column in COLUMNS}
     local = Path(str(path))
-    if local.suffix in (".json", ".jsonl"):
+    first: Mapping[str, Any] = {}
+    if local.suffix in READ_BY_NEMO_RL and (local.is_file() or local.suffix != ".parquet"):
         try:
-            columns = _first_record(local)
+            first = _first_record(local)
+            columns = tuple(first)
         except UserError as problem:
             yield error(f"{here}.data_path", f"{problem}; {PREPARE}" if uses_gym(values) else str(problem))
             return
@@ -73,30 +80,49 @@ def dataset(values: Values, split: str = "train") -> Findings:
         yield error(f"{here}.data_path", f"{path} is not there; name a file or a data set of the hub")
         return
     else:
-        yield skipped(f"{here}.data_path", f"{path} is neither a local .jsonl nor a set whose columns are known here")
+        yield skipped(f"{here}.data_path", f"{path} is neither a local file nor a set whose columns are known here")
         return
     missing = {key: name for key, name in wanted.items() if name not in columns}
+    nested = [] if uses_gym(values) else [n for n in wanted.values() if isinstance(first.get(n), (list, dict))]
+    layout = _layout(first) if nested or (missing and not uses_gym(values)) else ""
+    if layout and (nested or "(messages)" in layout or "." in layout):
+        yield error(
+            f"{here}.data_path",
+            f"{path} has the layout {layout}, and NeMo-RL's ResponseDataset reads columns of text; "
+            f"`nemo-ada data prepare {path} --out DIR` makes DIR/dataset.jsonl with input_key=problem and "
+            "output_key=answer",
+        )
+        return
+    for name in nested:
+        yield error(f"{here}.data_path", f"{path}: column {name!r} holds {type(first[name]).__name__}, not text")
     for key, name in missing.items():
         advice = f"; {PREPARE}" if uses_gym(values) else ""
         yield error(
             key.partition("#")[0], f"{path} has no column {name!r}; its columns are {', '.join(columns)}{advice}"
         )
-    if not missing:
+    if not missing and not nested:
         yield ok(f"{here}.data_path", f"{path}: columns {', '.join(wanted.values())}")
 
 
-def _first_record(path: Path) -> tuple[str, ...]:
-    """Columns of the first line that is not blank. Raises UserError where there is none."""
+def _layout(record: Mapping[str, Any]) -> str:
+    """Where a record has its prompt and its reference, in words. Empty where neither was found."""
     try:
-        first = next(records(path), None)
+        return pair_of(record, PROMPT_FIELDS, ANSWER_FIELDS).layout
+    except ValueError:
+        return ""
+
+
+def _first_record(path: Path) -> Mapping[str, Any]:
+    """The first record. Raises UserError where there is none."""
+    try:
+        first = next(records(path, refuse), None)
     except DamagedLine:
         raise UserError(f"{path} does not begin with a JSON object; write one per line, such as {EXAMPLE}") from None
-    except (OSError, ValueError) as problem:
-        why = problem.strerror if isinstance(problem, OSError) else problem
-        raise UserError(f"{path} cannot be read ({why}); name a .jsonl file that exists") from None
+    except UserError as problem:
+        raise UserError(f"{problem}; name a .jsonl, .json or .parquet file that exists") from None
     if first is None:
         raise UserError(f"{path} is empty; write one JSON object per line, such as {EXAMPLE}")
-    return tuple(first[1])
+    return first[1]
 
 
 def prompt_files(values: Values) -> Findings:

@@ -10,16 +10,21 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
+from nemo_ada.core.by_name import load
+from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.models import find_shape
 from nemo_ada.rules.facts.nemo_config import other_learner
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
+from nemo_ada.run.data_files import is_data_file, records
 from nemo_ada.run.files import text_of
-from nemo_ada.run.json_lines import DamagedLine, records
+from nemo_ada.run.json_lines import DamagedLine, refuse
+from nemo_ada.tasks.reward import try_reward
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
@@ -43,6 +48,7 @@ OUR_ENVIRONMENT = "ada_math"
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 VALIDATION_METRICS = ("accuracy", "avg_length")
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
+SUFFIXES = (".json", ".jsonl", ".parquet")
 MAX_LINES = 200_000  # lines of a training set that are read
 CHOICES = (
     # key, the names that exist
@@ -350,7 +356,7 @@ def prompt_batches(v: Values) -> Findings:
 def training_set(v: Values) -> Findings:
     """A local training set has enough records for one step, and each has a text in both columns."""
     path = v.get("data.train.data_path")
-    if path is None or Path(str(path)).suffix != ".jsonl" or not Path(str(path)).is_file():
+    if path is None or Path(str(path)).suffix not in SUFFIXES or not Path(str(path)).is_file():
         return
     keys = [
         str(v.get(f"data.train.{key}", default)) for key, default in (("input_key", "input"), ("output_key", "output"))
@@ -359,15 +365,19 @@ def training_set(v: Values) -> Findings:
         keys = list(COLUMNS)
     count = 0
     try:
-        for number, record in records(Path(str(path))):
+        for number, record in records(Path(str(path)), refuse):
             if number > MAX_LINES:
                 break
+            if count == 0 and not set(keys) <= set(record):
+                return  # the rule of its columns says it
             absent = [key for key in keys if record.get(key) in (None, "")]
             if absent:
                 raise DamagedLine(f"line {number}: has no {' and no '.join(map(repr, absent))}")
             count += 1
     except DamagedLine as damage:
         yield error("data.train.data_path", f"{path}, {damage}; mend the line or leave it out")
+        return
+    except UserError:  # the rule of its columns says it
         return
     validation = v.number("data.train.split_validation_size") or 0
     left = int(count * (1 - validation)) if validation < 1 else count - int(validation)
@@ -435,6 +445,13 @@ def estimator_of_verdicts(v: Values) -> Findings:
     """Our math environment gives no label where it has no verdict. Only Reinforce-Ada's hooks understand that."""
     name = v.get("grpo.adv_estimator.name")
     ours = OUR_ENVIRONMENT in {name for _, name in _environment_names(v)}
+    threshold = v.number("reinforce_ada.positive_threshold")
+    if ours and threshold is not None and not 0 <= threshold < 1:
+        yield error(
+            "reinforce_ada.positive_threshold",
+            f"{threshold:g}: {OUR_ENVIRONMENT} gives rewards of 0 and 1, and a response is correct above this, so "
+            "all would be on one side of it; 0.7 would work",
+        )
     if name != "reinforce_ada" and ours and v.get(f"env.{OUR_ENVIRONMENT}.class") is None:
         yield error(
             "grpo.adv_estimator.name",
@@ -444,7 +461,25 @@ def estimator_of_verdicts(v: Values) -> Findings:
         )
 
 
+def own_reward(v: Values) -> Findings:
+    """A reward of the user's can be imported, and judges the first reference of the training set."""
+    key = f"env.{OUR_ENVIRONMENT}.reward"
+    name, path = v.get(key), v.get("data.train.data_path")
+    if name is None:
+        return
+    answer = "1"
+    if path is not None and is_data_file(Path(str(path))) and Path(str(path)).is_file():
+        with suppress(UserError):
+            first = next(records(Path(str(path)), lambda _line, _why: None), None)
+            column = str(v.get("data.train.output_key", "output"))
+            answer = str(first[1].get(column, answer)) if first is not None else answer
+    try:
+        try_reward(load(key, str(name)), f"{key}={name}", answer)
+    except UserError as problem:
+        yield error(key, str(problem))
+
+
 SETUP: tuple[Callable[[Values], Findings], ...] = (
     choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, loss,
-    prompt_batches, training_set, environments, estimator_of_verdicts,
+    prompt_batches, training_set, environments, estimator_of_verdicts, own_reward,
 )  # fmt: skip

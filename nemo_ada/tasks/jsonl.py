@@ -1,4 +1,4 @@
-r"""A task from a local JSONL file of prompts and answers.
+r"""A task from a local file of prompts and answers, in any layout that `lines` reads.
 
 Lines that cannot be used are skipped, counted and logged with their numbers. A file without a usable line is an error.
 The split sorts prompts by a hash of (seed, prompt), so the order of the lines does not matter. The demonstrations are
@@ -11,15 +11,16 @@ import hashlib
 import json
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 
+from nemo_ada.core.by_name import load
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import read_bounded
-from nemo_ada.run.json_lines import records
-from nemo_ada.tasks.lines import text_field
+from nemo_ada.run.data_files import FORMS, records
+from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import (
     Demonstration,
     Prompt,
@@ -28,7 +29,7 @@ from nemo_ada.tasks.protocol import (
     canonical_text,
     content_id,
 )
-from nemo_ada.tasks.reward import load_reward, rewarded
+from nemo_ada.tasks.reward import rewarded, try_reward
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.judge import Judge, normalised
@@ -36,7 +37,6 @@ from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
 SHOWN_LINES = 5
-MAX_BYTES = 2**30
 
 
 class JsonlTask:
@@ -50,6 +50,8 @@ class JsonlTask:
         malformed: Line that cannot be used -> reason.
         repeated: Lines that repeat an earlier prompt with the same answer.
         conflicting: Lines that repeat an earlier prompt with another answer.
+        layouts: Layout in words -> number of lines.
+        systems: System message of a list of messages -> number of lines. It is not part of the prompt.
         overlong: Lines whose prompt is longer than `settings.max_prompt_tokens`.
         max_prompt_tokens: Tokens of the longest prompt.
         max_new_tokens: Longest response in tokens.
@@ -66,10 +68,14 @@ class JsonlTask:
         self.repeated: list[int] = []
         self.conflicting: list[int] = []
         self.overlong: list[int] = []
-        self._reward = load_reward(settings.reward) if settings.reward is not None else None
+        self.layouts: Counter[str] = Counter()
+        self.systems: Counter[str] = Counter()
+        self._reward = load("task.reward", settings.reward) if settings.reward is not None else None
         self._judge = Judge(settings.verifier)
         self._path = Path(os.path.expanduser(settings.path))
         rows = self._read()
+        if self._reward is not None:
+            try_reward(self._reward, f"task.reward={settings.reward!r}", rows[0].answer)
         shown = self._judge.shown
         if tokenizer is None:
             tokenizer = CharTokenizer.covering(text for row in rows for text in (row.text, shown(row.answer)))
@@ -111,15 +117,21 @@ class JsonlTask:
         self._judge.close()
 
     def warnings(self) -> list[str]:
-        """One sentence for each kind of line that was left out."""
+        """One sentence for each kind of line that was left out, and for system messages."""
         kinds = (
             ([f"line {number}: {why}" for number, why in self.malformed.items()], "malformed"),
             (self.repeated, "repeat an earlier prompt with the same answer"),
             (self.conflicting, "repeat an earlier prompt with another answer (the first one is kept)"),
             (self.overlong, "hold a prompt above max_prompt_tokens"),
         )
-        return [
+        left_out = [
             f"{self._path}: left out {len(lines)} line(s), {what}: {_some(lines)}" for lines, what in kinds if lines
+        ]
+        systems = [(text, count) for text, count in self.systems.most_common() if text]
+        return left_out + [
+            f"{self._path}: {count} prompt(s) have the system message {text[:100]!r}, which is not part of them; set "
+            "policy.tokenizer.system if the model has a chat template"
+            for text, count in systems[:1]
         ]
 
     @cached_property
@@ -144,23 +156,24 @@ class JsonlTask:
 
     def _read(self) -> list[Prompt]:
         path = str(self._path)
-        try:
-            data = read_bounded(self._path, MAX_BYTES)
-        except OSError as problem:
-            raise UserError(
-                f"task.path: cannot read {path!r} ({problem.strerror}, from {str(Path.cwd())!r}); "
-                "use a file with one JSON object per line"
-            ) from None
+        if not self._path.is_file():
+            raise UserError(f"task.path: {path!r} is no file (from {str(Path.cwd())!r}); {FORMS}")
         rows: list[Prompt] = []
         names = self.settings
-        for number, record in records(data, on_damage=self.malformed.__setitem__):
-            try:
-                text = text_field(record, names.prompt_fields, "prompt") + names.prompt_suffix
-                answer = text_field(record, names.answer_fields, "answer")
-                entry = {"line": number, "answer": answer}
-                rows.append(Prompt(content_id(self.name, text), text, answer, entry))
-            except ValueError as problem:
-                self.malformed[number] = str(problem)
+        try:
+            for number, record in records(self._path, on_damage=self.malformed.__setitem__):
+                try:
+                    pair = pair_of(record, names.prompt_fields, names.answer_fields)
+                except ValueError as problem:
+                    self.malformed[number] = str(problem)
+                    continue
+                text = pair.prompt + names.prompt_suffix
+                self.layouts[pair.layout] += 1
+                self.systems[pair.system] += 1
+                entry = {"line": number, "answer": pair.answer}
+                rows.append(Prompt(content_id(self.name, text), text, pair.answer, entry))
+        except UserError as problem:
+            raise UserError(f"task.path: {problem}") from None
         if not rows:
             reasons = _some([f"line {number}: {why}" for number, why in self.malformed.items()])
             why = f"has no line that can be used ({reasons})" if reasons else "is empty"

@@ -1,44 +1,181 @@
-"""Read the text fields of a record with a prompt and an answer.
+r"""Read the prompt and the reference answer of a record, whatever layout its file has.
 
-The jsonl task, data preparation and evaluation use it.
+The jsonl task, data preparation, evaluation and `nemo-ada check` use it. A field is a column or a dotted path
+(`reward_model.ground_truth`). A prompt is a text or a list of messages, also as JSON text. A reference is a text, a
+number or a list of one, the content of its last \boxed{}, or what stands behind gsm8k's `####`.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-PROMPT_FIELDS = ("problem", "prompt", "question")
-ANSWER_FIELDS = ("answer", "gt")
-MAX_REASON = 200
+from nemo_ada.verify.boxed import last_boxed
+
+PROMPT_FIELDS = (
+    "problem", "prompt", "question", "messages", "conversations", "responses_create_params.input", "input",
+    "instruction", "query",
+)  # fmt: skip
+ANSWER_FIELDS = (
+    "answer", "gt", "reward_model.ground_truth", "ground_truth", "expected_answer", "final_answer", "solution", "label",
+    "target", "output",
+)  # fmt: skip
+MAX_PRESENT = 120  # characters of a record's column names in a reason
+_ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "developer": "system"}
+_MARKED = re.compile(r"####\s*([^\n]+?)\s*\Z|<answer>\s*(.+?)\s*</answer>\s*\Z", re.DOTALL)
 
 
-def text_field(record: Mapping[str, Any], names: Sequence[str], what: str) -> str:
-    """The text (in Unicode NFC) of one of a record's fields. A finite number becomes text.
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The prompt and the reference answer of a record.
 
-    Args:
-        record: JSON object of a line.
-        names: Names of the field. The first one that the record has counts.
-        what: What the field holds, for the reason.
+    Attributes:
+        prompt: The text of the user's message.
+        answer: The reference answer.
+        system: The system message of a list of messages, else an empty text.
+        layout: Where both stood, in words.
+        columns: The columns that hold them.
+    """
+
+    prompt: str
+    answer: str
+    system: str
+    layout: str
+    columns: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """A conversation with one question: its system message, the question, and the answer if there is one."""
+
+    system: str
+    user: str
+    assistant: str | None
+
+
+def pair_of(record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str]) -> Pair:
+    """Return the prompt and the reference of a record, from the first of the fields that hold something.
 
     Raises:
-        ValueError: The reason why the record has no such text. It is valid UTF-8.
+        ValueError: The reason why the record has no such pair. It is valid UTF-8.
     """
-    name = next((n for n in names if n in record), None)
-    if name is None:
-        present = ", ".join(sorted(map(str, record))) or "no field"
-        reason = f"no {what} field ({', '.join(names)}); it has {present}"[:MAX_REASON]
-        raise ValueError(reason.encode("utf-8", "replace").decode("utf-8"))  # surrogates become question marks
-    value = record[name]
+    name, value = _first(record, prompt_fields, "prompt")
+    messages = _messages(name, value)
+    prompt = _text(name, value) if messages is None else _text(name, messages.user)
+    layout = f"prompt {name!r}" + (" (messages)" if messages is not None else "")
+    try:
+        column, reference = _first(record, answer_fields, "answer")
+    except ValueError:
+        if messages is None or messages.assistant is None:
+            raise
+        column, reference = name, messages.assistant
+    answer, form = _reference(column, reference)
+    layout += f", reference {column!r}{form}"
+    system = "" if messages is None else messages.system
+    return Pair(prompt, answer, system, layout, (_column(record, name), _column(record, column)))
+
+
+def prompt_of(record: Mapping[str, Any], fields: Sequence[str]) -> str:
+    """Return the prompt of a record that needs no reference. Raises ValueError as `pair_of` does."""
+    name, value = _first(record, fields, "prompt")
+    messages = _messages(name, value)
+    return _text(name, value if messages is None else messages.user)
+
+
+def _first(record: Mapping[str, Any], names: Sequence[str], what: str) -> tuple[str, Any]:
+    """Return the first field that is neither null nor blank, and its value."""
+    there = [(name, value) for name in names for value in _values(record, name)]
+    for name, value in there:
+        if value is not None and not (isinstance(value, str) and not value.strip()) and value != []:
+            return name, value
+    if there:
+        name, value = there[0]
+        raise ValueError(f"its {name!r} is {'empty' if value is not None else 'null'}")
+    present = ", ".join(sorted(map(str, record))) or "no field"
+    reason = f"no {what} field; it has {present[:MAX_PRESENT]}, and none of {', '.join(names)}"
+    raise ValueError(reason.encode("utf-8", "replace").decode("utf-8"))  # surrogates become question marks
+
+
+def _values(record: Mapping[str, Any], name: str) -> Iterator[Any]:
+    """Yield the value of a column, or of a dotted path, if there is one."""
+    if name in record:
+        yield record[name]
+        return
+    here: Any = record
+    for part in name.split("."):
+        if not isinstance(here, Mapping) or part not in here:
+            return
+        here = here[part]
+    yield here
+
+
+def _column(record: Mapping[str, Any], name: str) -> str:
+    return name if name in record else name.partition(".")[0]
+
+
+def _messages(name: str, value: Any) -> Messages | None:
+    """Return the conversation that a value is. None for a text. Raises ValueError where it has no single question."""
+    if isinstance(value, str) and value.lstrip().startswith(("[{", "[ {", "[\n")):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    if isinstance(value, Mapping) and ("content" in value or "value" in value):
+        value = [value]
+    if not isinstance(value, list) or not value or not all(isinstance(message, Mapping) for message in value):
+        return None
+    turns = [(str(one.get("role", one.get("from"))), one.get("content", one.get("value"))) for one in value]
+    turns = [(_ROLES.get(role, role), content) for role, content in turns]
+    system = "\n".join(_content(name, content) for role, content in turns if role == "system")
+    rest = [(role, content) for role, content in turns if role != "system"]
+    roles = [role for role, _ in rest]
+    if roles not in (["user"], ["user", "assistant"]):
+        raise ValueError(f"its {name!r} is a conversation of {', '.join(roles)[:80] or 'nobody'}; one question works")
+    return Messages(system, _content(name, rest[0][1]), _content(name, rest[1][1]) if len(rest) > 1 else None)
+
+
+def _content(name: str, content: Any) -> str:
+    """Return the text of a message, whose content may be a list of parts."""
+    if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
+        content = "".join(str(part["text"]) for part in content)
+    if not isinstance(content, str):
+        raise ValueError(f"its {name!r} has a message that is {type(content).__name__}, not text")
+    return content
+
+
+def _reference(name: str, value: Any) -> tuple[str, str]:
+    """Return a reference, and in words what it stood in."""
+    if isinstance(value, str) and value.lstrip().startswith('["'):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    form = ""
+    if isinstance(value, list):
+        if len(value) != 1:
+            raise ValueError(f"its {name!r} holds {len(value)} answers; one is needed")
+        value, form = value[0], " (a list of one)"
+    text = _text(name, value).strip()
+    boxed = last_boxed(text)
+    if boxed:
+        return boxed, f"{form} (its box)"
+    marked = _MARKED.search(text)
+    if marked is not None:
+        return marked[1] or marked[2], f"{form} (after ####)" if marked[1] else f"{form} (in <answer>)"
+    return text, form
+
+
+def _text(name: str, value: Any) -> str:
+    """Return a text in Unicode NFC. A finite number becomes text, and a whole one has no point."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"its {name!r} is {value}, not text or a finite number")
-    if isinstance(value, float):
-        value = format(Decimal(repr(value)), "f")  # 1e22 becomes its digits, because some verifiers compare text
-    elif isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
+    if isinstance(value, float):  # 27.0 is the 27 of a column that has a null; 1e22 becomes its digits
+        value = format(Decimal(int(value)) if value.is_integer() else Decimal(repr(value)), "f")
+    elif isinstance(value, (int, Decimal)) and not isinstance(value, bool):
+        value = format(Decimal(value), "f")
     if not isinstance(value, str):
         raise ValueError(f"its {name!r} is {type(value).__name__}, not text or a number")
     if not value.strip():

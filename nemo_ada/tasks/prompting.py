@@ -8,23 +8,26 @@ no user writes. The authors' scripts apply the template twice.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, read_bounded
+from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, read_bounded, write_atomically
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
 
+SHOWN = 60  # characters of a setting in a message
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
 
+CONTRACT = "prompt_contract.json"
 Template = Literal["auto", "chat", "plain"]
 
 
@@ -39,6 +42,10 @@ class PromptFormat:
     """System message of the chat."""
     suffix: str = ""
     """Text after every problem."""
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Arguments of the chat template, such as `enable_thinking: false`. The key is NeMo-RL's."""
+    keep_special_tokens: bool = False
+    """Whether the verifier or the reward sees special tokens in a response. NeMo-RL leaves them out."""
 
 
 class PromptEncoder(Protocol):
@@ -94,19 +101,21 @@ class ModelTokenizer:
             if marker in text:
                 raise ValueError(f"contains the special token {marker!r}; give the problem without chat template")
         plain = text + self.format.suffix
+        ids = self._lossless(plain)
         if not self._chat:
-            return self._lossless(plain)
-        self._lossless(plain)
+            return [*self._bos, *ids]
         messages = [{"role": "system", "content": self.format.system}] if self.format.system else []
         messages.append({"role": "user", "content": plain})
-        ids: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        return list(map(int, ids))
+        whole: Any = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False, **self.format.chat_template_kwargs
+        )
+        return list(map(int, whole))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text without special tokens. An unknown id gives U+FFFD, so no answer matches."""
+        """Text, without special tokens unless the format keeps them. An unknown id gives U+FFFD: no answer matches."""
         size = len(self._tokenizer)
         known = [i for i in ids if i < size]
-        text = str(self._tokenizer.decode(known, skip_special_tokens=True))
+        text = str(self._tokenizer.decode(known, skip_special_tokens=not self.format.keep_special_tokens))
         return text if len(known) == len(ids) else text + UNKNOWN
 
     @property
@@ -116,6 +125,29 @@ class ModelTokenizer:
         if stop is None:
             raise UserError(f"the tokenizer of {self.folder} has no end-of-sequence token; set eos_token in its files")
         return int(stop)
+
+    @cached_property
+    def stop_ids(self) -> tuple[int, ...]:
+        """All ids that end a response: the tokenizer's, and those of generation_config.json, as vLLM takes them."""
+        path = Path(self.folder) / "generation_config.json"
+        try:
+            listed = json_of(path).get("eos_token_id") if path.is_file() else None
+        except (OSError, ValueError, AttributeError) as problem:
+            raise UserError(f"{path} cannot be read: {problem}") from None
+        more = listed if isinstance(listed, list) else [listed]
+        return tuple(dict.fromkeys([self.eos_id, *(int(stop) for stop in more if stop is not None)]))
+
+    def contract(self) -> dict[str, Any]:
+        """Return what a prompt and the end of a response depend on, for comparisons with `differences`."""
+        template = getattr(self._tokenizer, "chat_template", None) if self._chat else None
+        return {
+            **asdict(self.format),
+            "template": "chat" if self._chat else "plain",
+            "chat_template": template,
+            "chat_template_sha256": None if template is None else hashlib.sha256(str(template).encode()).hexdigest(),
+            "bos": list(self._bos),
+            "stop_ids": list(self.stop_ids),
+        }
 
     @property
     def pad_id(self) -> int:
@@ -141,6 +173,7 @@ class ModelTokenizer:
             path = Path(self.folder) / name
             if path.is_file():
                 duplicate(path, folder / name)
+        write_atomically(folder / CONTRACT, json.dumps(self.contract(), indent=1, ensure_ascii=False) + "\n")
 
     def _lossless(self, text: str) -> list[int]:
         """Ids of a text. Raises ValueError when they do not decode to the same text."""
@@ -165,6 +198,12 @@ class ModelTokenizer:
             raise UserError(f"no tokenizer can be read from {self.folder}: {why}; {remedy}") from None
 
     @cached_property
+    def _bos(self) -> tuple[int, ...]:
+        """What the tokenizer puts in front of a text without chat template: BOS of Llama, Mistral and Gemma."""
+        bos = self._tokenizer.bos_token_id
+        return (int(bos),) if bos is not None and self._tokenizer.encode("a")[:1] == [bos] else ()
+
+    @cached_property
     def _markers(self) -> tuple[str, ...]:
         added = self._tokenizer.added_tokens_decoder.values()
         return tuple(token.content for token in added if token.special and len(token.content.strip()) > 1)
@@ -181,6 +220,29 @@ class ModelTokenizer:
                 "leave out the system message"
             )
         return has and wanted != "plain"
+
+
+def read_contract(folder: Path) -> dict[str, Any] | None:
+    """Return the prompt contract that a run has left in a folder. None where there is none, or where it is damaged."""
+    try:
+        content = json_of(folder / CONTRACT)
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what two prompt contracts have differently, in words."""
+    return [
+        f"{name} was {_shown(before[name])} and is {_shown(now.get(name))}"
+        for name in before
+        if name in now and name != "chat_template" and before[name] != now[name]
+    ]
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def positions(folder: Path) -> int | None:

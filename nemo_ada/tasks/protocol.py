@@ -92,6 +92,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """All ids that end a response, `eos_id` first."""
+        ...
+
+    @property
     def pad_id(self) -> int:
         """The id that fills rows."""
         ...

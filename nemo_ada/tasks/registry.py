@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
+from nemo_ada.core.by_name import checked, made
+from nemo_ada.errors import UserError
 from nemo_ada.tasks.arithmetic import Arithmetic
 from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.protocol import Task, Tokenizer
@@ -14,8 +16,11 @@ from nemo_ada.tasks.settings import (
     ArithmeticSettings,
     JsonlSettings,
     MiniSudokuSettings,
+    OwnTaskSettings,
     SpellBackwardSettings,
 )
+
+TASK_HAS = ("name", "tokenizer", "max_prompt_tokens", "max_new_tokens", "splits", "score_many", "submit", "close")
 
 
 def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None, tokenizer: Tokenizer | None = None) -> Task:
@@ -37,4 +42,23 @@ def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None, tokeniz
         return SpellBackward(settings, cache_dir, tokenizer)
     if isinstance(settings, ArithmeticSettings):
         return Arithmetic(settings, cache_dir, tokenizer)
+    if isinstance(settings, OwnTaskSettings):
+        return _own(settings, tokenizer)
     assert_never(settings)
+
+
+def _own(settings: OwnTaskSettings, tokenizer: Tokenizer | None) -> Task:
+    """Build the user's task, and judge one of its answers. Raises UserError where that does not work."""
+    key = "task.task"
+    task: Task = made(key, settings.task, tokenizer, **settings.arguments)
+    lacking = [name for name in TASK_HAS if not hasattr(task, name)]
+    if lacking:
+        raise UserError(f"{key}={settings.task!r}: it has no {', '.join(lacking)}; recipes/extend/task.py has all")
+
+    def tried() -> float:
+        prompt = task.splits().train[0]
+        (verdict,) = task.score_many([(prompt, prompt.answer, True)])
+        return float("nan") if verdict.label is None else verdict.label
+
+    checked(key, settings.task, tried, float)
+    return task

@@ -1,57 +1,61 @@
-"""The user's reward: a function that a YAML file names, for the prompts of a JSONL file."""
+"""The user's reward: `module:function`, called with a response's whole text and the reference answer.
+
+The same function works in CPU training (`task.reward`), in NeMo-RL (`env.ada_math.reward`), in `eval` and
+`data prepare` (`--reward`), and in TRL (`AdaRollout("module:function", ...)`).
+"""
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-import traceback
 from collections.abc import Callable
-from typing import cast
 
+from nemo_ada.core.by_name import place_of
 from nemo_ada.errors import UserError
-from nemo_ada.verify.verdict import INVALID, Verdict
+from nemo_ada.verify.verdict import REWARD, Verdict, no_score
 
 Reward = Callable[[str, str], float]
-"""Takes a response's text and the file's answer. Returns 0.0 or 1.0. It runs in this process, so it must be fast."""
+"""Takes a response's text and the reference answer. Returns a number from 0 to 1; 1 is right."""
 
 
-def load_reward(name: str) -> Reward:
-    """Import the function `package.module:function`. Raises UserError that says what is missing."""
-    module_name, colon, function = name.partition(":")
-    if not (module_name and colon and function):
-        raise UserError(f"task.reward={name!r} must be package.module:function, for example my_rewards:exact")
-    if module_name.partition(".")[0] in sys.stdlib_module_names:
-        raise UserError(
-            f"task.reward={name!r}: {module_name} is Python's own, and its functions are no rewards; write a module of "
-            "your own, for example my_rewards.py beside the YAML, and name my_rewards:FUNCTION"
-        )
+def try_reward(reward: Reward, key: str, answer: str, *, boxed: bool = False) -> float:
+    """Call a reward once on a reference, before anything starts.
+
+    Args:
+        reward: The function.
+        key: How the user named it, for the message.
+        answer: The reference. It is also the response.
+        boxed: Whether the response has it in a box.
+
+    Returns:
+        The score.
+
+    Raises:
+        UserError: The function raised an error, which is named with its file and line, or returned no number in [0, 1].
+    """
+    called = f"{key}: called with the reference {answer[:80]!r} as response and answer, it"
     try:
-        module = importlib.import_module(module_name)
-    except Exception as problem:  # noqa: BLE001 - the user's module may raise anything
-        where = traceback.extract_tb(problem.__traceback__)[-1]
-        place = f" ({where.filename}, line {where.lineno})" if not isinstance(problem, ModuleNotFoundError) else ""
+        label = reward(f"\\boxed{{{answer}}}" if boxed else answer, answer)
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - the user's function may raise anything
         raise UserError(
-            f"task.reward={name!r}: importing {module_name} ended with {type(problem).__name__}: {problem}{place}; "
-            f"its folder must be on Python's import path, as with PYTHONPATH={os.getcwd()} for this folder"
+            f"{called} ended with {type(problem).__name__}: {problem} ({place_of(problem, __file__)}); mend it first"
         ) from None
-    reward = getattr(module, function, None)
-    if not callable(reward):
-        functions = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-        kind = type(reward).__name__
-        what = "has no such function" if reward is None else f"has a {kind} of that name, not a function"
-        raise UserError(
-            f"task.reward={name!r}: {module.__file__} {what}; it has {', '.join(functions[:8]) or 'no function'}"
-        )
-    return cast(Reward, reward)
+    if (why := no_score(label)) is not None:
+        raise UserError(f"{called} returned {why} ({_defined(reward)}); return a number from 0 to 1")
+    return float(label)
 
 
 def rewarded(reward: Reward, text: str, answer: str, finished: bool) -> Verdict:
-    """The verdict of a user's reward. After an error, or for a number other than 0 and 1, it has no label."""
+    """The verdict of a user's reward. After an error, or for no number in [0, 1], it has no label but file and line."""
     if not finished:
         return Verdict(0.0)
     try:
         label = reward(text, answer)
-    except Exception:  # noqa: BLE001 - the user's function may raise anything, and an error must not become a label
-        return Verdict(None, INVALID)
-    return Verdict(float(label)) if label in (0, 1) else Verdict(None, INVALID)
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - no label, and no end of the run
+        return Verdict(None, f"{REWARD} {place_of(problem, __file__)} {type(problem).__name__}")
+    if (why := no_score(label)) is not None:
+        return Verdict(None, f"{REWARD} {_defined(reward)} returned {why}")
+    return Verdict(float(label))
+
+
+def _defined(reward: Reward) -> str:
+    code = getattr(reward, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else type(reward).__name__

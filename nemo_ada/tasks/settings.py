@@ -114,7 +114,7 @@ class JsonlSettings:
         str | None,
         Field(
             description="Own reward in place of a verifier: `package.module:function`, called with the response and "
-            "the answer, returns 0 or 1. null: none."
+            "the answer, returns a number from 0 to 1. null: none."
         ),
     ] = None
     seed: Seed = 0
@@ -172,7 +172,22 @@ class ArithmeticSettings:
     max_new_tokens: Annotated[int, Field(ge=2, le=32_768, description="Longest response in tokens.")] = 8
 
 
-AnyTaskSettings = MiniSudokuSettings | SpellBackwardSettings | JsonlSettings | ArithmeticSettings
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class OwnTaskSettings:
+    """A task of your own (recipes/extend/task.py)."""
+
+    name: Literal["own"] = "own"
+    task: Annotated[
+        str,
+        Field(description="The class, as `package.module:Class`. It is called with the model's tokenizer, or None, and "
+              "the arguments, and has the protocol `nemo_ada.tasks.protocol.Task`."),
+    ]  # fmt: skip
+    arguments: Annotated[dict[str, Any], Field(description="Further arguments of the class.")] = field(
+        default_factory=dict
+    )
+
+
+AnyTaskSettings = MiniSudokuSettings | SpellBackwardSettings | JsonlSettings | ArithmeticSettings | OwnTaskSettings
 TaskSettings = Annotated[AnyTaskSettings, Field(discriminator="name")]
 
 

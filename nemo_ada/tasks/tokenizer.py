@@ -36,6 +36,7 @@ class CharTokenizer:
 
     pad_id = PAD_ID
     eos_id = EOS_ID
+    stop_ids = (EOS_ID,)
 
     def __init__(self, charset: str = BASE_CHARSET) -> None:
         if len(set(charset)) != len(charset):

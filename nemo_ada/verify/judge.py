@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Literal
 
 from nemo_ada import __version__
+from nemo_ada.verify.audit import kind_of
 from nemo_ada.verify.boxed import last_boxed
 from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
@@ -17,6 +18,7 @@ Verifier = Literal["math", "exact"]
 Unfinished = Literal["wrong", "judged"]
 
 
+READER = "nemo_ada.verify.scoring:can_compute"
 _MARKS = 30  # accents on one letter that are read; Unicode's own limit for text in a stream
 
 
@@ -55,6 +57,7 @@ class Judge:
     def __init__(self, verifier: Verifier = "math", unfinished: Unfinished = "wrong") -> None:
         self.verifier, self.unfinished = verifier, unfinished
         self._math: MathVerifier | None = None
+        self._reader: MathVerifier | None = None
 
     @property
     def version(self) -> str:
@@ -71,6 +74,18 @@ class Judge:
         pairs = [(text, answer) for judge, (text, answer, _) in zip(read, responses, strict=True) if judge]
         judged = iter(self._judge(pairs) if pairs else [])
         return [next(judged) if judge else Verdict(0.0) for judge in read]
+
+    def audit(self, references: Sequence[str]) -> list[str | None]:
+        """Return for each reference the kind of `audit.KINDS` that it is of, or None. `exact` takes any text."""
+        if self.verifier == "exact":
+            return [kind if (kind := kind_of(text)) == "control" else None for text in references]
+        kinds = [kind_of(text) for text in references]
+        open_ones = [text for text, kind in zip(references, kinds, strict=True) if kind is None]
+        if not open_ones:
+            return kinds
+        self._reader = self._reader or MathVerifier(scorer=READER, self_test=False)
+        read = iter(self._reader.verify_many([(r"\boxed{0}", text) for text in open_ones]))
+        return [kind or (None if next(read).label == 1.0 else "unreadable") for kind in kinds]
 
     def submit(self, text: str, answer: str, finished: bool) -> Verdict | Future[Verdict]:
         """Start to judge one response. Returns its verdict where that takes no time, else a future."""
@@ -95,9 +110,10 @@ class Judge:
 
     def close(self) -> None:
         """End math-verify's processes. A later verdict starts them again."""
-        if self._math is not None:
-            self._math.close()
-            self._math = None
+        for pool in (self._math, self._reader):
+            if pool is not None:
+                pool.close()
+        self._math = self._reader = None
 
 
 def whole_point(verdict: Verdict) -> Verdict:

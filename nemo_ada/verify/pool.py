@@ -18,7 +18,7 @@ from nemo_ada.verify import selftest
 from nemo_ada.verify.boxed import last_boxed, plain_reference
 from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
 from nemo_ada.verify.process import ServerProcess
-from nemo_ada.verify.verdict import CRASH, Verdict
+from nemo_ada.verify.verdict import CRASH, INVALID, REWARD, Verdict
 from nemo_ada.verify.worker import DEFAULT_SCORER
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class MathVerifier:
     another server. A server that dies before its first answer is not replaced (InvariantError). Thread-safe. A forked
     child must make its own verifier.
 
+    whole: whether the scorer gets the whole response in place of its last box.
     scorer: `package.module:function`, (answer, reference) -> score in [0, 1]; imported in the workers only. It imports
     what it needs at the top of its module: a worker is confined afterwards (`confine`), and cannot read other files.
     """
@@ -56,12 +57,13 @@ class MathVerifier:
         limits: VerifierLimits | None = None,
         *,
         scorer: str = DEFAULT_SCORER,
+        whole: bool = False,
         self_test: bool = True,
     ) -> None:
         if ":" not in scorer:
             raise UserError(f"verifier.scorer={scorer!r} must be package.module:function")
         self.limits = limits if limits is not None else VerifierLimits()
-        self._scorer = scorer
+        self._scorer, self._whole = scorer, whole
         self._owner = os.getpid()
         self._lock = threading.RLock()
         self._tickets = itertools.count()
@@ -149,12 +151,13 @@ class MathVerifier:
         for response, reference in pairs:
             future: Future[Verdict] = Future()
             futures.append(future)
-            answer = last_boxed(response)
-            if answer is None or len(answer) > longest_answer(reference):
+            answer = response if self._whole else last_boxed(response)
+            if answer is None or (not self._whole and len(answer) > longest_answer(reference)):
                 self._resolve(future, Verdict(0.0))
                 continue
             ticket = next(self._tickets)
-            batch.append(Work(ticket, answer, plain_reference(reference), deadline_s))
+            wanted = reference if self._whole else plain_reference(reference)
+            batch.append(Work(ticket, answer, wanted, deadline_s))
             with self._lock:
                 self._open[ticket] = future
         if batch:
@@ -184,7 +187,10 @@ class MathVerifier:
             return  # closed or restarted meanwhile
         if done.cause is not None:
             log.info("verdict %s: %s", done.cause, done.detail)
-        self._resolve(future, Verdict(done.label, done.cause))
+        cause = done.cause
+        if cause == INVALID and self._whole:
+            cause = f"{REWARD} {done.detail.partition(': ')[0]}"  # file, line and type of the user's error
+        self._resolve(future, Verdict(done.label, cause))
 
     def _on_layers(self, layers: Layers) -> None:
         """Log once per verifier how its workers are confined."""

@@ -33,6 +33,7 @@ import sympy
 from nemo_ada.verify.agreement import Agreement
 from nemo_ada.verify.latex import tidy
 from nemo_ada.verify.numbers import close, number, with_powers
+from nemo_ada.verify.reading import MAX_DEPTH, Amount, Equation, Items, Order, Ratio, Reading, readings
 
 # The library warns that its own deadlines are off. This is intended.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -138,6 +139,31 @@ def score_math(answer: str, reference: str) -> float:
 
 
 _tidy_reference = lru_cache(maxsize=4096)(tidy)
+
+
+def can_compute(_answer: str, reference: str) -> float:
+    """1.0 where the parts of a reference can be read: as numbers, words, regions, or by the parser. Else 0.0."""
+    return float(any(_computable(reading, 0) for reading in readings(_tidy_reference(reference))))
+
+
+def _computable(reading: Reading, depth: int) -> bool:
+    if isinstance(reading, Amount):
+        return reading.number is not None or _parses(reading.text)
+    parts: tuple[str, ...] = ()
+    if isinstance(reading, Items):
+        parts = reading.items
+    elif isinstance(reading, Equation | Order):
+        parts = reading.sides
+    elif isinstance(reading, Ratio):
+        parts = reading.parts
+    return depth > MAX_DEPTH or all(any(_computable(one, depth + 1) for one in readings(part)) for part in parts)
+
+
+def _parses(text: str) -> bool:
+    try:
+        return _parse(text, False) is not None
+    except Unreadable:
+        return False
 
 
 def _same_expression(gold: Any, given: Any) -> bool:

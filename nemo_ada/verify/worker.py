@@ -13,9 +13,10 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import cast
 
+from nemo_ada.core.by_name import place_of
 from nemo_ada.verify.confine import confine
 from nemo_ada.verify.messages import line
-from nemo_ada.verify.verdict import INVALID, MEMORY
+from nemo_ada.verify.verdict import INVALID, MEMORY, no_score
 
 Scorer = Callable[[str, str], float]  # (answer, reference) -> score in [0, 1]
 Judgement = tuple[float | None, str | None, str]  # label, cause, detail for the log
@@ -69,12 +70,12 @@ def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
     except MemoryError as error:
         return None, MEMORY, repr(error)
     except BaseException as error:  # noqa: BLE001 - a boundary: an error of the scorer concerns one answer
-        return None, INVALID, f"{type(error).__name__}: {error}"[:500]
+        return None, INVALID, f"{place_of(error, __file__)} {type(error).__name__}: {error}"[:500]
     finally:
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
 
 
 def _checked(score: object) -> Judgement:
-    if not isinstance(score, int | float) or not 0.0 <= score <= 1.0:  # NaN fails the comparison too
-        return None, INVALID, f"the scorer returned {score!r}, not a number in [0, 1]"[:500]
-    return float(score), None, ""
+    if (why := no_score(score)) is not None:
+        return None, INVALID, f"the scorer returned {why}, not a number in [0, 1]"[:500]
+    return float(cast(float, score)), None, ""

@@ -282,8 +282,10 @@ def test_a_warm_up_takes_as_many_training_steps_whatever_the_number_of_updates(m
     assert embedded.learner_config(config, embedded.model_shape(config, task)).warmup_updates == 9 * updates
 
 
-def test_the_engine_is_the_learner_after_a_refit(start):
-    trainer = start(name="refit")
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_engine_is_the_learner_after_a_refit(start, temperature):
+    """Both compute the policy that was drawn from: logits divided by the temperature."""
+    trainer = start(f"policy.generation.temperature={temperature}", name=f"refit-{temperature}")
     data = sampled(trainer, list(range(16)))
     training.train_on(trainer.learner, data, trainer.config, 1)
     trainer.stack.call("refit", trainer.learner.weights())

@@ -25,6 +25,7 @@ SMALLEST = {  # arguments; {out} is an empty folder
     "bench_sampling.py": "--prompts 8 --seeds 1 --model-seeds 1 --no-engine --out {out}",
     "bench_stream.py": "",
     "bench_verifier.py": "--answers 20 --repeats 1 --workers 1",
+    "contamination.py": "--problems 60 --copies 30",
     "paper_figures.py": "--out {out}",
     "signal_per_response.py": "--prompts 200",
 }

@@ -1,4 +1,4 @@
-"""recipes/guide/tutorial.md and recipes/guide/extend.md do what they say."""
+"""recipes/guide/tutorial.md does what it says."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import json
 import os
 import re
 import shlex
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from nemo_ada.cli.main import app, guarded
-from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "recipes" / "guide" / "tutorial.md").read_text(encoding="utf-8")
-EXTEND = (ROOT / "recipes" / "guide" / "extend.md").read_text(encoding="utf-8")
-ADDITIONS = ("An exit rule", "An objective", "A task")
 
 
 def blocks(text: str, *languages: str) -> list[tuple[str, str]]:
@@ -35,10 +29,6 @@ def quoted_commands() -> list[tuple[str, str]]:
             command, _, output = part.partition("\n")
             found.append((command, output))
     return found
-
-
-def section(title: str) -> str:
-    return EXTEND.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 @pytest.mark.parametrize(("command", "output"), quoted_commands(), ids=[c for c, _ in quoted_commands()])
@@ -69,50 +59,3 @@ def test_the_presets_cost_what_the_table_says(capsys: pytest.CaptureFixture[str]
         row = found[name]
         shown = [f"{row[key]['mean']:.0f}" for key in ("responses", "engine_steps")]
         assert [*shown, f"{row['zero_signal']['mean']:.2f}"] == [responses, steps, zero], name
-
-
-@pytest.fixture(scope="module")
-def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with the additions of extend.md."""
-    copy = tmp_path_factory.mktemp("extended")
-    shutil.copytree(ROOT / "nemo_ada", copy / "nemo_ada", ignore=shutil.ignore_patterns("__pycache__"))
-    for title in ADDITIONS:
-        for language, content in blocks(section(title), "diff", "python"):
-            if language == "diff":
-                patch = subprocess.run(
-                    ["git", "apply", "-"], cwd=copy, input=content, text=True, capture_output=True, check=False,
-                    env={**os.environ, "GIT_CEILING_DIRECTORIES": str(copy.parent)},
-                )  # fmt: skip
-                assert patch.returncode == 0, f"{title}: {patch.stderr}"
-            else:
-                first, _, code = content.partition("\n")
-                path = copy / first.removeprefix("# ")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                assert not path.exists()
-                path.write_text(code, encoding="utf-8")
-    return copy
-
-
-def test_the_additions_pass_their_own_tests(extended: Path) -> None:
-    tests = sorted(map(str, (extended / "tests").rglob("test_*.py")))
-    assert len(tests) == len(ADDITIONS)
-    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--rootdir", str(extended), "-c", os.devnull]
-    environment = {**os.environ, "PYTHONPATH": str(extended), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *tests], cwd=extended, env=environment,
-        capture_output=True, text=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 passed" in done.stdout, done.stdout
-
-
-@pytest.mark.parametrize("title", ADDITIONS)
-def test_an_addition_has_fewer_than_thirty_lines_and_a_test(title: str) -> None:
-    found = blocks(section(title), "diff", "python")
-    added = [
-        line[1:] for language, text in found if language == "diff" for line in re.findall(r"^\+(?!\+).*", text, re.M)
-    ]
-    files = [text for language, text in found if language == "python" and not text.startswith("# tests/")]
-    lines = [line for line in added + "".join(files).splitlines() if line.strip() and not line.startswith("# ")]
-    assert 0 < len(lines) < 30
-    assert sum(text.startswith("# tests/") for _, text in found) == 1

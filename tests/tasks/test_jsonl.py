@@ -13,7 +13,7 @@ import pytest
 from nemo_ada.errors import UserError
 from nemo_ada.run.json_lines import parse_line
 from nemo_ada.tasks.jsonl import JsonlTask
-from nemo_ada.tasks.lines import text_field
+from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.verify import INVALID, Verdict
 from nemo_ada.verify.judge import normalised
@@ -84,7 +84,7 @@ def test_repeated_conflicting_and_overlong_prompts_are_left_out_and_told(tmp_pat
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "cannot read"),
+        (None, "is no file"),
         (b"", "is empty"),
         (b"\n \n", "is empty"),
         (b"x\ny\n", "no line that can be used"),
@@ -173,7 +173,8 @@ def test_the_checked_in_sample_is_what_its_script_writes() -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [("1e22", "1" + "0" * 22), ("1e-7", "0.0000001"), ("5", "5"), ("5.0", "5.0"), ("-2.5", "-2.5"), ("1e3", "1000.0")],
+    [("1e22", "1" + "0" * 22), ("1e-7", "0.0000001"), ("5", "5"), ("5.0", "5"), ("-2.5", "-2.5"), ("1e3", "1000")],
 )
 def test_a_json_number_becomes_its_digits(number: str, text: str) -> None:
-    assert text_field(parse_line(f'{{"answer": {number}}}'.encode()), ["answer"], "answer") == text
+    record = parse_line(f'{{"problem": "p", "answer": {number}}}'.encode())
+    assert pair_of(record, ["problem"], ["answer"]).answer == text

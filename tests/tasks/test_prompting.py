@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat, positions
+from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, PromptFormat, differences, positions, read_contract
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.judge import Judge
 
@@ -74,3 +74,68 @@ def test_a_format_that_the_tokenizer_cannot_give_is_refused(plain, prompt_format
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(UserError, match="no Hugging Face model folder"):
         positions(tmp_path)
+
+
+THINKING = "{% if enable_thinking is defined and not enable_thinking %}x{% endif %}" + TEMPLATE
+
+
+def with_config(folder, source, **changes):
+    folder.mkdir()
+    CharTokenizer().write_hf(folder)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
+
+
+def test_arguments_reach_the_chat_template(tmp_path):
+    folder = with_config(tmp_path / "m", None, chat_template=THINKING)
+    usual, quiet = (
+        ModelTokenizer(folder),
+        ModelTokenizer(folder, PromptFormat(chat_template_kwargs={"enable_thinking": False})),
+    )
+    assert quiet.encode("1") == [*CharTokenizer().encode("x"), *usual.encode("1")]
+    assert quiet != usual and len({quiet, usual}) == 2
+
+
+def test_bos_stays_without_a_chat_template(tmp_path):
+    from tokenizers import processors
+    from transformers import AutoTokenizer
+
+    folder = with_config(tmp_path / "llama", None, bos_token="⟨eos⟩")
+    slow = AutoTokenizer.from_pretrained(folder)
+    bos = slow.eos_token_id
+    slow.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="⟨eos⟩ $A", special_tokens=[("⟨eos⟩", bos)]
+    )
+    slow.save_pretrained(folder)
+    own = ModelTokenizer(folder)
+    assert own.encode("1+2") == [bos, *CharTokenizer().encode("1+2")] and own.contract()["bos"] == [bos]
+
+
+def test_every_stop_token_of_generation_config_ends_a_response(tmp_path):
+    folder = with_config(tmp_path / "m", None)
+    assert ModelTokenizer(folder).stop_ids == (CharTokenizer.eos_id,)
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, CharTokenizer.eos_id]}))
+    assert ModelTokenizer(folder).stop_ids == (CharTokenizer.eos_id, 5)
+    (folder / "generation_config.json").write_text("[")
+    with pytest.raises(UserError, match=r"generation_config\.json cannot be read"):
+        ModelTokenizer(folder).stop_ids  # noqa: B018
+
+
+def test_special_tokens_reach_the_reward_where_they_are_asked_for(chat):
+    ids = [0, *CharTokenizer().encode("42")]
+    assert ModelTokenizer(chat).decode(ids) == "42"
+    assert ModelTokenizer(chat, PromptFormat(keep_special_tokens=True)).decode(ids) == "⟨pad⟩42"
+
+
+def test_a_copied_tokenizer_says_what_its_prompts_were_and_differences_have_names(chat, tmp_path):
+    ModelTokenizer(chat, PromptFormat(system="think")).write_hf(tmp_path)
+    before = read_contract(tmp_path)
+    assert before["chat_template"] == TEMPLATE and before["stop_ids"] == [CharTokenizer.eos_id]
+    assert differences(before, ModelTokenizer(tmp_path, PromptFormat(system="think")).contract()) == []
+    (found,) = differences(before, ModelTokenizer(tmp_path).contract())
+    assert found == 'system was "think" and is null'
+    found = differences(before, ModelTokenizer(tmp_path, PromptFormat("plain")).contract())
+    assert any(one.startswith("chat_template_sha256 was") for one in found)
+    (tmp_path / CONTRACT).write_text("[")
+    assert read_contract(tmp_path) is None

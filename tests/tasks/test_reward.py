@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
 from nemo_ada.tasks import build_task
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.verify import INVALID, Verdict
+from nemo_ada.verify import Verdict
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,8 +30,36 @@ def shorter(text, answer):
 def part(text, answer):
     return 0.5
 
+def late(text, answer):
+    if text == "x":
+        import sys
+        sys.exit(3)
+    return None if text == "none" else 1
+
 def broken(text, answer):
     raise KeyError(text)
+
+def leaves(text, answer):
+    raise SystemExit(3)
+
+def nothing(text, answer):
+    pass
+
+def mapping(text, answer):
+    return {"score": 1}
+
+def array(text, answer):
+    import numpy
+    return numpy.ones(2)
+
+def text(text, answer):
+    return "1"
+
+def far(text, answer):
+    return 2
+
+async def later(text, answer):
+    return 1
 """
 
 
@@ -57,22 +86,47 @@ def test_the_function_decides_and_a_cut_off_response_is_wrong(tmp_path: Path, re
     assert verdicts == [Verdict(1.0), Verdict(0.0), Verdict(0.0)]
 
 
-@pytest.mark.parametrize("function", ["part", "broken"])
-def test_an_error_and_a_part_of_a_point_are_no_label(tmp_path: Path, rewards: str, function: str) -> None:
-    task = build_task(settings(tmp_path, f"{rewards}:{function}"))
-    assert task.score_many([(task.splits().train[0], "x", True)]) == [Verdict(None, INVALID)]
+def test_a_part_of_a_point_is_one_and_an_error_names_its_line(tmp_path: Path, rewards: str) -> None:
+    task = build_task(settings(tmp_path, f"{rewards}:part"))
+    assert task.score_many([(task.splits().train[0], "x", True)]) == [Verdict(0.5)]
+    task = build_task(settings(tmp_path, f"{rewards}:late"))
+    (verdict,) = task.score_many([(task.splits().train[0], "x", True)])
+    assert verdict.label is None and verdict.cause is not None
+    assert verdict.cause.startswith("reward_error ") and f"{rewards}.py:13 SystemExit" in verdict.cause
+    (verdict,) = task.score_many([(task.splits().train[0], "none", True)])
+    assert verdict.label is None and f"{rewards}.py:10 returned None" in str(verdict.cause)
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("broken", r"KeyError: 'abcd' \(.*py:17\)"),
+        ("leaves", r"SystemExit: 3 \(.*py:20\)"),
+        ("nothing", r"returned None \(.*py:22\); return a number from 0 to 1"),
+        ("mapping", "returned a dict"),
+        ("array", "returned a ndarray"),
+        ("text", "returned a str"),
+        ("far", "returned 2"),
+        ("later", "returned a coroutine"),
+    ],
+)
+def test_the_reward_is_tried_on_a_reference_before_anything_starts(
+    tmp_path: Path, rewards: str, function: str, says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        build_task(settings(tmp_path, f"{rewards}:{function}"))
 
 
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("no_such_module_of_mine:f", "ModuleNotFoundError.*PYTHONPATH="),
-        ("{}:f", r"has no such function; it has shorter, part, broken"),
+        ("{}:f", r"has no such name; it has shorter, part, late, broken"),
         ("{}:LIMIT", "has a int of that name"),
-        ("{}_torn:f", r"ValueError: torn \(.*_torn.py, line 2\)"),
+        ("{}_torn:f", r"ValueError: torn \(.*_torn.py:2\)"),
         ("pydoc:pipepager", "Python's own.*my_rewards"),
         ("os.path:exists", "Python's own"),
-        ("{}.shorter", "must be package.module:function"),
+        ("{}.shorter", "must be package.module:name"),
     ],
 )
 def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path, rewards: str, name: str, says: str) -> None:
@@ -140,3 +194,19 @@ def test_what_the_error_says_works(tmp_path: Path, rewards: str, monkeypatch: py
         assert load_words(file, [word]).task.reward == reward
     monkeypatch.setenv("NEMO_ADA_REWARD", reward)
     assert load_words(file).task.reward == reward
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"reinforce_ada": {"sampling": {"exit": {"kind": "own", "name": "yaml:dump"}}}},
+        {"reinforce_ada": {"advantage": {"objective": {"kind": "own", "name": "yaml:dump"}}}},
+        {"task": {"name": "own", "task": "yaml:dump"}},
+        {"env": {"ada_math": {"reward": "yaml:dump"}}},
+    ],
+)
+def test_other_code_that_a_yaml_names_is_held_to_the_same(tmp_path: Path, content: dict[str, Any]) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match="'yaml:dump': a YAML may name a module of its own folder"):
+        load_words(file)

@@ -101,6 +101,42 @@ def test_a_trainer_that_would_change_the_advantages_is_refused(settings):
         Trainer(**settings).step(AdaRollout(right, {"preset": "ada_seq_lean"}))
 
 
+async def later(completions, answer, **columns):
+    return right(completions, answer, **columns)
+
+
+def test_an_async_reward_and_a_stream_of_rows_are_taken(caplog):
+    plain, other = Trainer(), Trainer()
+    other.train_dataset = (row for row in list(plain.train_dataset))  # an IterableDataset has no length
+    prompts = [row["prompt"] for row in plain.train_dataset for _ in range(GROUP + 1)]
+    wanted, found = AdaRollout(right, {"preset": "ada_seq_lean"}), AdaRollout(later, {"preset": "ada_seq_lean"})
+    assert found.rollout(prompts, other) == wanted.rollout(prompts, plain)
+    assert found.advantages == pytest.approx(wanted.advantages, nan_ok=True)
+    assert "trains groups of 4: num_generations=5 less the counterweight" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reward", "says"),
+    [
+        (lambda **_: 1.0, "gave a float for 1 completion"),
+        (lambda **_: [1.0, 0.0], "gave 2 values for 1 completion"),
+        (lambda **_: None, "gave a NoneType"),
+        (lambda **_: {"reward": 1.0}, "for 1 completion"),
+        (lambda completions, **_: [{"x": 1}] * len(completions), "something else than numbers"),
+    ],
+)
+def test_a_reward_that_gives_no_list_of_numbers_is_refused_before_anything_is_drawn(reward, says):
+    trainer = Trainer()
+    with pytest.raises(UserError, match=says):
+        trainer.step(AdaRollout(reward, {"preset": "ada_seq_lean"}))
+    assert trainer.rng.bit_generator.state == Trainer().rng.bit_generator.state, "a response was drawn"
+
+
+def test_a_run_without_any_signal_is_said(caplog):
+    Trainer().step(AdaRollout(lambda completions, **_: [0.0] * len(completions), {"preset": "ada_seq_lean"}))
+    assert "step 0 taught nothing" in caplog.text
+
+
 @pytest.mark.parametrize("key", [{"reserve_prompts": 4}, {"candidate_prompts": 64}, {"preset": "ngu"}], ids=str)
 def test_settings_that_choose_prompts_are_refused(key):
     with pytest.raises(UserError):

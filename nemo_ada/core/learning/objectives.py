@@ -12,12 +12,14 @@ first factor, p^-exponent, because it trains on all responses. Seq keeps n rows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray
+from nemo_ada.core.by_name import checked, made
 from nemo_ada.core.schema import STRICT, ByKind, Positive
 
 
@@ -71,7 +73,38 @@ class Power:
         return np.asarray(self.a * p_P ** (self.a - 1.0))
 
 
-Objective = Annotated[Linear | Log | Power, ByKind()]
+@dataclass(frozen=True)
+class Own:
+    """f of your own (recipes/extend/objective.py): a class with `value` and `weight`."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    name: str
+    """The class, as `package.module:Class`."""
+    kind: Literal["own"] = "own"
+    arguments: dict[str, Any] = field(default_factory=dict, hash=False)
+    """Arguments of the class."""
+
+    def value(self, p_P: FloatArray) -> FloatArray:
+        """Compute f of each pass rate."""
+        return np.asarray(_own(self.name, repr(self.arguments), self).value(p_P), np.float64)
+
+    def weight(self, p_P: FloatArray) -> FloatArray:
+        """Compute f' of each pass rate."""
+        return np.asarray(_own(self.name, repr(self.arguments), self).weight(p_P), np.float64)
+
+
+@lru_cache(maxsize=8)
+def _own(name: str, _arguments: str, settings: Own) -> Any:
+    """The user's object. Raises UserError where it does not give one number per pass rate."""
+    key = "reinforce_ada.advantage.objective.name"
+    own = made(key, name, **settings.arguments)
+    rate_P = np.array([0.25, 0.5])
+    checked(key, name, lambda: own.value(rate_P), float, 2)
+    checked(key, name, lambda: own.weight(rate_P), float, 2)
+    return own
+
+
+Objective = Annotated[Linear | Log | Power | Own, ByKind()]
 """The function that an update raises. Each class has f as `value` and f' as `weight`, for pass rates in (0, 1]."""
 
 

@@ -143,8 +143,8 @@ class Payload:
 
     Attributes:
         token_ids: ids of the generated tokens, stop token included, [T].
-        logprobs: log-probabilities of these tokens under the policy that drew them, [T]. They are those of temperature
-            1, as the learner computes them, whatever the sampling temperature was.
+        logprobs: log-probabilities of these tokens under the policy that drew them, [T], with the temperature that they
+            were drawn at.
         finish_reason: `stop` after a stop token, `length` at the token limit.
     """
 
@@ -229,6 +229,7 @@ class Engine:
             model=str(config.model_dir),
             skip_tokenizer_init=True,
             generation_config="vllm",  # no sampling defaults from the model folder
+            logprobs_mode="processed_logprobs",  # of the distribution that was drawn from, temperature included
             dtype=config.dtype,
             seed=config.seed,
             max_model_len=config.max_model_len,

@@ -274,7 +274,8 @@ class Learner:
         self, loss: RowLoss, micro: PaddedMicro | PackedMicro, row_B: Ints, logits: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, Sums]:
         """Loss, number of tokens (unused) and sums of a micro-batch, as Megatron's schedule wants them."""
-        logprob, entropy = micro.logprobs(logits, self.tensor_group)
+        scaled = logits if self.config.temperature == 1.0 else logits / self.config.temperature
+        logprob, entropy = micro.logprobs(scaled, self.tensor_group)
         if not len(row_B):
             return logprob.sum() * 0.0, torch.zeros((), dtype=torch.int), dict.fromkeys(METRICS, torch.zeros(()))
         value, sums = loss(logprob, entropy, micro.mask_BT, row_B)

@@ -31,6 +31,7 @@ class LearnerConfig:
         warmup_updates: Updates over which the learning rate rises linearly from lr / warmup_updates to `optimizer.lr`.
         decay_updates: The learning rate falls linearly to 0 at this update. None keeps it constant.
         loss: Section `loss_fn` of the run.
+        temperature: Sampling temperature. The policy is the softmax of the logits divided by it, as in NeMo-RL.
         halves: Whether an update also compares the gradients of two halves of its prompts.
         seed: Seed of a random model.
         start_timeout_s: Seconds for the start of the ranks.
@@ -52,6 +53,7 @@ class LearnerConfig:
     warmup_updates: int = 0
     decay_updates: int | None = None
     loss: LossSettings = field(default_factory=LossSettings)
+    temperature: float = 1.0
     halves: bool = False
     seed: int = 0
     start_timeout_s: float = START_SECONDS

@@ -1,25 +1,37 @@
 """Find problems of a training set that are also in a benchmark.
 
 A problem counts as contaminated where WORDS words in a row stand in a problem of the benchmark, too, or where the two
-have the same words. Case, punctuation and LaTeX's signs do not matter. A benchmark's problem with fewer words is found
-only as a whole. A translated or paraphrased problem is not found.
+have the same words, or where all words of a benchmark's problem of SHORT to WORDS - 1 words stand in it in a row. Case,
+punctuation and LaTeX's signs do not matter. A translated or paraphrased problem is not found.
+
+Prompts often begin or end with an instruction. What many problems of a set have at an end is no part of a problem. It
+is left out on both sides first.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.source import Source
 from nemo_ada.run.json_lines import parse_line
-from nemo_ada.tasks.lines import PROMPT_FIELDS, text_field
+from nemo_ada.tasks.lines import PROMPT_FIELDS, prompt_of
 from nemo_ada.verify.judge import normalised
 
 WORDS = 13  # as in the tables of GPT-3's and later data sets
+SHORT = 8  # words of the shortest problem that is found inside another one
+LEFT = 4  # words of the shortest rest of a problem that is compared
+SEED, SHARE, FEWEST = 5, 0.05, 10
+"""An instruction has at least SEED words, in at least SHARE of the problems, and FEWEST of them."""
+ALIKE, SAMPLES = 0.8, 200
+"""It goes on while ALIKE of up to SAMPLES of these problems have the same next word."""
 _WORD = re.compile(r"\w+")
+
+Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +54,108 @@ class Contamination:
 
     def __init__(self, benchmarks: Sequence[Excluded]) -> None:
         """Read the benchmarks. Raises UserError where one has no problem that can be read."""
-        self._found: dict[bytes, tuple[str, int]] = {}
+        self._problems: list[tuple[str, int, Words]] = []
+        self._heads: list[Words] = []
+        self._tails: list[Words] = []
         for benchmark in benchmarks:
-            count = 0
+            own: list[tuple[str, int, Words]] = []
             for line, raw in benchmark.source.records():
                 try:
                     record = parse_line(raw) if isinstance(raw, bytes) else raw
-                    text = text_field(record, benchmark.prompt_fields, "prompt")
+                    own.append((benchmark.name, line, words_of(prompt_of(record, benchmark.prompt_fields))))
                 except ValueError:
                     continue
-                count += 1
-                for run in _runs(text):
-                    self._found.setdefault(run, (benchmark.name, line))
-            if not count:
+            if not own:
                 fields = ", ".join(benchmark.prompt_fields)
                 raise UserError(f"--exclude={benchmark.name}: no problem can be read from its columns {fields}")
+            self._problems += own
+            self._add_instructions(lambda own=own: (words for _, _, words in own))  # type: ignore[misc]
+        self._index()
+
+    def learn(self, texts: Callable[[], Iterable[str]]) -> None:
+        """Find the instructions of the training set. `texts` gives its problems, as often as it is called."""
+        before = len(self._heads) + len(self._tails)
+        self._add_instructions(lambda: map(words_of, texts()))
+        if len(self._heads) + len(self._tails) > before:
+            self._index()
 
     def of(self, text: str) -> tuple[str, int] | None:
         """Return benchmark and line of a problem that shares words with this text, or None."""
-        return next((self._found[run] for run in _runs(text) if run in self._found), None)
+        core = self._core(words_of(text))
+        return next((self._found[run] for run in self._runs(core, self._lengths) if run in self._found), None)
+
+    def _index(self) -> None:
+        cores = [(name, line, self._core(words)) for name, line, words in self._problems]
+        short = {len(core) for _, _, core in cores if SHORT <= len(core) < WORDS}
+        self._lengths: Sequence[int] = sorted(short)
+        self._found: dict[bytes, tuple[str, int]] = {}
+        for name, line, core in cores:
+            for run in self._runs(core, [len(core)] if len(core) in short else []):
+                self._found.setdefault(run, (name, line))
+
+    def _add_instructions(self, sets: Callable[[], Iterable[Words]]) -> None:
+        self._heads = sorted({*self._heads, *instructions(sets)}, key=len, reverse=True)
+        tails = [words[::-1] for words in instructions(lambda: (words[::-1] for words in sets()))]
+        self._tails = sorted({*self._tails, *tails}, key=len, reverse=True)
+
+    def _core(self, words: Words) -> Words:
+        """Return a problem without an instruction at its start and one at its end, unless too little is left."""
+        head = next((h for h in self._heads if words[: len(h)] == h), ())
+        tail = next((t for t in self._tails if words[-len(t) :] == t), ())
+        core = words[len(head) : len(words) - len(tail)]
+        return core if len(core) >= LEFT else words
+
+    @staticmethod
+    def _runs(words: Words, lengths: Sequence[int]) -> Iterator[bytes]:
+        """Yield a digest of all words, of WORDS words in a row, and of runs of the lengths of short problems."""
+        if words:
+            yield _digest(("=", *words))
+        for length in (*lengths, WORDS):
+            for start in range(len(words) - length + 1):
+                yield _digest(words[start : start + length])
 
 
-def _runs(text: str) -> Iterator[bytes]:
-    """Yield a digest of all words, and of each WORDS words in a row."""
-    words = _WORD.findall(normalised(text))
-    if words:
-        yield _digest(["=", *words])
-    for start in range(len(words) - WORDS + 1):
-        yield _digest(words[start : start + WORDS])
+def words_of(text: str) -> Words:
+    """Return the words of a text, without case, punctuation and signs."""
+    return tuple(_WORD.findall(normalised(text)))
+
+
+def instructions(sets: Callable[[], Iterable[Words]]) -> list[Words]:
+    """Return what many problems of a set begin with.
+
+    Args:
+        sets: Gives the words of the problems, as often as it is called.
+
+    Returns:
+        Each start of SEED or more words that a share of at least SHARE of the problems has, as long as they are alike.
+    """
+    counts: Counter[Words] = Counter()
+    total = 0
+    for words in sets():
+        total += 1
+        if len(words) > SEED:
+            counts[words[:SEED]] += 1
+    wanted = {seed for seed, count in counts.items() if count >= max(FEWEST, SHARE * total)}
+    if not wanted:
+        return []
+    samples: dict[Words, list[Words]] = {seed: [] for seed in wanted}
+    for words in sets():
+        group = samples.get(words[:SEED])
+        if group is not None and len(words) > SEED and len(group) < SAMPLES:
+            group.append(words)
+    return [_common(seed, group) for seed, group in samples.items()]
+
+
+def _common(start: Words, group: Sequence[Words]) -> Words:
+    """Return the longest start that ALIKE of the group have."""
+    least = ALIKE * len(group)
+    while True:
+        after = Counter(words[len(start)] for words in group if len(words) > len(start))
+        word, count = after.most_common(1)[0] if after else ("", 0)
+        if count < least:
+            return start
+        start = (*start, word)
+        group = [words for words in group if words[: len(start)] == start]
 
 
 def _digest(words: Sequence[str]) -> bytes:

@@ -1,47 +1,71 @@
-"""The judge of a preparation or an evaluation: by value, by text, or a function of the user's."""
+"""The judge of a preparation or an evaluation: by value, by text, or a reward of the user's."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+from nemo_ada.core.by_name import file_of, load
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded
+from nemo_ada.tasks.reward import try_reward
+from nemo_ada.verify.audit import kind_of
 from nemo_ada.verify.judge import Judge, Unfinished, Verifier, whole_point
 from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
 
 
-def judge_of(verifier: Verifier, unfinished: Unfinished, scorer: str | None) -> Judge:
-    """Return the judge of these settings. A scorer takes the place of the verifier."""
-    return Judge(verifier, unfinished) if scorer is None else ScorerJudge(scorer, unfinished)
+def judge_of(verifier: Verifier, unfinished: Unfinished, reward: str | None) -> Judge:
+    """Return the judge of these settings. A reward takes the place of the verifier."""
+    return Judge(verifier, unfinished) if reward is None else RewardJudge(reward, unfinished)
 
 
-class ScorerJudge(Judge):
-    r"""Asks a function of the user for a score in [0, 1]. A score of 1 is right.
+class RewardJudge(Judge):
+    """Asks a function of the user for a score in [0, 1]. A score of 1 is right.
 
-    The function gets the answer, which is the last \boxed{} of the response, and the reference. A response without
-    a box is wrong. The function runs in the verifier's confined processes. So it may hang or crash, and it
-    cannot read files or use the network.
+    The function gets the whole response and the reference, as in training. It runs in the verifier's confined
+    processes. So it may hang or crash, and it cannot read files or use the network.
     """
 
-    def __init__(self, scorer: str, unfinished: Unfinished = "wrong") -> None:
+    def __init__(self, reward: str, unfinished: Unfinished = "wrong") -> None:
         """Raises UserError where there is no such module."""
-        super().__init__("math", unfinished)
-        self._scorer, self._digest = scorer, _source_digest(scorer)
+        super().__init__("exact", unfinished)
+        self._reward, self._digest = reward, _source_digest(reward)
         self._pool: MathVerifier | None = None
+        self._boxed = self._tried = False
+
+    def shown(self, answer: str) -> str:
+        """Return a correct response: the reference, in a box where the function takes only that for right."""
+        if not self._tried:
+            self.try_on(answer)
+        return f"\\boxed{{{answer}}}" if self._boxed else answer
 
     @property
     def version(self) -> str:
         """The name of the function and 16 hex digits of a hash of its file."""
-        return f"{self._scorer} {self._digest}"
+        return f"{self._reward} {self._digest}"
+
+    def try_on(self, reference: str) -> None:
+        """Call the function once in this process, and find whether it wants a reference in a box.
+
+        Raises:
+            UserError: The function failed. The message has the user's file and line.
+        """
+        function, key = load("--reward", self._reward), f"--reward={self._reward}"
+        self._boxed = try_reward(function, key, reference) < 1.0 <= try_reward(function, key, reference, boxed=True)
+        self._tried = True
+
+    def submit(self, text: str, answer: str, finished: bool) -> Verdict:
+        """Judge one response."""
+        return self.verdicts([(text, answer, finished)])[0]
 
     def _judge(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
-        self._pool = self._pool or MathVerifier(scorer=self._scorer, self_test=False)
+        self._pool = self._pool or MathVerifier(scorer=self._reward, whole=True, self_test=False)
         return [whole_point(verdict) for verdict in self._pool.verify_many(pairs)]
+
+    def audit(self, references: Sequence[str]) -> list[str | None]:
+        """Return which references hold a control character. What else it can read, only the function knows."""
+        return [kind if (kind := kind_of(text)) == "control" else None for text in references]
 
     def close(self) -> None:
         """End the processes. A later verdict starts them again."""
@@ -50,17 +74,11 @@ class ScorerJudge(Judge):
             self._pool = None
 
 
-def _source_digest(scorer: str) -> str:
-    module, colon, function = scorer.partition(":")
-    form = f"--scorer={scorer}: use package.module:function"
+def _source_digest(reward: str) -> str:
+    module, colon, function = reward.partition(":")
+    form = f"--reward={reward}: use package.module:function"
     if not colon or not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise UserError(form)
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where the user stands; the console script does not look there
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None or not Path(spec.origin).is_file():
+    if (file := file_of(reward)) is None:
         raise UserError(f"{form}; there is no module {module} here or on PYTHONPATH")
-    return hashlib.sha256(read_bounded(Path(spec.origin), MAX_TEXT)).hexdigest()[:16]
+    return hashlib.sha256(read_bounded(file, MAX_TEXT)).hexdigest()[:16]

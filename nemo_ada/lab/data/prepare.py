@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nemo_ada import __version__
 from nemo_ada.errors import InvariantError, UserError
@@ -48,7 +48,8 @@ from nemo_ada.lab.data.stages import (
 )
 from nemo_ada.run.files import json_of, replacing, write_atomically
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
-from nemo_ada.tasks.prompting import PromptEncoder, PromptFormat
+from nemo_ada.tasks.prompting import ModelTokenizer, PromptEncoder, PromptFormat
+from nemo_ada.verify.audit import counted, told
 from nemo_ada.verify.judge import Judge
 
 WORK = "work"
@@ -81,6 +82,7 @@ class Preparation:
         pass_rates: A file with pass rates that were measured earlier.
         band: The pass rates that are kept.
         exclude: Benchmarks whose problems must not be in the set.
+        drop: The kinds of references (`nemo_ada.verify.audit`) that are left out.
     """
 
     source: Source
@@ -99,6 +101,7 @@ class Preparation:
     pass_rates: Path | None = None
     band: PassRateBand | None = None
     exclude: Sequence[Excluded] = ()
+    drop: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.max_prompt_tokens and self.encoder is None:
@@ -124,12 +127,14 @@ class Preparation:
             "fields": {"prompt": "/".join(self.prompt_fields), "answer": "/".join(self.answer_fields)},
             "exclude": {benchmark.name: benchmark.source.identity() for benchmark in self.exclude} or None,
             "verifier": self.judge.version,
+            "drop": list(self.drop) or None,
             "unfinished": self.judge.unfinished,
             "tokenizer": None if self.encoder is None else self.encoder.name,
             "prompt_format": {
                 "template": self.prompt_format.template,
                 "system": self.prompt_format.system,
                 "suffix": self.prompt_format.suffix or None,
+                "chat_template_kwargs": self.prompt_format.chat_template_kwargs or None,
             },
             "max_prompt_tokens": self.max_prompt_tokens or None,
             "model": None if provider is None else {"name": provider.name, "fingerprint": provider.fingerprint},
@@ -144,7 +149,7 @@ class Preparation:
         stages = [read_stage(self.prompt_fields, self.answer_fields), distinct_stage(self.judge)]
         if excluded:
             stages.append(exclude_stage(Contamination(excluded)))
-        stages.append(reference_stage(self.judge))
+        stages.append(reference_stage(self.judge, self.drop))
         if self.encoder is not None and self.max_prompt_tokens:
             stages.append(length_stage(self.encoder, self.max_prompt_tokens))
         if self.provider is not None and self.encoder is not None:
@@ -188,7 +193,9 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
         commit = sources["source"].commit()
         stages = plan.stages([replace(benchmark, source=sources[benchmark.name]) for benchmark in plan.exclude])
         journals = _journals(plan, stages, sources["source"], out, watch)
-        return _write(outputs, settings | ({"commit": commit} if commit else {}), journals)
+        asked = plan.provider is not None and isinstance(plan.encoder, ModelTokenizer)
+        contract = cast(ModelTokenizer, plan.encoder).contract() if asked else None
+        return _write(outputs, settings | ({"commit": commit} if commit else {}), journals, contract)
 
 
 def _journals(
@@ -264,7 +271,9 @@ def read_card(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged ({problem}); remove {path.parent} and start again") from None
 
 
-def _write(outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str, Journal]) -> dict[str, Any]:
+def _write(
+    outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str, Journal], contract: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Write the files of the set. card.json is the last one, so it shows that all are there."""
     out = outputs.folder
     stages = {name: _count(journal) for name, journal in journals.items()}
@@ -292,6 +301,10 @@ def _write(outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str,
         "title": out.resolve().name,
         "problems": problems,
         "stages": stages,
+        "prompts": contract,
+        "layout": _layout(journals["read"]),
+        "system": _system(last),
+        "audit": counted((record["line"], record.get("audit")) for record in kept(journals["reference"].read())),
         "histogram": rates,
         "answers": _answer_lengths(last),
         "settings": dict(settings),
@@ -300,6 +313,19 @@ def _write(outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str,
     write_atomically(out / "card.json", json.dumps(card, indent=1, ensure_ascii=False) + "\n")
     outputs.forget()
     return card
+
+
+def _layout(journal: Journal) -> str:
+    """Return where prompts and references stood, in words: the most common layout first, with its count."""
+    counts = Counter(record.get("layout") for record in kept(journal.read()))
+    return "; ".join(f"{layout} in {count} rows" for layout, count in counts.most_common(3))
+
+
+def _system(journal: Journal) -> dict[str, Any] | None:
+    """Return the most common system message of the rows, and how many have it. None where no row has one."""
+    counts = Counter(record.get("columns", {}).get("system") for record in kept(journal.read()))
+    del counts[None]
+    return {"text": counts.most_common(1)[0][0], "rows": counts.most_common(1)[0][1]} if counts else None
 
 
 def _row(record: Record) -> Record:
@@ -374,6 +400,11 @@ def _readme(card: Mapping[str, Any]) -> str:
     for name, count in card["stages"].items():
         why = ", ".join(f"{kind} {number}" for kind, number in count["left_out"].items()) or "-"
         lines.append(f"| {name} | {count['inputs']} | {count['kept']} | {why} |")
+    lines += [
+        "",
+        f"Layout of the source: {card['layout']}.",
+        *(["", *sentences] if (sentences := told(card["audit"])) else []),
+    ]
     if rates:
         lines += ["", "| pass rate (nearest) | measured | kept |", "|---|---|---|"]
         pairs = zip(rates["measured"], rates["kept"], strict=True)

@@ -1,7 +1,6 @@
 """One problem, and how a record of a file or a data set becomes one.
 
-A record has a prompt and an answer in the usual columns (or in the user's). Both are text or numbers. Any other
-record is refused with a reason.
+`nemo_ada.tasks.lines` says which layouts are read. Any other record is refused with a reason.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from nemo_ada.tasks.lines import text_field
+from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import content_id
 
 EXCERPT = 200  # characters of a refused line that are shown
@@ -28,7 +27,8 @@ class Problem:
         line: The number of its line in the source, counted from 1.
         text: The problem.
         answer: The reference answer.
-        columns: What else its record has, such as level, subject and source.
+        columns: What else its record has, such as level, subject and source, and `system` of a list of messages.
+        layout: Where the problem and its answer stood in the record, in words.
     """
 
     uid: str
@@ -36,11 +36,14 @@ class Problem:
     text: str
     answer: str
     columns: Mapping[str, Any] = field(default_factory=dict)
+    layout: str = ""
 
     def record(self) -> dict[str, Any]:
         """Return the record that a stage's journal stores."""
         record = {"id": self.uid, "line": self.line, "problem": self.text, "answer": self.answer}
-        return record | ({"columns": dict(self.columns)} if self.columns else {})
+        return record | {
+            name: value for name, value in (("columns", dict(self.columns)), ("layout", self.layout)) if value
+        }
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Problem:
@@ -58,10 +61,9 @@ def parse_record(
     line: int, record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str]
 ) -> Problem:
     """Return the problem of a record, from the first columns that it has. Raises ValueError with the reason."""
-    text = text_field(record, prompt_fields, "prompt")
-    answer = text_field(record, answer_fields, "answer").strip()
-    read = {next(name for name in names if name in record) for names in (prompt_fields, answer_fields)}
-    return Problem(problem_id(text), line, text, answer, other_columns(record, read))
+    pair = pair_of(record, prompt_fields, answer_fields)
+    columns = other_columns(record, pair.columns) | ({"system": pair.system} if pair.system else {})
+    return Problem(problem_id(pair.prompt), line, pair.prompt, pair.answer, columns, pair.layout)
 
 
 def other_columns(record: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:

@@ -176,8 +176,8 @@ class EngineProvider(FolderProvider):
                 f"the CPU engine, vLLM, cannot be imported here ({problem}); start the model with `vllm serve "
                 f"{self.folder}` and repeat the command with --server http://HOST:8000, or run make install"
             ) from None
-        stop = self.tokenizer.eos_id
-        return self._engine, Sampling(limits.max_new_tokens, limits.temperature, limits.top_p, stop_tokens=(stop,))
+        stops = self.tokenizer.stop_ids
+        return self._engine, Sampling(limits.max_new_tokens, limits.temperature, limits.top_p, stop_tokens=stops)
 
 
 class ServerProvider(FolderProvider):
@@ -188,16 +188,26 @@ class ServerProvider(FolderProvider):
         folder: The same model, for its card and its number of positions.
         limits: The limits of all requests.
         access: Names the served model and the key.
+        stop_ids: The ids that end a response, as for the engine of this process.
     """
 
-    def __init__(self, url: str, folder: Path, limits: Limits, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        limits: Limits,
+        access: Access | None = None,
+        stop_ids: Sequence[int] = (),
+    ) -> None:
         super().__init__(folder, limits)
         self._url = url.rstrip("/").removesuffix("/v1")
         self._access = access or Access()
         self._key = self._access.key()
         # vLLM takes unset options from the model's generation_config.json, which often narrows the distribution.
-        whole = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+        whole: dict[str, Any] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
         self._options = {"temperature": limits.temperature, "top_p": limits.top_p, "n": 1} | whole
+        if stop_ids:
+            self._options["stop_token_ids"] = list(stop_ids)
         self._served: str | None = None
         self._waiting: SimpleQueue[tuple[int, Request] | None] = SimpleQueue()
         self._ended: SimpleQueue[tuple[int, MeasuredResponse | BaseException]] = SimpleQueue()
@@ -363,7 +373,7 @@ def open_provider(
 ) -> ResponseProvider:
     """Return the model on the server where one is named, else the engine of this process."""
     if server is not None:
-        return ServerProvider(server, folder, limits, access)
+        return ServerProvider(server, folder, limits, access, tokenizer.stop_ids)
     if access is not None and access != Access():
         raise UserError("--served-model and --api-key-env need --server URL")
     return EngineProvider(folder, tokenizer, limits)

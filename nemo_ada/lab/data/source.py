@@ -1,4 +1,4 @@
-"""Read records from a local JSONL or Parquet file, or from a data set of the Hugging Face hub.
+"""Read records from a local file, or from a data set of the Hugging Face hub.
 
 A source is read as a stream, in a fixed order, as often as needed. Its identity names the content. So work on one
 version of a file is not continued on another.
@@ -22,18 +22,14 @@ from urllib.parse import urlsplit
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.journal import PINS
+from nemo_ada.run.data_files import FORMS, Raw, is_data_file, rows
 from nemo_ada.run.files import read_json, text_of, write_atomically
-from nemo_ada.run.json_lines import lines
 
 log = logging.getLogger(__name__)
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 CONNECT_SECONDS = 5.0
-PARQUET_ROWS = 1024
-JSONL_SUFFIXES = (".jsonl", ".json", ".ndjson")
-
-Raw = bytes | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +55,13 @@ def open_source(
     """Open a local file, or a data set of the hub where no file has this name. Raises UserError where neither fits."""
     path = Path(name).expanduser()
     if path.is_file():
-        if path.suffix not in (*JSONL_SUFFIXES, ".parquet"):
-            raise UserError(f"{where}={name}: unknown suffix {path.suffix!r}; use a .jsonl or .parquet file")
-        read = read_parquet if path.suffix == ".parquet" else read_jsonl
-        return Source(partial(file_identity, path), partial(read, path))
-    if path.suffix in (*JSONL_SUFFIXES, ".parquet") or not HUB_ID.fullmatch(name):
+        if not is_data_file(path):
+            raise UserError(f"{where}={name}: unknown suffix {path.suffix!r}; {FORMS}")
+        return Source(partial(file_identity, path), partial(rows, path))
+    if is_data_file(path) or not HUB_ID.fullmatch(name):
         raise UserError(
-            f"{where}={name}: no such file (from {str(Path.cwd())!r}) and not a hub data set; use a .jsonl or .parquet "
-            "file, or owner/name"
+            f"{where}={name}: no such file (from {str(Path.cwd())!r}) and not a hub data set; {FORMS}, "
+            "or owner/name of a data set of the hub"
         )
     facts = {"dataset": name, "subset": subset, "split": split, "revision": revision}
 
@@ -126,34 +121,6 @@ def file_identity(path: Path) -> dict[str, Any]:
             return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
     except OSError as problem:
         raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None
-
-
-def read_jsonl(path: Path) -> Iterator[tuple[int, Raw]]:
-    """Yield the lines of a local file. Blank lines are skipped."""
-    try:
-        yield from lines(path)
-    except OSError as problem:
-        raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None
-
-
-def read_parquet(path: Path) -> Iterator[tuple[int, Raw]]:
-    """Yield the rows of a local Parquet file."""
-    try:
-        import pyarrow
-        import pyarrow.parquet as parquet
-    except ImportError:
-        raise UserError(f"{path}: Parquet files need the package pyarrow; install it or convert to JSONL") from None
-    number = 0
-    # Damage can raise almost any of these, some only while values are converted.
-    damage = (pyarrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, MemoryError)
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except damage as problem:
-        raise UserError(f"{path} is no Parquet file, or is damaged after row {number}: {_line(problem)}") from None
 
 
 def read_hub(name: str, *, split: str, subset: str | None, revision: str | None) -> Iterator[tuple[int, Raw]]:

@@ -12,7 +12,7 @@ band       the pass rate must lie in the band
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, tee
 from pathlib import Path
@@ -25,15 +25,16 @@ from nemo_ada.lab.data.measure import Judged, Measurement, Question
 from nemo_ada.lab.data.problem import Problem, excerpt, parse_record, problem_id
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.json_lines import Record, parse_line, records
-from nemo_ada.tasks.jsonl import MAX_BYTES
 from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.tasks.protocol import canonical_text
+from nemo_ada.verify.audit import KINDS
 from nemo_ada.verify.judge import Judge, normalised
 
 Watch = Callable[[str, int, int | None], None]
 """Called with (stage, inputs done, inputs in all if known)."""
 Inputs = Callable[[], Iterable[Any]]
 ROUNDING = 1e-9
+MAX_BYTES = 2**30  # of a file of pass rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +170,32 @@ def exclude_stage(contamination: Contamination) -> Stage:
         reason = f"shares {WORDS} words in a row, or all its words, with line {shared[1]} of {shared[0]}"
         return left_out(record["line"], reason, f"in {shared[0]}")
 
-    return Stage("exclude", lambda inputs: list(map(one, inputs)), 4096)
+    def survey(inputs: Inputs) -> None:
+        contamination.learn(lambda: (record["problem"] for record in inputs()))
+
+    return Stage("exclude", lambda inputs: list(map(one, inputs)), 4096, survey=survey)
 
 
-def reference_stage(judge: Judge) -> Stage:
-    """Leave out problems whose reference answer, written as a response, does not get label 1."""
+def reference_stage(judge: Judge, drop: Collection[str] = ()) -> Stage:
+    """Leave out problems whose reference answer, written as a response, does not get label 1.
+
+    The records of the others say of which kind of `verify.audit.KINDS` their reference is. Those of the kinds in `drop`
+    are left out, too.
+    """
 
     def process(inputs: Sequence[Record]) -> list[Record]:
         verdicts = judge.verdicts([(judge.shown(record["answer"]), record["answer"], True) for record in inputs])
+        kinds = judge.audit([record["answer"] for record in inputs])
         records = []
-        for record, verdict in zip(inputs, verdicts, strict=True):
+        for record, verdict, kind in zip(inputs, verdicts, kinds, strict=True):
             why = verdict.cause if verdict.label is None else "the verifier does not accept it as its own answer"
+            if verdict.label == 1.0 and kind not in drop:
+                records.append(record if kind is None else {**record, "audit": kind})
+                continue
+            if verdict.label == 1.0:
+                why = f"it holds {KINDS[str(kind)]}"
             reason = f"reference answer {record['answer'][:80]!r}: {why}"
-            records.append(record if verdict.label == 1.0 else left_out(record["line"], reason, "reference"))
+            records.append(left_out(record["line"], reason, "reference" if verdict.label != 1.0 else str(kind)))
         return records
 
     return Stage("reference", process)

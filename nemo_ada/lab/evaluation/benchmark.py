@@ -12,7 +12,7 @@ from pydantic import Field, PositiveInt, field_validator
 
 from nemo_ada.config.parsing import Section, parse
 from nemo_ada.errors import UserError
-from nemo_ada.lab.data.source import JSONL_SUFFIXES
+from nemo_ada.run.data_files import is_data_file
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptFormat
@@ -42,8 +42,8 @@ class Benchmark(Section):
     """Columns of the reference answer."""
     verifier: Literal["math", "exact"] = "math"
     """math: the last box by value. exact: normalised text."""
-    scorer: str | None = None
-    """package.module:function, (answer, reference) -> score in [0, 1], instead of the verifier."""
+    reward: str | None = None
+    """package.module:function, (response, reference) -> score in [0, 1], instead of the verifier."""
     unfinished: Literal["wrong", "judged"] = "wrong"
     """Responses that were cut off at the token limit."""
     template: Literal["auto", "chat", "plain"] = "auto"
@@ -52,6 +52,8 @@ class Benchmark(Section):
     """System message."""
     suffix: str = ""
     """Text after every problem."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the chat template, such as `enable_thinking: false`."""
     max_prompt_tokens: PositiveInt = 1024
     """Longer prompts are listed and not evaluated."""
     max_new_tokens: PositiveInt = 4096
@@ -61,6 +63,9 @@ class Benchmark(Section):
 
     group_by: tuple[str, ...] = ("level", "subject", "source", "type", "category", "difficulty")
     """Columns with a table of their own, where the problems have them."""
+
+    cluster: str | None = None
+    """Column of what each problem was made from, such as a template. Intervals and tests then count such clusters."""
 
     @field_validator("name")
     @classmethod
@@ -74,7 +79,7 @@ class Benchmark(Section):
 
     def prompt_format(self) -> PromptFormat:
         """Return how a problem becomes a prompt."""
-        return PromptFormat(self.template, self.system, self.suffix)
+        return PromptFormat(self.template, self.system, self.suffix, dict(self.chat_template_kwargs))
 
 
 class Suite(Section):
@@ -151,7 +156,7 @@ def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
         if "benchmarks" not in data:
             return [(data, name)]
         return [one for inner in parse(Suite, data, name).benchmarks for one in _settings(inner)]
-    if path.suffix in (*JSONL_SUFFIXES, ".parquet") or path.exists() or "/" in name:
+    if is_data_file(path) or path.exists() or "/" in name:
         return [({"name": path.stem, "source": name}, name)]
     raise UserError(f"--data={name}: no preset and no file; presets: {', '.join(known)}; or give a .jsonl file")
 

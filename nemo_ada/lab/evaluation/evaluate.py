@@ -24,7 +24,7 @@ from typing import Any
 from nemo_ada import __version__
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.journal import Journal, claimed, dump
-from nemo_ada.lab.data.judging import judge_of
+from nemo_ada.lab.data.judging import RewardJudge, judge_of
 from nemo_ada.lab.data.measure import Judged, Measurement, Question
 from nemo_ada.lab.data.problem import Problem
 from nemo_ada.lab.data.providers import ResponseProvider
@@ -146,7 +146,7 @@ def _settings(
 
 
 def _judge(benchmark: Benchmark) -> Judge:
-    return judge_of(benchmark.verifier, benchmark.unfinished, benchmark.scorer)
+    return judge_of(benchmark.verifier, benchmark.unfinished, benchmark.reward)
 
 
 def _source(one: Benchmark) -> Source:
@@ -167,6 +167,8 @@ class _Task:
         self.judge = _judge(benchmark)
         self.problems, self.rejected = _problems(benchmark, encoder, source, drawing.max_prompts, self.judge)
         self._say_rejected(drawing)
+        if isinstance(self.judge, RewardJudge):
+            self.judge.try_on(self.problems[0].answer)
         self.journal = Journal(self.folder / "responses.jsonl")
         self._chunk, self._parquet = drawing.chunk, drawing.parquet
         self._finished: list[list[Record]] = []
@@ -180,6 +182,15 @@ class _Task:
             log.warning("%s: %d problems are left out (%s): %s", self.name, len(rejected), counts, self.folder)
         if not self.problems:
             raise UserError(f"{self.name}: no problem can be used; see {self.folder / 'rejected.jsonl'}")
+        if (column := benchmark.cluster) is not None:
+            without = next((problem for problem in self.problems if column not in problem.columns), None)
+            if without is not None:
+                columns = ", ".join(without.columns) or "no other column"
+                raise UserError(
+                    f"--cluster={column}: line {without.line} of {self.name} has {columns}; name one of them"
+                )
+            if len({str(problem.columns[column]) for problem in self.problems}) < 2 < len(self.problems):
+                raise UserError(f"--cluster={column}: all problems of {self.name} are in one cluster; leave it out")
         number = len(self.problems) + len(rejected)
         if benchmark.expected_problems not in (None, number) and drawing.max_prompts is None:
             log.warning("%s has %d problems, expected %s", self.name, number, benchmark.expected_problems)
@@ -257,18 +268,20 @@ def _problems(
     return [Problem.of(record) for record in records], rejected
 
 
-def _no_counts(problem: Problem, group_by: Sequence[str]) -> Record:
+def _no_counts(problem: Problem, benchmark: Benchmark) -> Record:
     counts: Record = {"id": problem.uid, "line": problem.line, **dict.fromkeys(COUNTS, 0)}
-    groups = {name: str(problem.columns[name]) for name in group_by if name in problem.columns}
+    groups = {name: str(problem.columns[name]) for name in benchmark.group_by if name in problem.columns}
+    if benchmark.cluster is not None:
+        counts["cluster"] = str(problem.columns[benchmark.cluster])
     return counts | ({"columns": groups} if groups else {})
 
 
 def _counts(problems: Sequence[Problem], journal: Journal, benchmark: Benchmark) -> list[Record]:
     """Return counts and maj@k per problem, in their order."""
-    counts = {problem.uid: _no_counts(problem, benchmark.group_by) for problem in problems}
+    counts = {problem.uid: _no_counts(problem, benchmark) for problem in problems}
     votes: dict[str, list[tuple[str, bool]]] = {problem.uid: [] for problem in problems}
     seen: set[tuple[str, int]] = set()
-    boxed = benchmark.verifier == "math" or benchmark.scorer is not None
+    boxed = benchmark.verifier == "math" and benchmark.reward is None
     for line in journal.read():
         key = (line["id"], line["index"])
         if key in seen or line["id"] not in counts:

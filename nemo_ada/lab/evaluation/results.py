@@ -49,6 +49,7 @@ class BenchmarkResult:
         majority_P: The chance that the answer of most responses is right.
         rejected: The number of problems that cannot be used.
         columns: Per problem its values in the columns of the groups.
+        cluster_P: The number of each problem's cluster, None where the problems are independent.
     """
 
     name: str
@@ -66,15 +67,29 @@ class BenchmarkResult:
     majority_P: FloatArray
     rejected: int
     columns: tuple[Mapping[str, str], ...] = ()
+    cluster_P: IntArray | None = None
 
     @classmethod
-    def of(cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int) -> BenchmarkResult:
-        """Read the counts from the lines of problems.jsonl."""
+    def of(
+        cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int, column: str | None = None
+    ) -> BenchmarkResult:
+        """Read the counts from the lines of problems.jsonl.
+
+        Args:
+            name: The name of the benchmark.
+            records: The lines.
+            rejected: The number of problems that cannot be used.
+            column: The column whose values are the clusters, None for those that the evaluation has.
+
+        Raises:
+            UserError: A problem has no such column.
+        """
         columns: dict[str, Any] = {
             f"{key}_P": np.array([record.get(key, 0) for record in records], np.int64) for key in COUNTS
         }
         columns["majority_P"] = np.array([record.get("majority", math.nan) for record in records], np.float64)
         groups = tuple(record.get("columns", {}) for record in records)
+        columns["cluster_P"] = _clusters(name, records, column)
         return cls(name, tuple(record["id"] for record in records), rejected=rejected, columns=groups, **columns)
 
     def only(self, keep_P: BoolArray) -> BenchmarkResult:
@@ -82,7 +97,8 @@ class BenchmarkResult:
         names = [f"{key}_P" for key in (*COUNTS, "majority")]
         parts: dict[str, Any] = {name: getattr(self, name)[keep_P] for name in names}
         ids = tuple(itertools.compress(self.ids, keep_P.tolist()))
-        return BenchmarkResult(self.name, ids, rejected=0, **parts)
+        clusters = None if self.cluster_P is None else self.cluster_P[keep_P]
+        return BenchmarkResult(self.name, ids, rejected=0, cluster_P=clusters, **parts)
 
     def groups(self, k: int) -> dict[str, dict[str, Any]]:
         """Return a summary per column and value, for columns with 2 to MAX_GROUPS values."""
@@ -107,6 +123,20 @@ class BenchmarkResult:
         return pass_at_k(self.responses_P, self.correct_P, k)
 
 
+def _clusters(name: str, records: Sequence[Mapping[str, Any]], column: str | None) -> IntArray | None:
+    """Return the number of each problem's cluster, None where there are none."""
+    if column is None:
+        values = [record.get("cluster") for record in records]
+    else:
+        values = [record.get("columns", {}).get(column) for record in records]
+        if None in values:
+            has = ", ".join(dict.fromkeys(key for record in records for key in record.get("columns", {})))
+            raise UserError(f"--cluster={column}: problems.jsonl of {name} has no such column; it has {has or 'none'}")
+    if None in values or not values:
+        return None
+    return np.unique(np.array(values, str), return_inverse=True)[1].astype(np.int64)
+
+
 def _by_number(value: str) -> tuple[str, int, str]:
     """Return a key that sorts "Level 2" before "Level 10"."""
     digits = "".join(filter(str.isdigit, value))[:9]
@@ -128,14 +158,16 @@ def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
     stratum_P = np.repeat(np.arange(len(benchmarks)), [len(b.ids) for b in benchmarks])
     drawn = sum(int((b.responses_P + b.failed_P).sum()) for b in benchmarks)
     rate_P = np.concatenate([b.rate_P for b in benchmarks])
+    cluster_P = joined_clusters([(len(b.ids), b.cluster_P) for b in benchmarks])
     summary: dict[str, Any] = {
         "prompts": len(rate_P),
-        f"avg@{k}": _mean(rate_P, stratum_P),
+        **({} if cluster_P is None else {"clusters": len(np.unique(cluster_P))}),
+        f"avg@{k}": _mean(rate_P, stratum_P, cluster_P),
     }
     for rung in ladder(k) if k > 1 else []:
-        summary[f"pass@{rung}"] = _mean(np.concatenate([b.at(rung) for b in benchmarks]), stratum_P)
+        summary[f"pass@{rung}"] = _mean(np.concatenate([b.at(rung) for b in benchmarks]), stratum_P, cluster_P)
     if k > 1:
-        summary[f"maj@{k}"] = _mean(np.concatenate([b.majority_P for b in benchmarks]), stratum_P)
+        summary[f"maj@{k}"] = _mean(np.concatenate([b.majority_P for b in benchmarks]), stratum_P, cluster_P)
     summary |= {
         "by_verdict": _by_verdict(benchmarks),
         "mean_tokens": sum(int(b.tokens_P.sum()) for b in benchmarks) / drawn,
@@ -147,9 +179,25 @@ def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
     return summary
 
 
-def _mean(value_P: FloatArray, stratum_P: IntArray) -> dict[str, float | None]:
+def joined_clusters(parts: Sequence[tuple[int, IntArray | None]]) -> IntArray | None:
+    """Return numbers of clusters over several benchmarks. A problem of one without clusters is a cluster of its own.
+
+    Args:
+        parts: Per benchmark the number of its problems, and their clusters.
+    """
+    if all(clusters is None for _, clusters in parts):
+        return None
+    joined, first = [], 0
+    for count, clusters in parts:
+        joined.append(first + (np.arange(count) if clusters is None else clusters))
+        first = int(joined[-1].max(initial=first)) + 1
+    return np.concatenate(joined)
+
+
+def _mean(value_P: FloatArray, stratum_P: IntArray, cluster_P: IntArray | None) -> dict[str, float | None]:
     """A mean over problems with its interval. JSON has no NaN, so a mean of no problem is None."""
-    found = asdict(estimate(value_P, stratum_P))
+    one_value = cluster_P is not None and len(np.unique(cluster_P[~np.isnan(value_P)])) < 2
+    found = asdict(estimate(value_P, stratum_P, None if one_value else cluster_P))
     return found if found["prompts"] else {**found, "mean": None, "low": None, "high": None}
 
 
@@ -188,15 +236,24 @@ class Evaluation:
     benchmarks: Mapping[str, BenchmarkResult]
 
     @classmethod
-    def read(cls, folder: Path) -> Evaluation:
-        """Read an evaluation. Raises UserError for a folder without a complete one."""
+    def read(cls, folder: Path, cluster: str | None = None) -> Evaluation:
+        """Read an evaluation. Raises UserError for a folder without a complete one.
+
+        Args:
+            folder: The folder.
+            cluster: The column whose values are clusters, None for the evaluation's own.
+        """
         try:
             content = json_of(folder / "results.json")
             benchmarks = {
-                name: BenchmarkResult.of(name, _lines(folder / name / "problems.jsonl"), summary["rejected_problems"])
+                name: BenchmarkResult.of(
+                    name, _lines(folder / name / "problems.jsonl"), summary["rejected_problems"], cluster
+                )
                 for name, summary in content["benchmarks"].items()
             }
             return cls(folder, content["settings"]["k"], content["settings"], benchmarks)
+        except UserError:
+            raise
         except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as problem:
             why = f"no {problem}" if isinstance(problem, KeyError) else problem
             raise UserError(
@@ -230,11 +287,13 @@ def compare(first: Evaluation, second: Evaluation, base: Evaluation | None = Non
         )
     rows: dict[str, dict[str, Any]] = {}
     pairs: list[FloatArray] = []
+    clusters: list[tuple[int, IntArray | None]] = []
     for name in (name for name in first.benchmarks if name in second.benchmarks):
-        rate_MP, left_out = _pair(name, first, second, base)
+        rate_MP, cluster_P, left_out = _pair(name, first, second, base)
         if rate_MP.shape[1] >= 2:
             pairs.append(rate_MP)
-            rows[name] = _row(rate_MP, np.zeros(rate_MP.shape[1], np.int64)) | {"left_out": left_out}
+            clusters.append((rate_MP.shape[1], cluster_P))
+            rows[name] = _row(rate_MP, np.zeros(rate_MP.shape[1], np.int64), cluster_P) | {"left_out": left_out}
     if not pairs:
         raise UserError(
             f"{first.folder} ({', '.join(first.benchmarks)}) and {second.folder} ({', '.join(second.benchmarks)}) have "
@@ -242,13 +301,14 @@ def compare(first: Evaluation, second: Evaluation, base: Evaluation | None = Non
         )
     rate_MP = np.concatenate(pairs, axis=1)
     stratum_P = np.repeat(np.arange(len(pairs)), [pair.shape[1] for pair in pairs])
-    rows["overall"] = _row(rate_MP, stratum_P) | {"left_out": sum(row["left_out"] for row in rows.values())}
+    all_P = joined_clusters(clusters)
+    rows["overall"] = _row(rate_MP, stratum_P, all_P) | {"left_out": sum(row["left_out"] for row in rows.values())}
     if base is not None:
         bucket_P, names = bucket_of(rate_MP[2])
         for number, name in enumerate(names):
             inside_P = bucket_P == number
-            if inside_P.sum() >= 2:
-                rows[name] = _row(rate_MP[:, inside_P], stratum_P[inside_P])
+            if inside_P.sum() >= 2 and (all_P is None or len(np.unique(all_P[inside_P])) >= 2):
+                rows[name] = _row(rate_MP[:, inside_P], stratum_P[inside_P], None if all_P is None else all_P[inside_P])
     return rows
 
 
@@ -268,8 +328,10 @@ def _draws(evaluation: Evaluation) -> tuple[Any, Any]:
     return evaluation.settings["model"]["fingerprint"], evaluation.settings["seed"]
 
 
-def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | None) -> tuple[FloatArray, int]:
-    """Return the pass rates of the models M on their common problems P, and the number of other problems.
+def _pair(
+    name: str, first: Evaluation, second: Evaluation, base: Evaluation | None
+) -> tuple[FloatArray, IntArray | None, int]:
+    """Return the pass rates of the models M on their common problems P, their clusters, and how many others there are.
 
     M are the two models, and the base if there is one.
     """
@@ -282,13 +344,17 @@ def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | N
         raise UserError(f"--base={base.folder} has no benchmark {name}; evaluate the base model on it as well")
     ids = [i for i in rates[0] if all(i in other and not math.isnan(other[i]) for other in rates)]
     rate_MP = np.array([[rate_of[i] for i in ids] for rate_of in rates], np.float64)
-    return rate_MP, len({*rates[0], *rates[1]}) - len(ids)
+    own = next((r for r in (first.benchmarks[name], second.benchmarks[name]) if r.cluster_P is not None), None)
+    of = {} if own is None or own.cluster_P is None else dict(zip(own.ids, own.cluster_P.tolist(), strict=True))
+    cluster_P = np.array([of[i] for i in ids], np.int64) if of else None
+    return rate_MP, cluster_P, len({*rates[0], *rates[1]}) - len(ids)
 
 
-def _row(rate_MP: FloatArray, stratum_P: IntArray) -> dict[str, Any]:
+def _row(rate_MP: FloatArray, stratum_P: IntArray, cluster_P: IntArray | None) -> dict[str, Any]:
     first_P, second_P = rate_MP[:2]
-    test = paired_test(first_P, second_P, stratum_P)
-    return {"first": float(first_P.mean()), "second": float(second_P.mean()), **asdict(test)}
+    test = paired_test(first_P, second_P, stratum_P, cluster_P)
+    numbers = {} if cluster_P is None else {"clusters": len(np.unique(cluster_P))}
+    return numbers | {"first": float(first_P.mean()), "second": float(second_P.mean()), **asdict(test)}
 
 
 def bucket_of(rate_P: FloatArray) -> tuple[IntArray, list[str]]:

@@ -20,8 +20,8 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
-from nemo_ada.lab.data.source import read_parquet
 from nemo_ada.lab.whatif.formats import LoggedResponse, Reader, UnreadableRecord, digest, reader_for
+from nemo_ada.run.data_files import rows
 from nemo_ada.run.json_lines import Record, bounded, numbered, parse_line
 
 PARQUET = ".parquet"
@@ -124,7 +124,7 @@ class _Columns:
         self.files += 1
         reader: Reader | None = None
         batch: list[LoggedResponse] = []
-        for number, row in read_parquet(file):
+        for number, row in rows(file):
             record = row if isinstance(row, dict) else {}
             reader, responses = self._responses(record, f"{file}, row {number}", reader, columns)
             batch += responses

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import find_prompt_files, merge_overlays, split_words
+from nemo_ada.config.load import find_prompt_files, merge_overlays, refuse_foreign_code, split_words
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
@@ -26,6 +26,7 @@ from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.launch import controller
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
+from nemo_ada.nemo.launch.export import write_contract
 from nemo_ada.nemo.launch.records import Records
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
@@ -96,6 +97,7 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         config = merge_overlays(paths, [load_config(one) for one in paths])
         if values:
             config = parse_hydra_overrides(config, values)
+        refuse_foreign_code(config, paths, values)
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except (OmegaConfBaseException, OSError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}; is NEMO_RL_HOME set to NeMo-RL's checkout?") from None
@@ -151,6 +153,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     check_environments(resolved)
     check_architectures(resolved)
     run_dir.open(resolved, resume=resume == "auto")
+    write_contract(run_dir.path, Values(resolved))
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
     control.heartbeat(0, "set-up")
     control.status("running", 0)

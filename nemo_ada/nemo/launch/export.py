@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.hub import missing_files
-from nemo_ada.rules.facts.nemo_config import HOME
+from nemo_ada.rules.facts.hub import missing_files, snapshot
+from nemo_ada.rules.facts.nemo_config import HOME, Values
 from nemo_ada.rules.facts.site import site_setting, worker_python
-from nemo_ada.run.files import MANIFEST, duplicate, verify_folder, write_folder
+from nemo_ada.run.files import MANIFEST, duplicate, text_of, verify_folder, write_atomically, write_folder
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.tasks.prompting import CONTRACT
 
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 TO_SAFETENSORS = """
@@ -68,6 +69,8 @@ def export(
         for file in (folder / "policy/tokenizer").glob("*"):
             if not (place / file.name).exists():
                 duplicate(file, place / file.name)
+        if not (folder / "hf").is_dir():
+            _add_prompts(place, folder / "config.yaml")
         broken = [file.name for file in place.glob("*.safetensors") if not _whole(file)]
         broken += [name for name in ADAPTER if not (place / name).is_file()] if adapter else []
         broken += [] if adapter else missing_files(place, weights=True)
@@ -78,6 +81,26 @@ def export(
     size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
     say(f"{target}: {size / 2**20:,.0f} MiB of weights, for transformers and vLLM")
     return target
+
+
+def _add_prompts(place: Path, config: Path) -> None:
+    """Add the model's generation_config.json, which names all stop tokens, and what the prompts were made of."""
+    values = Values(read_yaml(config, "the run's configuration", written=True)) if config.is_file() else Values({})
+    model = Path(str(values.get("policy.model_name", "")))
+    source = (model if model.is_dir() else snapshot(str(model)) or model) / "generation_config.json"
+    if source.is_file() and not (place / source.name).exists():
+        duplicate(source, place / source.name)
+    write_contract(place, values)
+
+
+def write_contract(folder: Path, values: Values) -> None:
+    """Write what the prompts of a NeMo-RL run are made of. The tokenizer's part is in its own files."""
+    contract: dict[str, object] = {"chat_template_kwargs": values.get("policy.tokenizer.chat_template_kwargs") or {}}
+    for name, key in (("system", "system_prompt_file"), ("prompt_file", "prompt_file")):
+        file = values.get(f"data.default.{key}")
+        if file is None or Path(str(file)).is_file():
+            contract[name] = None if file is None else text_of(Path(str(file))).strip()
+    write_atomically(folder / CONTRACT, json.dumps(contract, indent=1, ensure_ascii=False) + "\n")
 
 
 def newest(run: Path, step: int | None) -> Path:

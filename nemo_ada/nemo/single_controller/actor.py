@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -55,6 +56,7 @@ from nemo_ada.rules.single_controller import LATE, lookahead
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.job_control import JobControl
 
+log = logging.getLogger(__name__)
 ROLLOUTS = {AsyncRolloutImpl: ControllerRollout, AsyncNemoGymRolloutImpl: AdaGymRollout}
 PLAIN: Any = SingleControllerActor.__ray_metadata__.modified_class.__ray_actor_class__
 
@@ -169,6 +171,8 @@ class Parts:
     def _finished(self, sampled: SampledStep) -> None:
         self.steps += 1
         self.lists = sampled.lists
+        for text in sampled.warnings:
+            log.warning("%s", text)
         tickets = self.estimator.tickets
         self.queue.again([tickets[place] for place in sampled.again])
 

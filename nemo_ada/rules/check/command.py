@@ -24,6 +24,7 @@ from nemo_ada.rules.check.fused_kernel import fused_weight_gradient
 from nemo_ada.rules.check.listening import listening
 from nemo_ada.rules.check.site import image
 from nemo_ada.rules.check.site import site as site_findings
+from nemo_ada.rules.check.verifier import references
 from nemo_ada.rules.check.verifier import verifier as verifier_findings
 from nemo_ada.rules.facts.cards import Card, card_of
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig, load_config, upstream_part
@@ -31,8 +32,13 @@ from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skip
 from nemo_ada.rules.layout import LAYOUT
 from nemo_ada.rules.method import ASYNC
 from nemo_ada.rules.single_controller import CONTROLLER
+from nemo_ada.run.data_files import is_data_file
+from nemo_ada.tasks.jsonl import JsonlTask
+from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+from nemo_ada.tasks.protocol import Task
 
 LAYOUT_KEYS = ("cluster", "policy.megatron_cfg", "policy.generation.vllm_cfg.tensor")  # beginnings of keys
+DEFAULT_FIELDS = {"prompt": PROMPT_FIELDS, "answer": ANSWER_FIELDS}
 MARKS = {"ok": "ok     ", "skipped": "skipped", "warning": "WARNING", "error": "ERROR  "}
 
 
@@ -67,7 +73,20 @@ def examine(
             ]
         except UserError as problem:
             findings = [rulebook.of_error(problem)]
-    return [*findings, *(verifier_findings() if verifier else ()), *of_gpus]
+    judged = (*verifier_findings(), *audit(config, backend)) if verifier else ()
+    return [*findings, *judged, *of_gpus]
+
+
+def audit(config: Mapping[str, Any], backend: str) -> Findings:
+    """The references of a training set in a local file that the math verifier will judge."""
+    values = Values(config)
+    if backend == "embedded":
+        if values.get("task.name") == "jsonl" and values.get("task.verifier") == "math":
+            prompts, answers = (values.get(f"task.{key}_fields", own) for key, own in DEFAULT_FIELDS.items())
+            yield from references(str(values.get("task.path")), prompts, answers, "task.path")
+    elif (path := values.get("data.train.data_path")) is not None and is_data_file(Path(str(path))):
+        question, answer = (str(values.get(f"data.train.{key}_key", key)) for key in ("input", "output"))
+        yield from references(str(path), [question], [answer], "data.train.data_path")
 
 
 def replaced_loop(values: Values, paths: Sequence[Path]) -> Findings:
@@ -93,21 +112,27 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
     try:
         run = parse(RunConfig, config)
         from nemo_ada.cpu.stack import run_task
-        from nemo_ada.cpu.trainer import check_run
+        from nemo_ada.cpu.trainer import check_run, run_warnings
 
         task = run_task(run)
         shape = check_run(run, task)
     except UserError as problem:
         return [rulebook.of_error(problem)]
-    policy = run.policy
+    policy, warnings = run.policy, run_warnings(run, task)
     text = f"{shape.num_layers} layers of {shape.hidden_size}, {shape.max_position_embeddings} positions"
     return [
         ok("policy.model", text),
-        ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts"),
+        ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts{_layout(task)}"),
+        *(warning("grpo.num_prompts_per_step", text) for text in warnings),
         ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
            f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),
         *listening(Values(config)),
     ]  # fmt: skip
+
+
+def _layout(task: Task) -> str:
+    """Where the prompts of a file and their references stand, in words."""
+    return f"; {task.layouts.most_common(1)[0][0]}" if isinstance(task, JsonlTask) else ""
 
 
 def examine_nemo_rl(

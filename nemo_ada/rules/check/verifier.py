@@ -2,8 +2,47 @@
 
 from __future__ import annotations
 
-from nemo_ada.rules.finding import Findings, error, ok
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from nemo_ada.errors import UserError
+from nemo_ada.rules.finding import Findings, error, ok, warning
+from nemo_ada.run.data_files import records
+from nemo_ada.tasks.lines import pair_of
 from nemo_ada.verify import MathVerifier, VerifierLimits, VerifierSelfTestError
+from nemo_ada.verify.audit import counted, told
+from nemo_ada.verify.judge import Judge
+
+AUDITED = 2000  # references of a training set; they take about 2 ms each
+
+
+def references(path: str, prompt: Sequence[str], answer: Sequence[str], key: str) -> Findings:
+    """The references of a local training set: those that the verifier cannot compute, by kind.
+
+    Args:
+        path: the file. One that cannot be read is the matter of another rule.
+        prompt: columns of the prompt.
+        answer: columns of the reference.
+        key: the setting that names the file.
+    """
+    read: list[tuple[int, str]] = []
+    try:
+        for number, record in islice(records(Path(path).expanduser(), lambda _number, _reason: None), AUDITED):
+            with suppress(ValueError):
+                read.append((number, pair_of(record, prompt, answer).answer))
+    except UserError:
+        return
+    judge = Judge()
+    try:
+        found = counted(zip((number for number, _ in read), judge.audit([text for _, text in read]), strict=True))
+    finally:
+        judge.close()
+    for sentence in told(found):
+        yield warning(key, f"{path}: {sentence}; of the first {len(read)} lines")
+    if read and not found:
+        yield ok(key, f"{path}: the verifier can compute the references of its first {len(read)} lines")
 
 
 def verifier() -> Findings:

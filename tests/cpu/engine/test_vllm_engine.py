@@ -80,10 +80,10 @@ def prompts(count: int, length: int = 12) -> list[list[int]]:
     return np.random.default_rng(5).integers(2, VOCABULARY, size=(count, length)).tolist()
 
 
-def reference_logprobs(model, prompt: list[int], tokens: list[int]) -> np.ndarray:
+def reference_logprobs(model, prompt: list[int], tokens: list[int], temperature: float = 1.0) -> np.ndarray:
     with torch.no_grad():
         logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
-    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(tokens)[:, None])[:, 0].numpy()
+    return torch.log_softmax(logits / temperature, -1).gather(-1, torch.tensor(tokens)[:, None])[:, 0].numpy()
 
 
 def reference_greedy(model, prompt: list[int], new_tokens: int) -> list[int]:
@@ -114,12 +114,12 @@ def test_greedy_tokens_are_those_of_huggingface(engine, model):
         assert payload.token_ids.tolist() == reference_greedy(model, prompt, 16)
 
 
-def test_logprobs_are_those_of_the_sampled_tokens_under_the_untempered_model(engine, model):
+def test_logprobs_are_those_of_the_sampled_tokens_at_their_temperature(engine, model):
     asked = prompts(4)
     for temperature in (1.0, 0.7):
         for prompt, payloads in zip(asked, engine.generate(asked, 3, Sampling(20, temperature)), strict=True):
             for payload in payloads:
-                expected = reference_logprobs(model, prompt, payload.token_ids.tolist())
+                expected = reference_logprobs(model, prompt, payload.token_ids.tolist(), temperature)
                 np.testing.assert_allclose(payload.logprobs, expected, atol=1e-4)
 
 

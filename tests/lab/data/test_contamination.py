@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from nemo_ada.lab.data.contamination import instructions, words_of
 from tests.lab.data.test_command_line import run
 
 LONG = "Find the count of ordered pairs of positive integers (a, b) with a + b = 1000 so that neither has a zero digit."
@@ -43,5 +44,28 @@ def test_a_benchmark_without_a_problem_is_refused(tmp_path, capfd):
     words = ["--verifier", "exact", "--max-prompt-tokens", 0, "--out", tmp_path / "set", "--exclude", bench]
     assert run("data", "prepare", train, *words) == 2
     assert (
-        "--exclude=bench: no problem can be read from its columns problem, prompt, question" in capfd.readouterr().err
+        "--exclude=bench: no problem can be read from its columns problem, prompt, question," in capfd.readouterr().err
     )
+
+
+ASK = "Solve the following math problem with care, reason step by step, and put the final answer within a box."
+ORIGINAL = [f"Item {n}: what is {n} times {n * 7 % 31}?" for n in range(40)]  # shorter than 13 words
+OTHERS = [f"Find the remainder of {n}**{n + 3} + {n * n} modulo {n + 11} if k{n} is odd" for n in range(80)]
+
+
+def test_an_instruction_flags_nothing_and_hides_no_copy(tmp_path):
+    """Before, an instruction in both sets flagged every problem, and one in a single set hid short copies."""
+    for number, (ours, theirs) in enumerate([("", ""), (ASK, ""), ("", ASK), (ASK, ASK)]):
+        bench = rows(tmp_path / f"bench{number}.jsonl", [f"{text} {theirs}" for text in ORIGINAL])
+        train = rows(tmp_path / f"train{number}.jsonl", [f"{text} {ours}" for text in [*OTHERS, *ORIGINAL]])
+        out = tmp_path / f"set{number}"
+        words = ["--verifier", "exact", "--max-prompt-tokens", 0, "--out", out, "--exclude", bench]
+        assert run("data", "prepare", train, *words) == 0
+        assert [row["line"] for row in lines(out / "dataset.jsonl")] == list(range(1, 81)), (ours, theirs)
+
+
+def test_what_is_left_out_is_an_instruction_at_an_end():
+    found = instructions(lambda: [words_of(f"{ASK} {text}") for text in ORIGINAL])
+    assert found == [(*words_of(ASK), "item")]
+    assert instructions(lambda: map(words_of, ORIGINAL[:9])) == []
+    assert instructions(lambda: map(words_of, OTHERS)) == [], "few words in common are none"

@@ -1,4 +1,4 @@
-"""A scorer of the user's, in data preparation and evaluation."""
+"""A reward of the user's, in data preparation and evaluation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tests.lab.data.fake_server import completion, model_folder, serving
 from tests.lab.data.test_command_line import run
 
 SCORER = """
-def near(answer, reference):
+def near(response, reference):
+    from_box = response.partition("boxed{")[2].partition("}")[0]
+    answer = from_box or (response if response == reference else "nan")
     if answer == "hang":
         while True:
             pass
@@ -20,7 +22,7 @@ def near(answer, reference):
 """
 
 
-def test_an_evaluation_asks_the_users_scorer_and_an_answer_that_hangs_is_wrong(tmp_path, monkeypatch, capfd):
+def test_an_evaluation_asks_the_users_reward_and_an_answer_that_hangs_is_wrong(tmp_path, monkeypatch, capfd):
     (tmp_path / "my_scorer.py").write_text(SCORER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("no_proxy", "*")
@@ -31,7 +33,7 @@ def test_an_evaluation_asks_the_users_scorer_and_an_answer_that_hangs_is_wrong(t
     texts = iter([r"\boxed{2.04}", r"\boxed{hang}", r"\boxed{7}", "2"])
     with serving(model, lambda _asked: completion(next(texts))) as server:
         words = ["--data", source, "--out", tmp_path / "out", "--server", server.url, "--max-num-seqs", 1, "--k", 2]
-        words += ["--max-prompt-tokens", 8, "--max-new-tokens", 16, "--scorer", "my_scorer:near"]
+        words += ["--max-prompt-tokens", 8, "--max-new-tokens", 16, "--reward", "my_scorer:near"]
         assert run("eval", model, *words) == 0
     responses = [json.loads(line) for line in (tmp_path / "out" / "a" / "responses.jsonl").read_text().splitlines()]
     assert [(r["reward"], r.get("cause")) for r in responses] == [
@@ -44,6 +46,6 @@ def test_an_evaluation_asks_the_users_scorer_and_an_answer_that_hangs_is_wrong(t
 
 
 @pytest.mark.parametrize("scorer", ["no_such_module:f", "json", "json:", "../x:f", "a b:f"])
-def test_a_scorer_that_is_not_there_is_refused_at_once(scorer):
+def test_a_reward_that_is_not_there_is_refused_at_once(scorer):
     with pytest.raises(UserError, match=r"use package\.module:function"):
         judge_of("math", "wrong", scorer)

@@ -44,7 +44,7 @@ def test_every_line_is_kept_or_listed_with_a_reason_and_the_card_describes_the_s
     assert {reasons[line] for line in (7, 41, 42)} == {("distinct", contradiction)}
     assert reasons[46] == ("length", "14 tokens, above the limit of 12")
     assert reasons[47] == ("length", "a NUL character")
-    assert "NoneType" in reasons[51][1]
+    assert "null" in reasons[51][1]
     assert card["stages"]["read"]["left_out"] == {"malformed": 6}
     assert card["stages"]["distinct"]["left_out"] == {"conflicting": 3}
     assert next(r for r in rejected if r["line"] == 4)["excerpt"] == "{broken"

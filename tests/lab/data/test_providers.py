@@ -38,7 +38,7 @@ def respond(provider, requests):
 class Tokenizer(ModelTokenizer):
     """Ids are shown as numbers; 9 ends a response."""
 
-    eos_id = 9
+    stop_ids = (9, 5)
 
     def decode(self, ids):
         return " ".join(map(str, ids))
@@ -61,7 +61,7 @@ def test_each_response_of_the_engine_is_drawn_with_its_own_seed_and_the_sampling
     samplings = engine._engine.samplings
     assert [sampling.seed for sampling in samplings] == [11, 22, 33]
     assert [sampling.max_new_tokens for sampling in samplings] == [6, 2, 2], "the positions end before the limit"
-    assert {(s.temperature, s.top_p, s.stop_tokens) for s in samplings} == {(0.5, 0.9, (9,))}
+    assert {(s.temperature, s.top_p, s.stop_tokens) for s in samplings} == {(0.5, 0.9, (9, 5))}
     assert engine._engine.config.max_model_len == 10 and engine._engine.config.max_num_seqs == 8
 
 

@@ -166,3 +166,36 @@ def test_a_misspelled_key_of_a_benchmark_is_refused(tmp_path):
     (tmp_path / "b.yaml").write_text("name: b\nsource: b.jsonl\nmax_new_token: 5\n")
     with pytest.raises(UserError, match="did you mean max_new_tokens"):
         resolve([str(tmp_path / "b.yaml")], NONE)
+
+
+def clustered(correct, offset=0):
+    rows = records(correct, offset=offset)
+    return [row | {"cluster": f"t{n % 10}", "columns": {"level": str(n % 4)}} for n, row in enumerate(rows)]
+
+
+def test_clusters_widen_the_intervals_and_the_comparison_takes_them_over(tmp_path):
+    """40 problems from 10 templates, all problems of a template alike."""
+    first, second = [n % 10 % 9 for n in range(40)], [min(8, n % 10) for n in range(40)]
+    plain = saved(tmp_path / "p", {"x": records(first)}), saved(tmp_path / "q", {"x": records(second)})
+    made = saved(tmp_path / "a", {"x": clustered(first)}), saved(tmp_path / "b", {"x": clustered(second)})
+    contents = [json.loads((one.folder / "results.json").read_text())["overall"] for one in (plain[0], made[0])]
+    widths = [content["avg@8"]["high"] - content["avg@8"]["low"] for content in contents]
+    assert contents[1]["clusters"] == 10 and "clusters" not in contents[0] and widths[1] > 1.5 * widths[0]
+    rows = [compare(*pair)["x"] for pair in (plain, made)]
+    assert rows[1]["clusters"] == 10 and rows[1]["difference"] == rows[0]["difference"]
+    assert rows[1]["p_t"] > rows[0]["p_t"] and rows[1]["p_flips"] > rows[0]["p_flips"]
+
+
+def test_a_comparison_may_name_another_column_and_says_which_there_are(tmp_path):
+    for name, counts in (("a", [1] * 40), ("b", [n % 3 for n in range(40)])):
+        saved(tmp_path / name, {"x": clustered(counts)})
+    a, b = (Evaluation.read(tmp_path / name, "level") for name in "ab")
+    assert compare(a, b)["overall"]["clusters"] == 4
+    with pytest.raises(UserError, match=r"--cluster=nope: problems\.jsonl of x has no such column; it has level"):
+        Evaluation.read(tmp_path / "a", "nope")
+
+
+def test_a_benchmark_without_clusters_keeps_its_problems_beside_one_with_them():
+    found = results([BenchmarkResult.of("t", clustered([4] * 20), 0), BenchmarkResult.of("p", records([4] * 7), 0)], 8)
+    assert found["overall"]["clusters"] == 17 and found["benchmarks"]["t"]["clusters"] == 10
+    assert "clusters" not in found["benchmarks"]["p"]

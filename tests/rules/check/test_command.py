@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
 from nemo_ada.config.values import Values
-from nemo_ada.rules import data
+from nemo_ada.rules import data, setup
 from nemo_ada.rules.check import gpu, site, verifier
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
 from nemo_ada.rules.facts.site import site_setting
@@ -111,7 +111,7 @@ def test_the_columns_of_a_local_file_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read (No such file or directory); name a .jsonl file that exists"),
+        (None, "cannot be read: No such file or directory; name a .jsonl, .json or .parquet file that exists"),
         ("", "is empty; write one JSON object per line"),
         ("\n \n", "is empty; write one JSON object per line"),
         ("[1]\n", "does not begin with a JSON object"),
@@ -220,3 +220,39 @@ def test_a_model_that_brings_code_is_named(tmp_path, monkeypatch, key, cached, f
         return
     assert [(finding.level, finding.key) for finding in found] == [("warning", key)]
     assert file in found[0].message and "trust_remote_code" in found[0].message
+
+
+def test_a_reward_of_the_users_is_tried_on_the_first_reference(tmp_path, monkeypatch):
+    (tmp_path / "own_cluster_reward.py").write_text("def fails(response, answer):\n    raise KeyError(answer)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    path = tmp_path / "set.jsonl"
+    path.write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n")
+    values = {"data": {"train": {"data_path": str(path), "output_key": "answer"}}}
+    values["env"] = {"ada_math": {"reward": "own_cluster_reward:fails"}}
+    (found,) = setup.own_reward(Values(values))
+    assert (found.level, found.key) == ("error", "env.ada_math.reward")
+    assert "KeyError: '2'" in found.message and "own_cluster_reward.py:2" in found.message
+    values["env"]["ada_math"]["reward"] = "own_cluster_reward:other"
+    (found,) = setup.own_reward(Values(values))
+    assert "has no such name; it has fails" in found.message
+
+
+def test_references_that_cannot_be_compared_are_counted_with_the_first_line(tmp_path):
+    path = tmp_path / "set.jsonl"
+    rows = [{"problem": "p", "answer": text} for text in ("3", "1 # 2 # 3", "\x08oxed{5}")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = list(verifier.references(str(path), ["problem"], ["answer"], "data.train.data_path"))
+    assert [one.level for one in found] == ["warning", "warning"]
+    assert "unreadable; first in line 2" in found[0].message and "control; first in line 3" in found[1].message
+
+
+def test_more_prompts_than_the_data_has_and_a_threshold_of_one_are_said(tmp_path):
+    path = tmp_path / "few.jsonl"
+    path.write_text("".join(json.dumps({"problem": f"{n}+1=", "answer": n + 1}) + "\n" for n in range(30)))
+    found = examine(CPU_RUN[0], [f"task.path={path}", cache(tmp_path)], verifier=False)
+    (said,) = [one for one in found if one.key == "grpo.num_prompts_per_step"]
+    assert said.level == "warning" and "the data has 12 for training" in said.message
+    found = examine(
+        CPU_RUN[0], [f"task.path={path}", cache(tmp_path), "reinforce_ada.positive_threshold=1.0"], verifier=False
+    )
+    assert any("all would be on one side" in one.message for one in found if one.level == "error")

@@ -7,8 +7,9 @@ import pytest
 from safetensors.torch import load_file
 
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.launch.export import export
+from nemo_ada.nemo.launch.export import _add_prompts, export
 from nemo_ada.run.files import write_folder
+from nemo_ada.tasks.prompting import read_contract
 
 CONVERTER = """
 import argparse, pathlib
@@ -103,3 +104,21 @@ def test_what_the_converter_of_dtensors_files_pickles_becomes_safetensors(tmp_pa
 def test_a_run_that_saved_nothing_is_named(tmp_path):
     with pytest.raises(UserError, match="has no complete checkpoint; name a run"):
         export(tmp_path, step=None, out=None, say=lambda line: None)
+
+
+def test_an_export_of_nemo_rl_keeps_every_stop_token_and_says_how_prompts_were_made(tmp_path):
+    model, place = tmp_path / "model", tmp_path / "place"
+    for folder in (model, place):
+        folder.mkdir()
+    (model / "generation_config.json").write_text('{"eos_token_id": [1, 7]}')
+    (tmp_path / "boxed.txt").write_text("Use a box.\n")
+    config = {
+        "policy": {"model_name": str(model), "tokenizer": {"chat_template_kwargs": {"enable_thinking": False}}},
+        "data": {"default": {"system_prompt_file": str(tmp_path / "boxed.txt"), "prompt_file": None}},
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    _add_prompts(place, tmp_path / "config.yaml")
+    assert json.loads((place / "generation_config.json").read_text()) == {"eos_token_id": [1, 7]}
+    assert read_contract(place) == {
+        "chat_template_kwargs": {"enable_thinking": False}, "system": "Use a box.", "prompt_file": None
+    }  # fmt: skip

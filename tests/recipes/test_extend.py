@@ -1,0 +1,165 @@
+"""recipes/extend: one file per kind, named by `module:name`, through every back end that takes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_ada.config.load import load_run
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.sampling.schedulers import run_sampling
+from nemo_ada.core.sampling.session import SamplingSession
+from nemo_ada.core.sampling.state import StepState
+from nemo_ada.errors import UserError
+from nemo_ada.lab.data.judging import judge_of
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
+from nemo_ada.tasks import build_task
+from nemo_ada.tasks.settings import JsonlSettings, OwnTaskSettings
+from nemo_ada.trl import AdaRollout
+from tests.patience import PATIENCE
+from tests.trl.test_trl import Trainer
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTEND = ROOT / "recipes" / "extend"
+REWARD = "reward:close_enough"
+RESPONSES = {"it is 40": 1.0, "it is 41": 0.5, "it is 7": 0.0, "none": 0.0}  # for the answer 40
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXTEND))
+    yield
+    for name in ("reward", "exit", "objective", "task"):
+        sys.modules.pop(name, None)
+
+
+def data(folder: Path) -> Path:
+    path = folder / "my.jsonl"
+    path.write_text("".join(json.dumps({"problem": f"{n}+40=", "answer": "40"}) + "\n" for n in range(20)))
+    return path
+
+
+def test_the_reward_on_the_cpu(tmp_path):
+    task = build_task(JsonlSettings(path=str(data(tmp_path)), reward=REWARD))
+    prompt = task.splits().train[0]
+    assert [v.label for v in task.score_many([(prompt, text, True) for text in RESPONSES])] == list(RESPONSES.values())
+
+
+def test_the_reward_in_eval_and_data_prepare():
+    judge = judge_of("math", "wrong", REWARD)
+    try:
+        judge.try_on("40")
+        verdicts = judge.verdicts([(text, "40", True) for text in RESPONSES])
+    finally:
+        judge.close()
+    assert [v.label for v in verdicts] == [float(label == 1.0) for label in RESPONSES.values()]
+
+
+def test_the_reward_in_trl():
+    rows = [{"prompt": "p" * n, "answer": "40"} for n in range(1, 9)]
+    trainer = Trainer(rows=rows)
+    texts = list(RESPONSES)
+    trainer.batch_decode = lambda drawn, skip_special_tokens: [texts[i % len(texts)] for i in range(len(drawn))]
+    ada = AdaRollout(REWARD, {"preset": "ada_seq_balance"})
+    trainer.step(ada)
+    trainer.model.training = False
+    ada.rollout(["p", "p"], trainer)
+    assert ada.rewards(completions=texts, answer=["40"] * 4) == list(RESPONSES.values())
+
+
+@pytest.mark.nemo_rl
+def test_the_reward_in_nemo_rl():
+    """The built-in environment with `env.ada_math.reward`, in an interpreter that has NeMo-RL."""
+    home = os.environ.get("NEMO_RL_HOME")
+    python = ROOT / ".cache" / "rehearsal" / "policy" / "bin" / "python"
+    if home is None or not python.is_file():
+        pytest.skip("NEMO_RL_HOME or .cache/rehearsal is missing")
+    script = (
+        "from nemo_ada.nemo.environment import MathJudge\n"
+        f"judge = MathJudge({{'reward': {REWARD!r}, 'workers': 1}})\n"
+        f"texts = {list(RESPONSES)!r}\n"
+        "logs = [[{'role': 'user', 'content': 'p'}, {'role': 'assistant', 'content': text}] for text in texts]\n"
+        "print(judge.step(logs, [{'ground_truth': '40'}] * len(texts)).rewards.tolist())\n"
+        "judge.shutdown()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, EXTEND, home)))}
+    done = subprocess.run(
+        [python, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == list(RESPONSES.values())
+
+
+def test_the_exit_rule_reaches_the_session():
+    rule = {"kind": "own", "name": "exit:Mixed", "arguments": {"spare": 1}}
+    sampling = {"kind": "sequential", "exit": rule, "wave_size": [4, 2], "max_responses": 8}
+    plan = ada_settings({"sampling": sampling}).plan(group=4, max_new_tokens=400)
+    source = DiscreteEventSource(Workload(np.full(256, 0.2), LengthModel(), seed=0, step=0).draw)
+    pools = run_sampling(SamplingSession(StepState(plan, np.arange(256)), run_seed=0, step=0), source)
+    mixed_P = (pools.pos_P > 0) & (pools.pos_P < pools.size_P)
+    assert set(pools.size_P.tolist()) == {6, 8} and mixed_P[pools.size_P < 8].all()
+
+
+def test_the_objective_weighs_by_its_derivative():
+    own = {"kind": "own", "name": "objective:PassAtK", "arguments": {"k": 8}}
+    section = {"preset": "ada_seq_log", "advantage": {"weighting": "objective", "objective": own}}
+    advantage = ada_settings(section).advantage
+    p, h = np.linspace(0.05, 0.95, 10), 1e-6
+    slope = (advantage.objective.value(p + h) - advantage.objective.value(p - h)) / (2 * h)
+    assert advantage.objective.weight(p) == pytest.approx(slope, abs=1e-8)
+
+
+def test_the_task_is_built_and_a_yaml_names_it():
+    config = load_run(ROOT / "configs/cpu/base.yaml", ["task={name: own, task: 'task:Addition', arguments: {seed: 1}}"])
+    task = build_task(config.task)
+    prompt = task.splits().train[0]
+    asked = [(prompt, prompt.answer, True), (prompt, prompt.answer, False), (prompt, "1" + prompt.answer, True)]
+    assert [verdict.label for verdict in task.score_many(asked)] == [1.0, 0.0, 0.0]
+    assert max(len(task.tokenizer.encode(p.text)) for p in task.splits().train) <= task.max_prompt_tokens
+
+
+BROKEN = """
+from nemo_ada.core.sampling.exits import ExitRule
+class Rule(ExitRule):
+    smallest_pool = 1
+    def __init__(self, n): pass
+    def met(self, pools): return (pools.pos_P > 0).sum()
+
+class NoRule:
+    def __init__(self, n): pass
+
+class Goal:
+    def value(self, p_P):
+        raise KeyError("p")
+    def weight(self, p_P):
+        return p_P
+
+class Task:
+    def __init__(self, tokenizer): pass
+"""
+
+
+def test_what_does_not_work_is_said_with_file_and_line(tmp_path, monkeypatch):
+    (tmp_path / "broken_parts.py").write_text(BROKEN)
+    monkeypatch.chdir(tmp_path)  # the working folder is searched, too
+    rule = {"kind": "own", "name": "broken_parts:Rule"}
+    settings = ada_settings({"sampling": {"kind": "sequential", "exit": rule}})
+    with pytest.raises(UserError, match=r"exit\.name='broken_parts:Rule': a method gave '2' in place of an array of 3"):
+        settings.plan(group=4, max_new_tokens=9)
+    other = ada_settings({"sampling": {"kind": "sequential", "exit": {"kind": "own", "name": "broken_parts:NoRule"}}})
+    with pytest.raises(UserError, match="is no exit rule; derive the class from"):
+        other.plan(group=4, max_new_tokens=9)
+    own = {"kind": "own", "name": "broken_parts:Goal"}
+    goal = ada_settings({"preset": "ada_seq_log", "advantage": {"objective": own}})
+    with pytest.raises(UserError, match=r"KeyError: 'p' \(.*broken_parts\.py:13\)"):
+        goal.advantage.objective.weight(np.array([0.5]))
+    with pytest.raises(UserError, match=r"it has no name, tokenizer, .*recipes/extend/task\.py"):
+        build_task(OwnTaskSettings(task="broken_parts:Task"))
+    with pytest.raises(UserError, match="has no such name; it has ExitRule, Rule, NoRule, Goal, Task"):
+        build_task(OwnTaskSettings(task="broken_parts:Tusk"))

@@ -1,0 +1,47 @@
+"""References that a verifier cannot compare are counted by kind; usual ones are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from nemo_ada.verify.audit import counted, told
+from nemo_ada.verify.judge import Judge
+
+FOUND = {
+    "\x08oxed{5}": "control",
+    "\x0crac{1}{2}": "control",
+    "\text{cm}": "control",
+    "He sold 3. So it is 5": "rationale",
+    "x" * 201: "rationale",
+    "5 or 6": "several",
+    "the set of all good numbers": "prose",
+    "1 # 2 # 3": "unreadable",
+    r"\neq 5": "unreadable",
+}
+USUAL = [
+    "27", "28\\%", r"\frac \pi4 + 2 - \sqrt2", "1,2,3", "(1,2)", "[2,5)", r"x \ge 0", "y = 7x.", "2:3", "10:30", "(C)",
+    r"\{1,2\}", r"\text{no solution}", "x>1 or x<0", "5 \\text{ cm}", r"\begin{pmatrix}1&0\\2&x\end{pmatrix}", "1\n",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def judge():
+    judge = Judge()
+    yield judge
+    judge.close()
+
+
+def test_kinds_of_references(judge):
+    assert dict(zip(FOUND, judge.audit(list(FOUND)), strict=True)) == FOUND
+    assert dict(zip(USUAL, judge.audit(USUAL), strict=True)) == dict.fromkeys(USUAL)
+
+
+def test_exact_takes_any_text_but_control_characters():
+    exact = Judge("exact")
+    assert [kind for kind in exact.audit(list(FOUND)) if kind] == ["control"] * 3
+
+
+def test_counts_name_the_first_line():
+    counts = counted([(1, None), (3, "prose"), (7, "several"), (9, "prose")])
+    assert counts == {"prose": {"count": 2, "line": 3}, "several": {"count": 1, "line": 7}}
+    assert "first in line 3" in told(counts)[0]
