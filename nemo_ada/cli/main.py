@@ -48,7 +48,7 @@ class LazyCommand(TyperCommand):
     """A command whose module is imported when it runs, not when `--help` lists it."""
 
     def load(self) -> Any:
-        """The command itself."""
+        """Return the command itself."""
         module = importlib.import_module(f"nemo_ada.cli.{MODULES.get(str(self.name), self.name)}")
         group = getattr(module, "app", None)
         if group is None:

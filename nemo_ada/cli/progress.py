@@ -19,7 +19,7 @@ from nemo_ada.run.observer import Observer
 
 
 def _signal(record: Mapping[str, Any], *, beside_grpo: bool = True) -> str:
-    """The share of groups without signal; n/a where such a group has a gradient (`baseline: shrunk`)."""
+    """Return the share of groups without signal; n/a where such a group has a gradient (`baseline: shrunk`)."""
     share = record.get("ada/zero_signal_groups")
     if share is None:
         return "zero-signal n/a"

@@ -84,7 +84,7 @@ class PositiveSettings(Section):
     """Number of correct responses at which a prompt stops."""
 
     def rule(self, group: int) -> ExitRule:
-        """The rule for groups of n = `group`."""
+        """Return the rule for groups of n = `group`."""
         return PositiveExit(_at(self.k_pos, group))
 
 
@@ -98,7 +98,7 @@ class BalancedSettings(Section):
     """Number of incorrect responses that it needs, too (default: n - n // 2)."""
 
     def rule(self, group: int) -> ExitRule:
-        """The rule for groups of n = `group`."""
+        """Return the rule for groups of n = `group`."""
         return BalancedExit(self.k_pos or max(group // 2, 1), self.k_neg or group - group // 2)
 
 
@@ -110,7 +110,7 @@ class FixedSettings(Section):
     """Number of responses at which a prompt stops (default: the group size n)."""
 
     def rule(self, group: int) -> ExitRule:
-        """The rule for groups of n = `group`."""
+        """Return the rule for groups of n = `group`."""
         return FixedExit(self.n or group)
 
 
@@ -126,7 +126,7 @@ class PilotSettings(Section):
         return self.pilot or min(4, group - 1)
 
     def rule(self, group: int) -> ExitRule:
-        """The rule for groups of n = `group`."""
+        """Return the rule for groups of n = `group`."""
         return PilotExit(group, self.size(group))
 
 
@@ -138,7 +138,7 @@ class SpreadSettings(Section):
     """A prompt stops when two of its rewards differ by this, or when many smaller differences amount to the same."""
 
     def rule(self, group: int) -> ExitRule:
-        """The rule for groups of n = `group`."""
+        """Return the rule for groups of n = `group`."""
         return SpreadExit(self.difference)
 
 
@@ -152,7 +152,7 @@ class OwnExitSettings(Section):
     """Further arguments of the class."""
 
     def rule(self, group: int) -> ExitRule:
-        """The rule for groups of n = `group`. Raises UserError where it is none or does not work."""
+        """Return the rule for groups of n = `group`. Raises UserError where it is none or does not work."""
         key = "reinforce_ada.sampling.exit.name"
         rule = made(key, self.name, group, **self.arguments)
         if not isinstance(rule, ExitRule):

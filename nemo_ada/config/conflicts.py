@@ -147,7 +147,7 @@ class Conflict:
     rows: bool = False
 
     def text(self, facts: Facts) -> str:
-        """The message for a user."""
+        """Return the message for a user."""
         return f"{self.what} {self.why}; {self.works}".format(f=facts)
 
 
@@ -433,7 +433,7 @@ def refuse(messages: Iterable[str]) -> None:
 
 
 def page() -> str:
-    """The page of all conflicts, for recipes/guide/conflicts.md."""
+    """Return the page of all conflicts, for recipes/guide/conflicts.md."""
 
     def shown(text: str) -> str:
         for name in ("f.n", "f.cap", "f.fewest", "f.end", "f.first_wave", "f.largest_wave", "f.rule.smallest_pool"):

@@ -137,7 +137,7 @@ def split_words(path: Path, words: Sequence[str]) -> tuple[list[Path], list[str]
 
 
 def shipped(path: Path) -> Path:
-    """The file of this package where a path into configs/ or recipes/ names none in the working folder.
+    """Return the file of this package where a path into configs/ or recipes/ names none in the working folder.
 
     The files stand beside the package in a checkout, and inside it in a wheel (setup.py).
     """
@@ -217,7 +217,7 @@ def _refuse_foreign_module(key: str, name: str, paths: Sequence[Path]) -> None:
 
 
 def family(path: Path) -> list[Path]:
-    """A YAML that `load_yaml` has read and the files that its `defaults` lead to, the file itself first."""
+    """Return a YAML that `load_yaml` has read and the files that its `defaults` lead to, the file itself first."""
     content = OmegaConf.create(read_yaml(path, "the configuration"))
     parents = content.get("defaults", [])
     names = [parents] if isinstance(parents, str) else list(parents)
@@ -225,7 +225,7 @@ def family(path: Path) -> list[Path]:
 
 
 def find_prompt_files(config: dict[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
-    """The configuration of these YAMLs, with the prompt files that its `data` section names as absolute paths.
+    """Return the configuration of these YAMLs, with the prompt files that its `data` section names as absolute paths.
 
     A relative name is looked up in the working folder, then beside each YAML that the configuration builds on and in
     the folders above that YAML. So a run may start in any folder. A name without a file stays as it is. `task.path` may
@@ -317,7 +317,7 @@ def plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _one_line(error: Exception) -> str:
-    """A library's message on one line, shortened, or its type if the message is empty."""
+    """Return a library's message on one line, shortened, or its type if the message is empty."""
     return " ".join(str(error).split())[:500] or type(error).__name__
 
 

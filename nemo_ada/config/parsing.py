@@ -57,14 +57,17 @@ def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
 
 
 def _common_key(kind: Any, data: Mapping[str, Any], where: str, problems: Sequence[Any]) -> str | None:
-    """The key that all problems are about, or the section that holds their keys. None where it is the whole config."""
+    """Return the key that all problems are about, or the section that holds their keys.
+
+    None where it is the whole config.
+    """
     paths = [_path(kind, data, where, problem) for problem in problems]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
     return ".".join(parts[0] for parts in shared) or None
 
 
 def _path(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> list[str]:
-    """The parts of the key that a pydantic error is about, without the tags of unions in its location."""
+    """Return the parts of the key that a pydantic error is about, without the tags of unions in its location."""
     path: list[str] = [where] if where else []
     types = [kind]
     below: Any = data
@@ -128,13 +131,13 @@ def _fields(model: Any) -> dict[str, Any]:
 
 
 def _tags(model: Any) -> set[str]:
-    """Values of the field that distinguishes the members of a union."""
+    """Return the values of the field that distinguishes the members of a union."""
     annotations = _fields(model)
     return {tag for name in ("kind", "name") if name in annotations for tag in get_args(annotations[name])}
 
 
 def _models(annotation: Any) -> Iterator[Any]:
-    """The section classes that a field's annotation mentions."""
+    """Yield the section classes that a field's annotation mentions."""
     pending = [annotation]
     while pending:
         annotation = pending.pop()

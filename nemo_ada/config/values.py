@@ -26,7 +26,7 @@ class Values:
         self.config = config
 
     def get(self, dotted: str, default: Any = None) -> Any:
-        """The value, or `default` where a part of the path is missing or null."""
+        """Return the value, or `default` where a part of the path is missing or null."""
         node = self.config
         for part in dotted.split("."):
             if isinstance(node, Mapping):
@@ -36,25 +36,25 @@ class Values:
         return default if node is None else node
 
     def integer(self, dotted: str, default: int | None = None) -> int:
-        """A positive whole number. Raises UserError."""
+        """Return a positive whole number. Raises UserError."""
         value = self.get(dotted, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{dotted}={str(value)[:80]!r} must be a whole number above 0; set it", key=dotted)
         return value
 
     def optional_integer(self, dotted: str) -> int | None:
-        """A positive whole number, None where it is not set. Raises UserError."""
+        """Return a positive whole number, None where it is not set. Raises UserError."""
         return None if self.get(dotted) is None else self.integer(dotted)
 
     def section(self, dotted: str) -> Mapping[str, Any]:
-        """A section, empty where it is not set. Raises UserError."""
+        """Return a section, empty where it is not set. Raises UserError."""
         value = self.get(dotted, {})
         if not isinstance(value, Mapping):
             raise UserError(f"{dotted}={str(value)[:80]!r} must be a section; set it", key=dotted)
         return value
 
     def number(self, dotted: str) -> float | None:
-        """A number, also one that YAML reads as text (1e-6). None where it is not set. Raises UserError."""
+        """Return a number, also one that YAML reads as text (1e-6). None where it is not set. Raises UserError."""
         value = self.get(dotted)
         if value is None:
             return None

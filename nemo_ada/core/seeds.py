@@ -72,7 +72,7 @@ def response_seed(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray) 
 
 
 def shuffled(prompt_R: IntArray, run_seed: int, step: int) -> IntArray:
-    """Numbers of a step's rows R, with the prompts in a seeded order and the rows of a prompt together.
+    """Return the numbers of a step's rows R, with the prompts in a seeded order and the rows of a prompt together.
 
     Both back ends cut rows into updates in this order. In the order in which prompts were chosen or finished, the
     updates of a step would be sorted by difficulty.

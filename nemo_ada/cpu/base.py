@@ -93,7 +93,7 @@ def prepare_base(
 
 
 def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
-    """Settings of the learner that trains the base model, on one rank.
+    """Return the settings of the learner that trains the base model, on one rank.
 
     They do not depend on the run's optimizer settings, because runs with different ones share the cached model.
     """

@@ -29,7 +29,7 @@ TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
 
 
 def _numbers(totals: dict[str, Any]) -> dict[str, Any]:
-    """The totals. Raises ValueError unless there is a number that is not negative for each name in TOTALS."""
+    """Return the totals. Raises ValueError unless there is a number that is not negative for each name in TOTALS."""
     wrong = [name for name in TOTALS if type(totals.get(name)) not in (int, float) or not 0 <= totals[name] < math.inf]
     if wrong or len(totals) != len(TOTALS):
         raise ValueError(f"must hold a number that is not negative for each of {', '.join(TOTALS)}")

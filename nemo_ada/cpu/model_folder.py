@@ -12,7 +12,7 @@ CONFIG = "config.json"
 
 
 def tensor_files(folder: Path) -> list[Path]:
-    """The folder's safetensors files. Raises UserError when there are none."""
+    """Return the folder's safetensors files. Raises UserError when there are none."""
     files = sorted(Path(folder).glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} holds no *.safetensors file; export the model with save_pretrained")
@@ -40,12 +40,12 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def is_copy(name: str, tied: bool) -> bool:
-    """Whether a tensor repeats others: rotary angles in old files, or the output layer with tied embeddings."""
+    """Return whether a tensor repeats others: rotary angles in old files, or the output layer with tied embeddings."""
     return name.endswith("rotary_emb.inv_freq") or (tied and name == "lm_head.weight")
 
 
 def read_shape(name: str) -> PolicyShape:
-    """The shape of the model in the folder `policy.model_name`.
+    """Return the shape of the model in the folder `policy.model_name`.
 
     Raises:
         UserError: A file of the model or the tokenizer is missing, or the learner cannot run the architecture.

@@ -81,7 +81,7 @@ class HeldoutScores:
 
 
 def model_tokenizer(policy: PolicySettings) -> ModelTokenizer | None:
-    """The tokenizer of `policy.model_name`, or None when the run makes a small model.
+    """Return the tokenizer of `policy.model_name`, or None when the run makes a small model.
 
     Raises:
         UserError: The folder has no model that can run here.

@@ -52,7 +52,10 @@ def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
 
 
 def _gguf() -> Path:
-    """The package's GGUF file. Raises UserError when a package is missing or the file is another than the tried one."""
+    """Return the package's GGUF file.
+
+    Raises UserError when a package is missing or the file is another than the tried one.
+    """
     install = "install the extra: .venv/bin/uv pip install --python .venv/bin/python --editable '.[smollm2]'"
     try:
         for name in READERS:

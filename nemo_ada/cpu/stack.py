@@ -49,7 +49,7 @@ def model_shape(config: RunConfig, task: Task) -> PolicyShape:
 
 
 def packs(config: RunConfig) -> bool:
-    """Whether the learner packs rows. With a small model it pads them, as it did for the published numbers."""
+    """Return whether the learner packs rows. With a small model it pads them, as it did for the published numbers."""
     return config.policy.model_name is not None and config.policy.sequence_packing.enabled
 
 
@@ -154,7 +154,7 @@ class Stack:
                 write_atomically(folder / path.name, text_of(path, errors="replace"))
 
     def learner(self, config: LearnerConfig, weights: Path | None) -> LearnerGroup:
-        """A learner with these settings. It reuses the processes of the last one if they live and are enough."""
+        """Return a learner with these settings. It reuses the processes of the last one if they live and are enough."""
         if self._learner is not None and (self._learner.closed or config.world_size > self._learner.processes):
             self._learner.shutdown()
             self._learner = None

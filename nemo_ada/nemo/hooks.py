@@ -107,7 +107,7 @@ class Hooks:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"draws": self.rollout_calls, "sampler": self.sampler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -124,7 +124,7 @@ class Hooks:
     # -- candidates --------------------------------------------------------------------------------------------------
 
     def loader(self, loader: Any) -> Any:
-        """The data loader for grpo_train. With candidate_prompts it yields the prompts that the sampler chooses.
+        """Return the data loader for grpo_train. With candidate_prompts it yields the prompts that the sampler chooses.
 
         Raises:
             UserError: An epoch has fewer prompts than candidates, or the choice would be random.
@@ -218,7 +218,7 @@ class Hooks:
         return scores, timings
 
     def _rollout_hook(self, name: str) -> Rollout:
-        """The function that replaces one of NeMo-RL's two rollout functions."""
+        """Return the function that replaces one of NeMo-RL's two rollout functions."""
         original = self._originals[name]
         one_by_one = name == "run_async_multi_turn_rollout"
         signature = inspect.signature(original)
@@ -239,7 +239,7 @@ class Hooks:
         return rollout
 
     def _gym_hook(self, name: str) -> Callable[..., Any]:
-        """The function that replaces NeMo-RL's rollout over NeMo-Gym."""
+        """Return the function that replaces NeMo-RL's rollout over NeMo-Gym."""
         original, single = self._originals[name], self._originals[GYM_ROLLOUT.name]
         signature = inspect.signature(original)
 
@@ -269,13 +269,13 @@ class Hooks:
         return (*moments, trivial_groups.trivial(moments[1])) if self._marks_trivial_groups else moments
 
     def _trivial(self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Which rows dynamic sampling leaves out: those whose pool has one reward value."""
+        """Return which rows dynamic sampling leaves out: those whose pool has one reward value."""
         if not self._active:
             return self._originals[trivial_groups.NAME](prompts, rewards, *args, **kwargs)
         return trivial_groups.trivial(self._batch_of(rewards)["ada_std"]).to(rewards.device)
 
     def _batch_of(self, rewards: torch.Tensor) -> Any:
-        """The batch of the last rollout. Raises InvariantError when the loop asks about other rows."""
+        """Return the batch of the last rollout. Raises InvariantError when the loop asks about other rows."""
         batch = self._current
         if len(rewards) != batch["ada_reward"].shape[0] or not torch.equal(rewards.cpu().float(), batch["ada_reward"]):
             raise InvariantError("the loop wants baselines for other rows than the rollout returned")
@@ -391,7 +391,7 @@ class Hooks:
 
 
 def _call(original: Callable[..., Any], given: dict[str, Any]) -> RolloutCall:
-    """The arguments of a rollout, of which the batch was taken out."""
+    """Return the arguments of a rollout, of which the batch was taken out."""
     named_ = {field.name: given.pop(field.name) for field in dataclasses.fields(RolloutCall) if field.name in given}
     return RolloutCall(original, **named_, rest=given)
 

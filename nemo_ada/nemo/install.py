@@ -106,7 +106,7 @@ def check_config(master_config: Any) -> None:
 
 
 def _checked(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings, bool]:
-    """The settings, and whether NeMo-RL marks trivial groups. Raises UserError, before anything changes."""
+    """Return the settings, and whether NeMo-RL marks trivial groups. Raises UserError, before anything changes."""
     settings = nemo_settings.read(master_config)
     if Loop.of(Values(master_config)) is Loop.CONTROLLER:
         raise UserError(

@@ -29,7 +29,7 @@ WORKERS = "per_worker_token_counts"
 
 
 def writes_no_batches(master_config: Any) -> bool:
-    """Whether NeMo-RL's switch turns the files of training batches off."""
+    """Return whether NeMo-RL's switch turns the files of training batches off."""
     return bool(Values(master_config).get("env.should_log_nemo_gym_responses", False))
 
 

@@ -27,7 +27,7 @@ WITHOUT_LABEL, ENGINE_STEPS = PREFIX + "without_label", PREFIX + "engine_steps_a
 
 
 def named(values: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a step with their prefix. Raises InvariantError for a name that is not in the table."""
+    """Return the metrics of a step with their prefix. Raises InvariantError for a name that is not in the table."""
     unknown = sorted(set(values) - set(TABLE))
     if unknown:
         raise InvariantError(f"metrics that are not in the table: {', '.join(unknown)}")
@@ -35,7 +35,7 @@ def named(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def engine_steps_at_least(result: SamplingResult, *, barrier: bool, windowed: bool) -> int:
-    """The fewest engine steps that a sampling phase can have taken. A response takes one step per token.
+    """Return the fewest engine steps that a sampling phase can have taken. A response takes one step per token.
 
     Args:
         result: Responses of the phase.

@@ -70,7 +70,7 @@ def _refuse(name: str, expected: str, result: Any) -> None:
 
 
 def _described(value: Any) -> str:
-    """A value's type for people, such as `3 values (tensor (2,), tensor (2,), tensor (2,))`."""
+    """Return a value's type for people, such as `3 values (tensor (2,), tensor (2,), tensor (2,))`."""
     if isinstance(value, tuple):
         return f"{len(value)} values ({', '.join(_described(part) for part in value)})"
     if torch.is_tensor(value):

@@ -103,12 +103,12 @@ class NemoSettings:
 
 
 def uses_reinforce_ada(master_config: Any) -> bool:
-    """Whether the configuration chooses Reinforce-Ada: grpo.adv_estimator.name is ours."""
+    """Return whether the configuration chooses Reinforce-Ada: grpo.adv_estimator.name is ours."""
     return bool(Values(master_config).get("grpo.adv_estimator.name") == NAME)
 
 
 def uses_gym_servers(master_config: Any) -> bool:
-    """Whether NeMo-Gym's servers run the rollouts."""
+    """Return whether NeMo-Gym's servers run the rollouts."""
     return bool(Values(master_config).get(GYM, False))
 
 

@@ -41,7 +41,7 @@ class Responses(Protocol):
     """Where the kept responses are."""
 
     def response(self, response_id: int) -> Response:
-        """The response with this number."""
+        """Return the response with this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def build_batch(
     *,
     whole: bool = True,
 ) -> tuple[Any, dict[str, float]]:
-    """The batch of this step (same type as NeMo-RL's), and metrics of what the update will not compute.
+    """Return the batch of this step (same type as NeMo-RL's), and metrics of what the update will not compute.
 
     The rows of masked prompts are placeholder rows without weight. `whole` is False for a part of a step. Then the
     order of the rows stays.
@@ -150,7 +150,7 @@ def build_batch(
 
 
 def row_prompts(logs: Sequence[Sequence[Message]], responses: Sequence[Response | None]) -> Iterator[Sequence[Message]]:
-    """The prompt of each row. Over NeMo-Gym only responses know it, so a row without a response borrows one."""
+    """Yield the prompt of each row. Over NeMo-Gym only responses know it, so a row without a response borrows one."""
     known = next((response.prompt for response in responses if response is not None), None)
     for log, response in zip(logs, responses, strict=True):
         if response is not None:
@@ -170,7 +170,7 @@ def _placeholders(rows: StepRows, settings: NemoSettings) -> NDArray[np.bool_]:
 
 
 def _one_per_update(loss_R: FloatArray, responses: Sequence[Response | None], global_batch: int) -> NDArray[np.bool_]:
-    """A row of every optimizer step that would have none: NeMo-RL's metrics need a valid row.
+    """Return a row of every optimizer step that would have none: NeMo-RL's metrics need a valid row.
 
     It counts in the loss with the advantage 0, so it changes nothing. It is whole: the log-probabilities of a
     placeholder row are not those of its response, and NeMo-RL compares them (token_mult_prob_error). So it is the first

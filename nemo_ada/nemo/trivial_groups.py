@@ -18,7 +18,10 @@ MOMENTS = (
 
 
 def marked(moments: Any) -> bool | None:
-    """Whether the baselines of two rows have the third value. None where they are something else than expected."""
+    """Return whether the baselines of two rows have the third value.
+
+    None where they are something else than expected.
+    """
     parts = moments if isinstance(moments, tuple) else (moments,)
     if len(parts) not in (2, 3) or not all(torch.is_tensor(part) and part.shape == (2,) for part in parts):
         return None
@@ -28,7 +31,7 @@ def marked(moments: Any) -> bool | None:
 
 
 def trivial(std_R: torch.Tensor) -> torch.Tensor:
-    """Whether the pool behind each row has one reward value.
+    """Return whether the pool behind each row has one reward value.
 
     Args:
         std_R: Standard deviation of the rewards in the row's pool.

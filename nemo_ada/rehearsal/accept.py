@@ -273,7 +273,7 @@ def _modified(path: Path) -> float:
 
 
 def stock(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same config for NeMo-RL's own loop and its GRPO, without our hooks."""
+    """Return the same config for NeMo-RL's own loop and its GRPO, without our hooks."""
     own = copy.deepcopy(dict(config))
     own.pop("reinforce_ada", None)
     grpo = own["grpo"]
@@ -287,14 +287,14 @@ def stock(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def uses_fp8(config: Mapping[str, Any]) -> bool:
-    """Whether the learner or the engine of a config computes in FP8."""
+    """Return whether the learner or the engine of a config computes in FP8."""
     values = Values(config)
     engine = str(values.get("policy.generation.vllm_cfg.precision", ""))
     return engine.startswith("fp8") or values.get("policy.megatron_cfg.fp8_cfg.enabled", False) is True
 
 
 def in_bf16(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same config, with learner and engine in BF16."""
+    """Return the same config, with learner and engine in BF16."""
     own = copy.deepcopy(dict(config))
     own["policy"]["generation"]["vllm_cfg"] |= {"precision": "bfloat16", "kv_cache_dtype": "auto"}
     own["policy"]["megatron_cfg"].setdefault("fp8_cfg", {})["enabled"] = False
@@ -382,7 +382,7 @@ def _number(value: float | None) -> str:
 
 
 def _memory(events: Mapping[str, Events], path: Path, overrides: Sequence[str]) -> Table:
-    """The learner's memory beside the estimate of `nemo-ada check`."""
+    """Return the learner's memory beside the estimate of `nemo-ada check`."""
     estimate = ""
     try:
         config = NemoConfig.of_megatron(load_config(path, overrides))
@@ -403,7 +403,7 @@ def _memory(events: Mapping[str, Events], path: Path, overrides: Sequence[str]) 
 
 
 def _precisions(events: Mapping[str, Events], other: str) -> Table:
-    """The metrics of both precisions, step by step."""
+    """Return the metrics of both precisions, step by step."""
     names = ("token_mult_prob_error", "gen_kl_error", "loss", "grad_norm", "reward")
     both = (events[OURS].steps(), events[other].steps())
     rows = [

@@ -289,12 +289,12 @@ def check_tokenizer(config: Mapping[str, Any]) -> None:
 
 
 def resumed_after(steps: int) -> int:
-    """The step whose checkpoint the second run continues. It repeats one or two steps."""
+    """Return the step whose checkpoint the second run continues. It repeats one or two steps."""
     return max(1, steps - 2)
 
 
 def check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding]:
-    """What `nemo-ada check` finds in the config at its full size, before shrinking hides anything.
+    """Return what `nemo-ada check` finds in the config at its full size, before shrinking hides anything.
 
     A plain NeMo-RL config may not be meant for us, so only what concerns its learner and engine counts. The estimate of
     memory is for Megatron.

@@ -127,7 +127,7 @@ def _libraries(s: Shrinker, *, te: bool, apex: bool) -> None:
 
 
 def layers_that_fit(config: NemoConfig, shape: ModelShape) -> int:
-    """The largest number of layers with which the learner fits on the config's card, by the estimate of `check`.
+    """Return the largest number of layers with which the learner fits on the config's card, by the estimate of `check`.
 
     Raises:
         UserError: Not even one layer fits.
@@ -143,5 +143,5 @@ def layers_that_fit(config: NemoConfig, shape: ModelShape) -> int:
 
 
 def one_gpu() -> Layout:
-    """The layout of a rehearsal on a GPU."""
+    """Return the layout of a rehearsal on a GPU."""
     return layout_of({"policy": {"megatron_cfg": {"enabled": True}}})

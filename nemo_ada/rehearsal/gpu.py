@@ -314,7 +314,7 @@ class Configs:
 
 
 def _with_preset(config: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    """The config with another preset. Single stream has a response per prompt, and as many prompts as rows."""
+    """Return the config with another preset. Single stream has a response per prompt, and as many prompts as rows."""
     own = copy.deepcopy(dict(config))
     budget = own["reinforce_ada"].get("budget")
     own["reinforce_ada"] = {"preset": preset, **({"budget": budget} if budget else {})}
@@ -381,7 +381,7 @@ class Forecasts:
         return own
 
     def as_dict(self) -> Mapping[str, Any]:
-        """The content of forecast.json."""
+        """Return the content of forecast.json."""
         phases = {name: {phase: time.p50 for phase, time in planned(plan).items()} for name, plan in self.plans.items()}
         return {"seconds": phases, "memory_gib": self.memory, "engine_seconds": self.pace, "warnings": self.warnings}
 
@@ -396,13 +396,13 @@ def planned(plan: Plan | None) -> Mapping[str, Time]:
 
 
 def _roofline_seconds(roofline: Roofline, lengths: Any) -> float:
-    """Seconds in which the roofline generates responses of these lengths, all at once, with their prompts."""
+    """Return seconds in which the roofline generates responses of these lengths, all at once, with their prompts."""
     step, each = roofline.clock(float(lengths.mean()))
     return float(step * lengths.max() + each * lengths.sum())
 
 
 def pace_spec(made: Configs, folder: Path) -> PaceSpec:
-    """What the engine's slice measures."""
+    """Return what the engine's slice measures."""
     generation = made.configs[BALANCE]["policy"]["generation"]
     length = int(generation["vllm_cfg"]["max_model_len"])
     lengths = made.draws.lengths
@@ -528,7 +528,7 @@ def _cell(value: float | None) -> str:
 
 
 def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
-    """The memory of the card in each phase beside the estimate of `check`."""
+    """Return the memory of the card in each phase beside the estimate of `check`."""
     estimates = {"update": "learner", "log-probs": "log-probs", "refit": "refit", "generate": "vLLM"}
     rows = []
     for name, events in slices.events.items():

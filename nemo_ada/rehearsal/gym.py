@@ -28,7 +28,7 @@ OFFICE_PROMPTS = 20
 
 
 def environments(paths: Any) -> list[str]:
-    """Names of Gym's environments in `env.nemo_gym.config_paths`.
+    """Return the names of Gym's environments in `env.nemo_gym.config_paths`.
 
     Raises:
         UserError: There are none, or one of them has no problems for a rehearsal.
@@ -73,7 +73,7 @@ def _request(name: str, text: str, **params: Any) -> dict[str, Any]:
 
 
 def _sums() -> list[dict[str, Any]]:
-    """The rehearsal's sums, which math-verify judges."""
+    """Return the rehearsal's sums, which math-verify judges."""
     return [
         {**_request(MATH, row["problem"]), "question": row["problem"], "expected_answer": row["gt"]}
         for row in problems.rows()

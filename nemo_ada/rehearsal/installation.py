@@ -187,7 +187,7 @@ def find(*, gym: bool = False, controller: bool = False) -> Installation:
 
 
 def _source(variable: str, submodule: Path, cached: Path, package: str, missing: list[str]) -> Path:
-    """The folder that contains `package`: the variable's, else the submodule's, else the cached clone."""
+    """Return the folder that contains `package`: the variable's, else the submodule's, else the cached clone."""
     named = os.environ.get(variable)
     candidates = [Path(named)] if named else [submodule, cached]
     for candidate in candidates:
@@ -199,7 +199,7 @@ def _source(variable: str, submodule: Path, cached: Path, package: str, missing:
 
 
 def _interpreter(variable: str, name: str, missing: list[str], option: str = "") -> Path:
-    """The interpreter that the variable names, else that of `make rehearsal-env`."""
+    """Return the interpreter that the variable names, else that of `make rehearsal-env`."""
     path = Path(os.environ.get(variable) or CACHE / name / "bin" / "python")
     if not path.is_file():
         missing.append(f"{variable}: no interpreter at {path}; {MAKE[:-1]}{option}`")
@@ -207,7 +207,7 @@ def _interpreter(variable: str, name: str, missing: list[str], option: str = "")
 
 
 def _has(python: Path, package: str) -> bool:
-    """Whether an interpreter has a package."""
+    """Return whether an interpreter has a package."""
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
     return subprocess.run([python, "-c", look, package], check=False).returncode == 0
 

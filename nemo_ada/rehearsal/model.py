@@ -69,14 +69,14 @@ class ModelSpec:
 
     @classmethod
     def of(cls, model_name: str, *, layers: int, positions: int, ends: bool = False) -> ModelSpec:
-        """The small model for a model of the table or a local folder. Raises UserError for any other."""
+        """Return the small model for a model of the table or a local folder. Raises UserError for any other."""
         shape = shape_of(model_name)
         kv = HEADS if shape.kv == shape.heads else 2
         return cls(family_of(model_name, shape), layers, kv, shape.tied, positions, ends)
 
     @classmethod
     def full(cls, model_name: str, layers: int) -> ModelSpec:
-        """A model of the real shape, but for its number of layers. Raises UserError as `of`."""
+        """Return a model of the real shape, but for its number of layers. Raises UserError as `of`."""
         shape = shape_of(model_name)
         return cls(
             family_of(model_name, shape), layers, shape.kv, shape.tied, shape.positions, small=False,
@@ -86,7 +86,7 @@ class ModelSpec:
 
 
 def shape_of(model_name: str) -> ModelShape:
-    """The shape of a model of the table or of a local folder. Raises UserError for any other."""
+    """Return the shape of a model of the table or of a local folder. Raises UserError for any other."""
     found = find_shape(model_name)
     if found is None:
         raise UserError(
@@ -97,7 +97,7 @@ def shape_of(model_name: str) -> ModelShape:
 
 
 def family_of(model_name: str, shape: ModelShape) -> str:
-    """The model's `model_type` of transformers. Raises UserError for a family that cannot be rehearsed."""
+    """Return the model's `model_type` of transformers. Raises UserError for a family that cannot be rehearsed."""
     local = Path(model_name) / "config.json"
     if local.is_file():
         family = str(json_of(local).get("model_type"))
@@ -158,7 +158,7 @@ def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) 
 
 
 def _tokenizer(tokens: Sequence[str]) -> Any:
-    """A tokenizer of whole words, with a chat template."""
+    """Return a tokenizer of whole words, with a chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -176,7 +176,7 @@ def _tokenizer(tokens: Sequence[str]) -> Any:
 
 
 def as_json(spec: ModelSpec, tokens: Sequence[str]) -> str:
-    """The content of SPEC.json, which `main` reads."""
+    """Return the content of SPEC.json, which `main` reads."""
     return json.dumps({"spec": asdict(spec), "tokens": list(tokens)})
 
 

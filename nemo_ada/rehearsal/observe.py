@@ -128,7 +128,7 @@ def end_of(error: BaseException) -> str:
 
 
 def _wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as a phase of this name."""
+    """Return the function as a phase of this name."""
 
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
@@ -218,7 +218,7 @@ def _observe_logger(module: ModuleType) -> None:
 
 
 def _number(value: Any) -> float | None:
-    """The value as a float, or None for anything else."""
+    """Return the value as a float, or None for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -260,7 +260,7 @@ def _observe_prompts(module: ModuleType) -> None:
 
 
 def prompt_hashes(data: Any) -> list[str]:
-    """A short hash of the prompt of each training row: its tokens before the first that is trained on."""
+    """Return a short hash of the prompt of each training row: its tokens before the first that is trained on."""
     if "token_mask" not in data:
         return []
     hashes = []
@@ -271,7 +271,7 @@ def prompt_hashes(data: Any) -> list[str]:
 
 
 def row_hashes(data: Any) -> list[str]:
-    """A short hash of each training row, from its tokens without padding and its advantage."""
+    """Return a short hash of each training row, from its tokens without padding and its advantage."""
     rows = zip(data["input_ids"], data["input_lengths"], data["advantages"], strict=True)
     hashes = []
     for tokens, length, advantages in rows:

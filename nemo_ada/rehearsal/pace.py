@@ -43,7 +43,7 @@ class PaceSpec:
     engine: dict[str, Any]
 
     def as_json(self) -> str:
-        """The content of SPEC.json."""
+        """Return the content of SPEC.json."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -94,7 +94,7 @@ def engine_logprobs(policy: Any, generation: Any, reference: Path) -> None:
 
 
 def _of_learner(policy: Any, tokens_BT: Any) -> Any:
-    """The learner's log-probabilities [B, T - 1] of each row's tokens after the first."""
+    """Return the learner's log-probabilities [B, T - 1] of each row's tokens after the first."""
     import torch
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 

@@ -90,7 +90,7 @@ class Events:
 
     @classmethod
     def read(cls, path: Path) -> Events:
-        """The events of a file. A file that does not exist has none."""
+        """Return the events of a file. A file that does not exist has none."""
         if not path.exists():
             return cls([])
         return cls([record for _, record in records(path)])
@@ -106,7 +106,7 @@ class Events:
         return found
 
     def used(self) -> dict[str, int]:
-        """The largest memory of the GPU that was in use while a phase ran, of all processes, in bytes."""
+        """Return the largest memory of the GPU that was in use while a phase ran, of all processes, in bytes."""
         largest: dict[str, int] = {}
         open_phases: list[str] = []
         now = 0
@@ -122,11 +122,11 @@ class Events:
         return largest
 
     def of(self, event: str) -> list[dict[str, Any]]:
-        """All events of a kind."""
+        """Return all events of a kind."""
         return [line for line in self.lines if line["event"] == event]
 
     def seconds(self, phase: str) -> tuple[int, float]:
-        """How often a phase ended without an error, and how many seconds these took together."""
+        """Return how often a phase ended without an error, and how many seconds these took together."""
         ended = [line["seconds"] for line in self.of("end") if line["phase"] == phase]
         return len(ended), sum(ended)
 
@@ -174,7 +174,7 @@ class Events:
 
 
 def _cause(message: str) -> str:
-    """A message without the remote traceback before it, which the log has."""
+    """Return a message without the remote traceback before it, which the log has."""
     lines = message.rstrip().splitlines()
     first = max((number for number, line in enumerate(lines) if line.startswith("  ")), default=-1) + 1
     return "\n".join(lines[first:])
@@ -214,7 +214,7 @@ def measurements(events: Events, *, ahead: bool = False, largest: Tolerance = EX
 
 
 def _repeated(prompts: Sequence[str]) -> list[Deviation]:
-    """How many prompts were trained on twice.
+    """Return how many prompts were trained on twice.
 
     There may be none, because a rehearsal is shorter than one epoch. The list is empty without Reinforce-Ada, whose
     hooks record the prompt ids.
@@ -365,7 +365,7 @@ class Report:
         return rows
 
     def markdown(self) -> str:
-        """The report as Markdown."""
+        """Return the report as Markdown."""
         lines = [f"# {self.title} of {self.config}", "", f"`{self.command}`", ""]
         verdict = "passed" if self.passed else "failed"
         lines += [f"{verdict} in {self.seconds:.0f} s, {self.layout.text} on {self.machine}.", ""]
@@ -390,7 +390,7 @@ class Report:
         return "\n".join([*lines, ""])
 
     def as_dict(self) -> Mapping[str, Any]:
-        """The content of report.json."""
+        """Return the content of report.json."""
         return {
             "config": self.config, "command": self.command, "passed": self.passed, "seconds": self.seconds,
             "layout": self.layout.text, "failure": self.failure, "phases": self.phases,
@@ -406,7 +406,7 @@ class Report:
 
 
 def _text(change: ConfigChange) -> str:
-    """A change in one table cell: the key's last part, and both values unless something is off."""
+    """Return a change in one table cell: the key's last part, and both values unless something is off."""
     name = change.key.rpartition(".")[2]
     if change.kind == "off":
         return name
@@ -414,7 +414,7 @@ def _text(change: ConfigChange) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value in at most 24 characters."""
+    """Return a value in at most 24 characters."""
     if isinstance(value, float):
         return f"{value:g}"
     text = str(value)

@@ -116,7 +116,7 @@ class Shrinker:
     changes: list[ConfigChange] = field(default_factory=list)
 
     def get(self, dotted: str, default: Any = None) -> Any:
-        """The value at a dotted key, or the default where a part of the path is absent or null."""
+        """Return the value at a dotted key, or the default where a part of the path is absent or null."""
         return Values(self.config).get(dotted, default)
 
     def set(self, kind: Kind, phase: str, dotted: str, value: Any, why: str = "", *, add: bool = False) -> None:
@@ -377,7 +377,7 @@ def shorten(config: Mapping[str, Any], *, out: Path, steps: int) -> Shrinker:
 
 
 def layout_of(config: Mapping[str, Any]) -> Layout:
-    """The processes of a config at its full size."""
+    """Return the processes of a config at its full size."""
     s = Shrinker(dict(config))
     megatron = bool(s.get("policy.megatron_cfg.enabled", False))
     prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"

@@ -32,7 +32,7 @@ class Bound:
     above: bool = False
 
     def holds(self, value: object) -> bool:
-        """Whether the value of a YAML is inside. YAML reads 1e-6 as text, and NeMo-RL makes a number of it."""
+        """Return whether the value of a YAML is inside. YAML reads 1e-6 as text, and NeMo-RL makes a number of it."""
         if isinstance(value, str) and not self.whole:
             try:
                 value = float(value)

@@ -105,7 +105,7 @@ def dataset(values: Values, split: str = "train") -> Findings:
 
 
 def _layout(record: Mapping[str, Any]) -> str:
-    """Where a record has its prompt and its reference, in words. Empty where neither was found."""
+    """Return where a record has its prompt and its reference, in words. Empty where neither was found."""
     try:
         return pair_of(record, PROMPT_FIELDS, ANSWER_FIELDS).layout
     except ValueError:
@@ -113,7 +113,7 @@ def _layout(record: Mapping[str, Any]) -> str:
 
 
 def _first_record(path: Path) -> Mapping[str, Any]:
-    """The first record. Raises UserError where there is none."""
+    """Return the first record. Raises UserError where there is none."""
     try:
         first = next(records(path, refuse), None)
     except DamagedLine:

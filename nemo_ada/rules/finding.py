@@ -32,7 +32,7 @@ MakeFinding = Callable[[str, str], Finding]
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
-    """The exit code of `nemo-ada check`: 0 without warning and error, 3 for warnings only, 2 for errors."""
+    """Return the exit code of `nemo-ada check`: 0 without warning and error, 3 for warnings only, 2 for errors."""
     levels = {finding.level for finding in findings}
     return next((EXIT_CODES[level] for level in ("error", "warning") if level in levels), 0)
 
@@ -58,11 +58,11 @@ def skipped(key: str, message: str) -> Finding:
 
 
 def listed(numbers: Sequence[int]) -> str:
-    """The numbers as text, such as "1, 2 or 4"."""
+    """Return the numbers as text, such as "1, 2 or 4"."""
     texts = [str(number) for number in numbers]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}" if texts else "none"
 
 
 def divisors(*numbers: int) -> list[int]:
-    """The common divisors in ascending order."""
+    """Return the common divisors in ascending order."""
     return [d for d in range(1, min(numbers) + 1) if all(number % d == 0 for number in numbers)]

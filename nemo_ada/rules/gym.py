@@ -15,7 +15,7 @@ PREPARE = "NeMo-Gym's `ng_prepare_data` writes such files"
 
 
 def uses_gym(values: Values) -> bool:
-    """Whether NeMo-Gym's servers run the rollouts."""
+    """Return whether NeMo-Gym's servers run the rollouts."""
     return values.get(GYM, False) is True
 
 

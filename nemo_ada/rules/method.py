@@ -32,18 +32,18 @@ ENGINE_SWITCHES = {
 
 
 def uses_reinforce_ada(values: Values) -> bool:
-    """Whether the config chooses Reinforce-Ada."""
+    """Return whether the config chooses Reinforce-Ada."""
     return bool(values.get("grpo.adv_estimator.name") == NAME)
 
 
 def uses_async_engine(values: Values) -> bool:
-    """Whether NeMo-RL runs its asynchronous rollouts. It reads the same three keys."""
+    """Return whether NeMo-RL runs its asynchronous rollouts. It reads the same three keys."""
     switch = ENGINE_SWITCHES.get(str(values.get(BACKEND, "")))
     return switch is not None and bool(values.get(switch, False))
 
 
 def method_settings(values: Values) -> AdaSettings:
-    """The section `reinforce_ada:` of the config. Raises UserError."""
+    """Return the section `reinforce_ada:` of the config. Raises UserError."""
     section = values.get(SECTION)
     if section is None:
         raise UserError(
@@ -55,7 +55,10 @@ def method_settings(values: Values) -> AdaSettings:
 
 
 def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
-    """The keys that give a gradient to rows without advantage. Where there are none, such rows may leave the loss."""
+    """Return the keys that give a gradient to rows without advantage.
+
+    Where there are none, such rows may leave the loss.
+    """
     megatron = values.get("policy.megatron_cfg.enabled", False)
     obstacles = [
         key

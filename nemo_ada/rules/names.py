@@ -54,7 +54,7 @@ def _names(home: Path | None) -> Mapping[str, frozenset[str]]:
 
 
 def _pins_listed_vllm(home: Path) -> bool:
-    """Whether a checkout asks for the vLLM whose arguments are listed first."""
+    """Return whether a checkout asks for the vLLM whose arguments are listed first."""
     pins = home / "pyproject.toml"
     return not pins.is_file() or LISTED_VLLM in text_of(pins, errors="replace")
 
@@ -79,7 +79,7 @@ def names_in(checkout: Checkout) -> dict[str, set[str]]:
 
 
 def _mapping(path: Path) -> Mapping[str, Any]:
-    """The mapping in a YAML. It is empty where the file cannot be read or holds something else."""
+    """Return the mapping in a YAML. It is empty where the file cannot be read or holds something else."""
     try:
         content = read_yaml(path)
     except UserError:
@@ -125,7 +125,7 @@ def _unknown(section: Mapping[str, Any], base: Any, where: str) -> Iterator[str]
 
 
 def _meant(key: str) -> str:
-    """What the user may have meant: a name of the same section, or the same name in another one."""
+    """Return what the user may have meant: a name of the same section, or the same name in another one."""
     section, _, name = key.rpartition(".")
     known = known_names()
     close = difflib.get_close_matches(name, sorted(known[section or TOP]), n=1, cutoff=CLOSE)

@@ -73,17 +73,17 @@ def raise_errors(findings: Iterable[Finding]) -> None:
 
 
 def of_error(problem: UserError, key: str = "configuration") -> Finding:
-    """A finding with the message of an error. `key` is used where the error names none."""
+    """Return a finding with the message of an error. `key` is used where the error names none."""
     return error(problem.key or key, str(problem))
 
 
 def model_shape(values: Values) -> tuple[ModelShape, str] | None:
-    """The shape of the config's model and its origin. None for an unknown model. Raises UserError."""
+    """Return the shape of the config's model and its origin. None for an unknown model. Raises UserError."""
     return find_shape(str(values.get("policy.model_name", "")))
 
 
 def of_model(values: Values) -> list[Finding]:
-    """What the layout and precision rules say, which need the shape of the model and a learner of Megatron."""
+    """Return what the layout and precision rules say, which need the shape of the model and a learner of Megatron."""
     section = other_learner(values)
     if values.get(f"{section}.enabled", False) and not values.get("policy.megatron_cfg.enabled", False):
         return [
@@ -114,7 +114,7 @@ def of_model(values: Values) -> list[Finding]:
 
 
 def _of(rule: Callable[..., Findings], *facts: Any) -> Sequence[Finding]:
-    """The findings of one rule. A value that the rule cannot read is a finding, too."""
+    """Return the findings of one rule. A value that the rule cannot read is a finding, too."""
     collected: list[Finding] = []
     try:
         collected.extend(rule(*facts))
@@ -124,5 +124,5 @@ def _of(rule: Callable[..., Findings], *facts: Any) -> Sequence[Finding]:
 
 
 def _line(finding: Finding) -> str:
-    """The finding as one line of an error, which begins with its key."""
+    """Return the finding as one line of an error, which begins with its key."""
     return finding.message if finding.message.startswith(finding.key) else f"{finding.key}: {finding.message}"

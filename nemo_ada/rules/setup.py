@@ -430,7 +430,7 @@ def _environment_names(v: Values) -> Iterator[tuple[str, str]]:
 
 
 def _source(module: str) -> str | None:
-    """The source of a module, without running it. None where there is no such module."""
+    """Return the source of a module, without running it. None where there is no such module."""
     parts = module.split(".")
     for folder in [Path.cwd(), *(Path(entry or ".") for entry in sys.path)]:
         stem = folder.joinpath(*parts)

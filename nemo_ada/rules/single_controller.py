@@ -70,12 +70,12 @@ OTHER_SAMPLERS = {
 
 
 def sampler_name(values: Values) -> str:
-    """The sampler that puts groups into steps. NeMo-RL's default is in_order."""
+    """Return the sampler that puts groups into steps. NeMo-RL's default is in_order."""
     return str(values.get(f"{SAMPLER}.name", "in_order"))
 
 
 def lookahead_key(values: Values) -> str:
-    """The key of the versions by which sampling may run ahead of training."""
+    """Return the key of the versions by which sampling may run ahead of training."""
     return LOOKAHEADS.get(sampler_name(values), LOOKAHEADS["in_order"])
 
 

@@ -122,12 +122,12 @@ def _clear_abandoned(place: Path) -> None:
 
 
 def _ours_alone(status: os.stat_result) -> bool:
-    """Whether this is a folder of ours, no link, that no other user can enter."""
+    """Return whether this is a folder of ours, no link, that no other user can enter."""
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
 
 
 def _boot() -> str:
-    """An id of this start of the machine. Another machine that shares the folder has another one."""
+    """Return an id of this start of the machine. Another machine that shares the folder has another one."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:  # a sandbox without it: every process is on its own, and no folder is removed for its age
@@ -449,13 +449,13 @@ def claim(folder: Path, maker: str, option: str, beside: Collection[str] = ()) -
 
 
 def _ours(path: Path) -> bool:
-    """Whether this is a file of this user's, no link."""
+    """Return whether this is a file of this user's, no link."""
     status = path.lstat() if os.path.lexists(path) else None
     return status is not None and stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 
 
 def strangers(folder: Path, known: Collection[str]) -> list[str]:
-    """Names in a folder that are neither known nor left by a killed write, sorted."""
+    """Return the names in a folder that are neither known nor left by a killed write, sorted."""
     return sorted(
         path.name for path in folder.iterdir() if path.name not in known and not TEMPORARY.fullmatch(path.name)
     )
@@ -512,7 +512,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _umask() -> int:
-    """The bits that this process takes from the mode of a new file."""
+    """Return the bits that this process takes from the mode of a new file."""
     value = os.umask(0o077)
     os.umask(value)
     return value

@@ -123,7 +123,7 @@ def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def of_class(key: str, settings: Collection[str]) -> bool:
-    """Whether a dotted key is one of these settings or lies below one."""
+    """Return whether a dotted key is one of these settings or lies below one."""
     return f"{key}.".startswith(tuple(f"{name}." for name in settings))
 
 

@@ -44,7 +44,7 @@ def bounded(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def numbered(source: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Number lines from 1, without the blank ones and without a byte order mark at the start."""
+    """Yield number lines from 1, without the blank ones and without a byte order mark at the start."""
     for number, line in enumerate(source, start=1):
         line = line.removeprefix(BOM) if number == 1 else line
         if line.strip():

@@ -100,7 +100,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _count(node: Any, depth: int, sizes: dict[int, int]) -> int:
-    """Number of values below a node with every alias written out. Raises ValueError when there are too many."""
+    """Return number of values below a node with every alias written out. Raises ValueError when there are too many."""
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels (or refers to itself)")
     if not isinstance(node, (dict, list, tuple, set)):

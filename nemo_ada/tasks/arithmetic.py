@@ -62,7 +62,7 @@ KINDS = {
 
 
 def final_answer(text: str) -> str | None:
-    r"""The answer of a free-form response: its last \boxed{}, else its last number without commas, else None."""
+    r"""Return the answer of a free-form response: its last \boxed{}, else its last number without commas, else None."""
     box = last_boxed(text)
     if box is not None:
         return box
@@ -71,7 +71,7 @@ def final_answer(text: str) -> str | None:
 
 
 def _boxed(answer: str | None) -> str:
-    """An answer as math-verify reads it. None gives an empty text."""
+    """Return an answer as math-verify reads it. None gives an empty text."""
     return "" if answer is None else f"\\boxed{{{answer}}}"
 
 

@@ -93,7 +93,7 @@ class JsonlTask:
         return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
     def splits(self) -> Splits:
-        """The three splits. Each has at least one prompt, except supervision with a fraction of 0."""
+        """Return the three splits. Each has at least one prompt, except supervision with a fraction of 0."""
         return self._splits
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
@@ -185,7 +185,7 @@ class JsonlTask:
         return rows
 
     def _distinct(self, rows: Sequence[Prompt]) -> list[Prompt]:
-        """The first row of each prompt that the tokenizer can read and that is not too long."""
+        """Return the first row of each prompt that the tokenizer can read and that is not too long."""
         limit = self.settings.max_prompt_tokens
         distinct: dict[str, Prompt] = {}
         for row in rows:
@@ -216,6 +216,6 @@ class JsonlTask:
 
 
 def _some(items: Sequence[object]) -> str:
-    """The first items, and how many more there are."""
+    """Return the first items, and how many more there are."""
     more = len(items) - SHOWN_LINES
     return "; ".join(map(str, items[:SHOWN_LINES])) + (f"; and {more} more" if more > 0 else "")

@@ -37,7 +37,7 @@ SPELLING_BANDS = (NoiseBand(0.68, 0.0, 0.03), NoiseBand(0.19, 0.2, 0.6), NoiseBa
 def rate_table(
     bands: Sequence[NoiseBand], shape: tuple[int, ...], rng: np.random.Generator, scale: float = 1.0
 ) -> NDArray[np.float64]:
-    """Error rates of the given shape. Each band has its rounded share of the contexts, in random places."""
+    """Return error rates of the given shape. Each band has its rounded share of the contexts, in random places."""
     size = int(np.prod(shape))
     edges = np.rint(np.cumsum([band.share for band in bands]) * size).astype(int)
     counts = np.diff(edges, prepend=0)

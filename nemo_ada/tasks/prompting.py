@@ -112,7 +112,10 @@ class ModelTokenizer:
         return list(map(int, whole))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text, without special tokens unless the format keeps them. An unknown id gives U+FFFD: no answer matches."""
+        """Return text, without special tokens unless the format keeps them.
+
+        An unknown id gives U+FFFD: no answer matches.
+        """
         size = len(self._tokenizer)
         known = [i for i in ids if i < size]
         text = str(self._tokenizer.decode(known, skip_special_tokens=not self.format.keep_special_tokens))
@@ -161,7 +164,7 @@ class ModelTokenizer:
         return 1 + max(self._tokenizer.get_vocab().values())
 
     def line_ends(self) -> tuple[int, ...]:
-        """The ids whose text contains a line break."""
+        """Return the ids whose text contains a line break."""
         ids = range(len(self._tokenizer))
         return tuple(
             i for i, text in zip(ids, self._tokenizer.batch_decode([[i] for i in ids]), strict=True) if "\n" in text

@@ -18,12 +18,12 @@ from nemo_ada.verify.verdict import Verdict
 
 
 def canonical_text(text: str) -> str:
-    """The text in Unicode NFC, trimmed and with single spaces. Two prompts are equal when these texts are."""
+    """Return the text in Unicode NFC, trimmed and with single spaces. Two prompts are equal when these texts are."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def content_id(task_name: str, text: str) -> str:
-    """A prompt's id: 16 hex digits of a hash of the task's name and the canonical text."""
+    """Return a prompt's id: 16 hex digits of a hash of the task's name and the canonical text."""
     return hashlib.sha256(f"{task_name}\0{canonical_text(text)}".encode()).hexdigest()[:16]
 
 
@@ -111,11 +111,11 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of these ids."""
+        """Return text of these ids."""
         ...
 
     def line_ends(self) -> tuple[int, ...]:
-        """The ids whose text contains a line break."""
+        """Return the ids whose text contains a line break."""
         ...
 
     def write_hf(self, folder: Path) -> None:
@@ -124,7 +124,7 @@ class Tokenizer(Protocol):
 
 
 def longest_prompt(splits: Splits, tokenizer: Tokenizer) -> int:
-    """Tokens of the longest prompt for training or evaluation. Raises UserError when one cannot be encoded."""
+    """Return tokens of the longest prompt for training or evaluation. Raises UserError when one cannot be encoded."""
     try:
         return max(len(tokenizer.encode(prompt.text)) for prompt in splits.train + splits.heldout)
     except UserError:
@@ -161,7 +161,7 @@ class Task(Protocol):
         ...
 
     def splits(self) -> Splits:
-        """The prompts for training and evaluation, and the demonstrations."""
+        """Return the prompts for training and evaluation, and the demonstrations."""
         ...
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:

@@ -44,7 +44,7 @@ FORMAT = 1  # version of the cache files
 
 
 def package_dataset(name: str, **options: Any) -> Any:
-    """A data set of reasoning-gym. The first call imports the package, which takes seconds."""
+    """Return a data set of reasoning-gym. The first call imports the package, which takes seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # a dependency of the package compares with `is`
         try:
@@ -98,7 +98,7 @@ class ReasoningTask(ABC):
         return self.settings.drafts * self.draft_tokens
 
     def splits(self) -> Splits:
-        """The three sets. The first call builds them or reads them from the cache.
+        """Return the three sets. The first call builds them or reads them from the cache.
 
         Raises:
             UserError: There are too few different problems for the sizes.
@@ -182,7 +182,7 @@ class ReasoningTask(ABC):
 
     @abstractmethod
     def _datasets(self, first_seed: int) -> list[Any]:
-        """The package's data sets that make up `settings.size` problems."""
+        """Return the package's data sets that make up `settings.size` problems."""
 
     @abstractmethod
     def _compact(self, entry: dict[str, Any]) -> tuple[str, str]:
@@ -190,15 +190,15 @@ class ReasoningTask(ABC):
 
     @abstractmethod
     def _package_answer(self, text: str) -> str:
-        """A response in the form that the package's verifier reads."""
+        """Return a response in the form that the package's verifier reads."""
 
     @abstractmethod
     def _part(self, prompt: Prompt, answer: str) -> float:
-        """The part of an answer that is right, in [0, 1]."""
+        """Return the part of an answer that is right, in [0, 1]."""
 
     @abstractmethod
     def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
-        """The answers with this task's errors."""
+        """Return the answers with this task's errors."""
 
 
 class MiniSudoku(ReasoningTask):

@@ -44,7 +44,10 @@ def try_reward(reward: Reward, key: str, answer: str, *, boxed: bool = False) ->
 
 
 def rewarded(reward: Reward, text: str, answer: str, finished: bool) -> Verdict:
-    """The verdict of a user's reward. After an error, or for no number in [0, 1], it has no label but file and line."""
+    """Return the verdict of a user's reward.
+
+    After an error, or for no number in [0, 1], it has no label but file and line.
+    """
     if not finished:
         return Verdict(0.0)
     try:

@@ -60,7 +60,7 @@ class CharTokenizer:
 
     @classmethod
     def covering(cls, texts: Iterable[str]) -> CharTokenizer:
-        """A tokenizer for the base charset and every other character of `texts`, in the order of code points."""
+        """Return a tokenizer for the base charset and every other character of `texts`, in the order of code points."""
         extra = set().union(*texts) - set(BASE_CHARSET)
         return cls(BASE_CHARSET + "".join(sorted(extra)))
 
@@ -86,12 +86,15 @@ class CharTokenizer:
             ) from None
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids. Pad and end of sequence give nothing. Unknown ids give U+FFFD, so no answer matches."""
+        """Return text of the ids.
+
+        Pad and end of sequence give nothing. Unknown ids give U+FFFD, so no answer matches.
+        """
         texts = self._text_of
         return "".join([texts[i] if 0 <= i < len(texts) else UNKNOWN for i in ids])
 
     def line_ends(self) -> tuple[int, ...]:
-        """The id of the line break, if the charset has one."""
+        """Return the id of the line break, if the charset has one."""
         return (self._id_of["\n"],) if "\n" in self._id_of else ()
 
     def write_hf(self, folder: Path) -> None:
@@ -128,7 +131,7 @@ class CharTokenizer:
 
 
 def _byte_alphabet() -> dict[int, str]:
-    """The character of each byte in byte-level BPE. A byte that is not printable has one from U+0100 on."""
+    """Return the character of each byte in byte-level BPE. A byte that is not printable has one from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + k) for k, byte in enumerate(others)}

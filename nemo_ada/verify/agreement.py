@@ -45,11 +45,11 @@ class Algebra(Protocol):
     """What is asked about the expressions inside an answer."""
 
     def equal(self, reference: str, answer: str) -> bool:
-        """Whether two expressions, equations or inequalities say the same."""
+        """Return whether two expressions, equations or inequalities say the same."""
         ...
 
     def value(self, text: str) -> Fraction | None:
-        """The value of a real expression without variables. None for anything else."""
+        """Return the value of a real expression without variables. None for anything else."""
         ...
 
 
@@ -60,7 +60,7 @@ class Agreement:
         self._algebra = algebra
 
     def says(self, reference: str, answer: str, depth: int = 0) -> bool:
-        """Whether a tidy answer says the same as a tidy reference. `depth` counts the brackets around both."""
+        """Return whether a tidy answer says the same as a tidy reference. `depth` counts the brackets around both."""
         if compact(reference) == compact(answer):
             return True
         return self._any(readings(reference, depth), readings(answer, depth), depth)
@@ -73,7 +73,7 @@ class Agreement:
         return all(self.says(one, other, depth + 1) for one, other in zip(wanted, given, strict=True))
 
     def _same(self, wanted: Reading, given: Reading, depth: int) -> bool:
-        """Whether two readings say the same. Readings of types that do not fit each other do not."""
+        """Return whether two readings say the same. Readings of types that do not fit each other do not."""
         deeper = depth + 1
         match wanted, given:
             case Amount(), Amount():
@@ -174,11 +174,14 @@ class Agreement:
         return self._algebra.equal(wanted.text, given.text)
 
     def _numeric(self, equation: Equation) -> bool:
-        """Whether the sides of a computation are all numbers."""
+        """Return whether the sides of a computation are all numbers."""
         return all(self._value(side) is not None for side in equation.sides)
 
     def _consistent(self, equation: Equation) -> bool:
-        """Whether the sides that are numbers are all equal: 41 = 42 is no answer. A rounded side may be off by 1 %."""
+        """Return whether the sides that are numbers are all equal: 41 = 42 is no answer.
+
+        A rounded side may be off by 1 %.
+        """
         if len(equation.sides) < 2:
             return True
         values = [value for side in equation.sides if (value := self._value(side)) is not None]
@@ -188,7 +191,7 @@ class Agreement:
     # Lists and ratios
 
     def _same_items(self, wanted: Items, given: Items, depth: int) -> bool:
-        """Whether lists hold the same answers as often. A tuple keeps their order, and a set is no tuple."""
+        """Return whether lists hold the same answers as often. A tuple keeps their order, and a set is no tuple."""
         kinds = {wanted.kind, given.kind}
         if len(wanted.items) != len(given.items) or kinds == {"set", "tuple"}:
             return False
@@ -220,7 +223,7 @@ class Agreement:
     # Regions
 
     def _region(self, reading: Reading) -> Region | None:
-        """The region that a reading is, simplified. None where it is none."""
+        """Return the region that a reading is, simplified. None where it is none."""
         match reading:
             case Region():
                 return reading.simple(self._value)
@@ -231,7 +234,7 @@ class Agreement:
         return None
 
     def _allowed(self, given: Order) -> Region | None:
-        """The values that an order leaves to its one variable. None where it is about something else."""
+        """Return the values that an order leaves to its one variable. None where it is about something else."""
         variables = [i for i, side in enumerate(given.sides) if VARIABLE.fullmatch(side) or CALL.fullmatch(side)]
         if len(variables) > 1:  # e < x < 3
             variables = [i for i in variables if given.sides[i] != "e"]
@@ -262,7 +265,10 @@ class Agreement:
         return one if one.infinite else End(text, self._value(text), closed)
 
     def _combined(self, items: Items) -> Region | None:
-        """The region of `x > 1 and x < 3`. After a comma it is what both allow, and where that is nothing, either."""
+        """Return the region of `x > 1 and x < 3`.
+
+        After a comma it is what both allow, and where that is nothing, either.
+        """
         regions = []
         for text in excluded(items):
             given = order(text) or member(text)
@@ -304,12 +310,12 @@ def _radians(amount: Amount) -> Amount:
 
 
 def _lettered(equation: Equation) -> bool:
-    """Whether variables occur in the values of an equation."""
+    """Return whether variables occur in the values of an equation."""
     return re.search(r"(?<![\\a-zA-Z])[a-zA-Z]", " ".join(equation.sides)) is not None
 
 
 def _different(ours: str, theirs: str) -> bool:
-    """Whether two names cannot mean the same: x and y, P(A) and P(B). A word may stand for any letter."""
+    """Return whether two names cannot mean the same: x and y, P(A) and P(B). A word may stand for any letter."""
     ours, theirs = compact(ours), compact(theirs)
     if ours == theirs:
         return False
@@ -319,7 +325,7 @@ def _different(ours: str, theirs: str) -> bool:
 
 
 def _same_moment(wanted: Moment, given: Moment) -> bool:
-    """Whether two times are one. A time without its half of the day, and a date without its year, fit any."""
+    """Return whether two times are one. A time without its half of the day, and a date without its year, fit any."""
     if wanted.kind != given.kind:
         return False
     if wanted.kind == "clock":

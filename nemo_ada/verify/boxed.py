@@ -36,7 +36,7 @@ def plain_reference(reference: str) -> str:
 
 
 def _said(text: str) -> str:
-    """The text without a thought that does not end."""
+    """Return the text without a thought that does not end."""
     begin = text.rfind(_THINK)
     return text[:begin] if begin >= 0 and _THOUGHT not in text[begin:] else text
 

@@ -39,7 +39,7 @@ _LATER = (
 
 
 def limits_of(memory_bytes: int) -> dict[int, int]:
-    """The kernel's soft and hard limits of a worker, by resource."""
+    """Return the kernel's soft and hard limits of a worker, by resource."""
     return {
         resource.RLIMIT_AS: memory_bytes,
         resource.RLIMIT_CORE: 0,

@@ -172,7 +172,10 @@ def _allow_reading(ruleset: int, place: str) -> None:
 
 
 def _filter(machine: int, own_pid: int, may_open: bool) -> list[bytes]:
-    """The seccomp program: which calls are allowed, with which arguments. `own_pid`: the only target of a signal."""
+    """Return the seccomp program: which calls are allowed, with which arguments.
+
+    `own_pid`: the only target of a signal.
+    """
     program = [_load(4), _jump(_EQUAL, _ARCHITECTURE[machine], 1, 0), _return(_KILL), _load(0)]
     for numbers in _ALLOWED.values():
         program += _on(numbers[machine], [_return(_ALLOW)])

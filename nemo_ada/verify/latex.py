@@ -145,13 +145,13 @@ def plain(text: str) -> str:
 
 
 def closing(text: str, start: int) -> int | None:
-    """The place of the bracket that closes the one at `start`, whatever its shape. None where there is none."""
+    """Return the place of the bracket that closes the one at `start`, whatever its shape. None where there is none."""
     return _pairs(text).get(start)
 
 
 @lru_cache(maxsize=64)
 def _pairs(text: str) -> dict[int, int]:
-    """Where each bracket of a text is closed."""
+    """Return where each bracket of a text is closed."""
     pairs, open_ones = {}, []
     for place, char in brackets(text):
         if char in _OPEN:
@@ -162,7 +162,7 @@ def _pairs(text: str) -> dict[int, int]:
 
 
 def brackets(text: str) -> Iterable[tuple[int, str]]:
-    r"""The brackets of a text: place and character. `\{` counts like `{`, `\langle` and \begin like `(`."""
+    r"""Return the brackets of a text: place and character. `\{` counts like `{`, `\langle` and \begin like `(`."""
     for match in _BRACKET.finditer(text):
         found = match[0]
         if found in "()[]{}":
@@ -324,7 +324,7 @@ def _power(text: str, match: re.Match[str]) -> tuple[str, int] | None:
 
 
 def _token(text: str, at: int) -> tuple[str, int] | None:
-    """What TeX takes as an argument at a place: a group, a command with its own arguments, or one character."""
+    """Return what TeX takes as an argument at a place: a group, a command with its own arguments, or one character."""
     while at < len(text) and text[at] == " ":
         at += 1
     if at >= len(text) or text[at] in ")]}^_":

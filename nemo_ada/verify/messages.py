@@ -92,12 +92,12 @@ class SpoiledError(Exception):
 
 
 def line(message: object) -> bytes:
-    """A message as it is sent."""
+    """Return a message as it is sent."""
     return json.dumps(message).encode() + b"\n"
 
 
 def read(text: bytes | bytearray) -> Any:
-    """The message in a line. Raises SpoiledError where it is none."""
+    """Return the message in a line. Raises SpoiledError where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:  # numbers of many digits, nested lists
@@ -119,7 +119,7 @@ class Channel:
         self.unsent = bytearray()
 
     def fileno(self) -> int:
-        """The descriptor, for a selector."""
+        """Return the descriptor, for a selector."""
         return self._connection.fileno()
 
     def send(self, message: object) -> None:
@@ -134,7 +134,7 @@ class Channel:
                 del self.unsent[: self._connection.send(self.unsent)]
 
     def receive(self) -> list[Any]:
-        """The messages that are there. Call it where the selector says that there is something.
+        """Return the messages that are there. Call it where the selector says that there is something.
 
         Raises:
             EOFError: the other side is gone.

@@ -149,7 +149,7 @@ def _repeating(match: re.Match[str]) -> Number:
 
 
 def _decimal(written: str) -> tuple[Fraction, bool]:
-    """The value of digits, and whether they have places behind a point or a decimal comma."""
+    """Return the value of digits, and whether they have places behind a point or a decimal comma."""
     spaced, written = " " in written.strip(), written.replace(" ", "")
     if (
         written.startswith("0,")

@@ -39,7 +39,7 @@ def import_path() -> list[str]:
 
 
 def for_workers(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that Python, its packages and a scorer need. Others may be secrets, so they stay here."""
+    """Return the variables that Python, its packages and a scorer need. Others may be secrets, so they stay here."""
     return {name: value for name, value in without_secrets(environment).items() if NEEDED.fullmatch(name)}
 
 

@@ -271,7 +271,7 @@ def _moment(text: str) -> Moment | None:
 
 
 def _structure(text: str, depth: int) -> list[Reading]:
-    """What brackets and separators make of a text. Nothing where it is one expression or words."""
+    """Return what brackets and separators make of a text. Nothing where it is one expression or words."""
     if (interval := _reversed(text)) is not None:
         return [interval]
     member = _MEMBER.fullmatch(text)
@@ -305,7 +305,10 @@ def _listed(text: str) -> list[Reading]:
 
 
 def _parts(text: str) -> tuple[tuple[str, ...], list[str]]:
-    """The answers of a list, and what stands between them. A semicolon or a blank tells commas of numbers apart."""
+    """Return the answers of a list, and what stands between them.
+
+    A semicolon or a blank tells commas of numbers apart.
+    """
     separator = _COMMA
     if _THOUSANDS.search(text) and (";" in text or ", " in text):  # 1,000, 2,000
         separator = _WIDE_COMMA
@@ -370,7 +373,10 @@ def _inside(text: str) -> tuple[str, ...]:
 
 
 def _is_label(text: str) -> bool:
-    """Whether the left side of an equation is a name: x, f(2), AB, Area, a:b. Not where it is a sum or a number."""
+    """Return whether the left side of an equation is a name: x, f(2), AB, Area, a:b.
+
+    Not where it is a sum or a number.
+    """
     return bool(_LABEL.fullmatch(text) and _LETTER.search(text) and not _NO_LABEL.search(text))
 
 

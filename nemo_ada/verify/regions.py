@@ -64,7 +64,10 @@ class Region:
     name: str = ""
 
     def simple(self, value: Callable[[str], Fraction | None]) -> Region:
-        """The region in order, joined where pieces touch. As it is where an end has no value, such as a letter."""
+        """Return the region in order, joined where pieces touch.
+
+        As it is where an end has no value, such as a letter.
+        """
         known = [self._known(pieces, value) for pieces in (self.pieces, self.without)]
         if known[0] is None or known[1] is None:
             return self
@@ -88,7 +91,7 @@ class Region:
         return known
 
     def same(self, other: Region, equal: Callable[[str, str], bool]) -> bool:
-        """Whether two simple regions are one. `equal` compares the texts of ends, this region's first."""
+        """Return whether two simple regions are one. `equal` compares the texts of ends, this region's first."""
         named = self.name and other.name and compact(self.name) != compact(other.name)
         if named or len(self.pieces) != len(other.pieces) or len(self.without) != len(other.without):
             return False
@@ -114,7 +117,7 @@ def union(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 def shared(first: Sequence[Piece], second: Sequence[Piece]) -> tuple[Piece, ...]:
-    """What lies in both. The ends have values."""
+    """Return what lies in both. The ends have values."""
     met = []
     for a in first:
         for b in second:
@@ -125,14 +128,14 @@ def shared(first: Sequence[Piece], second: Sequence[Piece]) -> tuple[Piece, ...]
 
 
 def _touch(high: End, low: End) -> bool:
-    """Whether nothing lies between the end of one piece and the beginning of the next."""
+    """Return whether nothing lies between the end of one piece and the beginning of the next."""
     if high.value is None or low.value is None:
         return True
     return low.value < high.value or (low.value == high.value and (low.closed or high.closed))
 
 
 def _before(low: End, high: End) -> bool:
-    """Whether something lies between two ends."""
+    """Return whether something lies between two ends."""
     if low.value is None or high.value is None:
         return low.text != "+" and high.text != "-"
     return low.value < high.value or (low.value == high.value and low.closed and high.closed)

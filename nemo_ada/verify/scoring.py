@@ -65,7 +65,7 @@ class Unreadable(Exception):
 
 
 def _parsed(text: str, cased: bool) -> Any:
-    """The expression of a text. Raises Unreadable."""
+    """Return the expression of a text. Raises Unreadable."""
     text = re.sub(r"\\log\s*_\s*(\w)", r"\\log_{\1}", text)
     if _UNREADABLE.search(text) or _PROSE.search(text):
         raise Unreadable(text)
@@ -97,7 +97,7 @@ class MathVerify:
     """The algebra of math-verify."""
 
     def equal(self, reference: str, answer: str) -> bool:
-        """Whether two expressions, equations or inequalities say the same. False where one cannot be read."""
+        """Return whether two expressions, equations or inequalities say the same. False where one cannot be read."""
         cased = _both_cases(reference) or _both_cases(answer)
         try:
             gold, given = _parse(reference, cased), _parse(answer, cased)
@@ -114,7 +114,7 @@ class MathVerify:
         return close(values[0], values[1])
 
     def value(self, text: str) -> Fraction | None:
-        """The value of a real expression without variables. None for anything else."""
+        """Return the value of a real expression without variables. None for anything else."""
         try:
             return _real(_parse(text, False))
         except MemoryError:
@@ -167,7 +167,7 @@ def _parses(text: str) -> bool:
 
 
 def _same_expression(gold: Any, given: Any) -> bool:
-    """Whether two expressions are equal. Two equations are, where one is a multiple of the other."""
+    """Return whether two expressions are equal. Two equations are, where one is a multiple of the other."""
     if isinstance(gold, sympy.Eq) and isinstance(given, sympy.Eq):
         sides = [equation.lhs - equation.rhs for equation in (gold, given)]
         if all(isinstance(side, sympy.Expr) for side in sides):
@@ -191,13 +191,13 @@ _STRICT = sympy.StrictLessThan | sympy.StrictGreaterThan
 
 
 def _both_cases(text: str) -> bool:
-    """Whether a letter is in a text both as a capital and as a small one, and so means two things."""
+    """Return whether a letter is in a text both as a capital and as a small one, and so means two things."""
     letters = set(re.sub(r"\\[a-zA-Z]+|[^A-Za-z]", "", text))
     return any(letter.lower() in letters for letter in letters if letter.isupper())
 
 
 def _real(expression: Any) -> Fraction | None:
-    """The value of a real number. None for anything else."""
+    """Return the value of a real number. None for anything else."""
     if not isinstance(expression, sympy.Expr) or expression.free_symbols:
         return None
     value = expression.doit().evalf(30)

@@ -38,7 +38,7 @@ MAX_LINE = 16 << 10  # bytes of a worker's message: its text has 500 characters
 
 
 def checked(message: object) -> Judgement:
-    """A judgement as a worker sent it. Raises SpoiledError for one that `judge` cannot have made."""
+    """Return a judgement as a worker sent it. Raises SpoiledError for one that `judge` cannot have made."""
     match message:
         case [float(label), None, str(detail)] if 0.0 <= label <= 1.0:
             return label, None, detail

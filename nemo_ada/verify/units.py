@@ -99,7 +99,7 @@ class Unit:
         return all(name in _BASES for name, _ in self.dimension)
 
     def fits(self, other: Unit) -> bool:
-        """Whether the two measure the same."""
+        """Return whether the two measure the same."""
         if self.dimension == other.dimension or (self.percent and other.percent):
             return True
         ours, theirs = ({name for name, _ in unit.dimension} for unit in (self, other))
@@ -168,7 +168,7 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
 
 
 def _prose(text: str) -> bool:
-    """Whether a text is words, not a product of letters."""
+    """Return whether a text is words, not a product of letters."""
     return all(len(word) >= 3 or word in _IGNORED for word in re.findall("[A-Za-z]+", text)) and "^" not in text
 
 

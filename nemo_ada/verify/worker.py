@@ -25,7 +25,7 @@ DEFAULT_SCORER = "nemo_ada.verify.scoring:score_math"
 
 @lru_cache(maxsize=1)
 def load_scorer(name: str) -> Scorer:
-    """The function `package.module:function`."""
+    """Return the function `package.module:function`."""
     module, _, function = name.partition(":")
     return cast(Scorer, getattr(importlib.import_module(module), function))
 

@@ -95,7 +95,7 @@ class Own:
 
 @lru_cache(maxsize=8)
 def _own(name: str, _arguments: str, settings: Own) -> Any:
-    """The user's object. Raises UserError where it does not give one number per pass rate."""
+    """Return the user's object. Raises UserError where it does not give one number per pass rate."""
     key = "reinforce_ada.advantage.objective.name"
     own = made(key, name, **settings.arguments)
     rate_P = np.array([0.25, 0.5])

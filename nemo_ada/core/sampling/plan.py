@@ -43,7 +43,7 @@ class WaveStopping:
         return wave_sizes
 
     def first_issue(self, wave_sizes: tuple[int, ...]) -> int:
-        """Responses requested per prompt at the start of a step."""
+        """Return responses requested per prompt at the start of a step."""
         return wave_sizes[0]
 
 
@@ -71,7 +71,7 @@ class IssueOrderStopping:
         return (1,)
 
     def first_issue(self, wave_sizes: tuple[int, ...]) -> int:
-        """Responses requested per prompt at the start of a step."""
+        """Return responses requested per prompt at the start of a step."""
         return self.window
 
 

@@ -250,7 +250,7 @@ class SamplingSession:
         self.now = now
 
     def _failed(self, outcomes: Outcomes, failed: BoolArray) -> BoolArray:
-        """Which outcomes have no label: `failed` by their reward, or named by the source. Counts the causes."""
+        """Return which outcomes have no label: `failed` by their reward, or named by the source. Counts the causes."""
         for i in np.flatnonzero(failed).tolist():
             if int(outcomes.response_id_N[i]) not in outcomes.failures:
                 self.failures["reward_not_finite"] += 1

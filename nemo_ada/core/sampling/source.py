@@ -74,5 +74,5 @@ class ResponseSource(Protocol):
         ...
 
     def clock(self) -> float:
-        """Seconds, or engine steps in the discrete-event model. Never decreases."""
+        """Return seconds, or engine steps in the discrete-event model. Never decreases."""
         ...

@@ -96,7 +96,7 @@ class Rows(TokenRows):
         return np.asarray(has if has.ndim == 1 else has.any(axis=1))
 
     def columns(self, row_R: Ints) -> dict[str, Any]:
-        """The columns of the rows `row_R`, as wide as the longest of them."""
+        """Return the columns of the rows `row_R`, as wide as the longest of them."""
         width = int(self.length_R[row_R].max(initial=1))
         values = {field.name: getattr(self, field.name)[row_R] for field in fields(Rows)}
         return {name: value[:, :width] if value.ndim == 2 else value for name, value in values.items()}

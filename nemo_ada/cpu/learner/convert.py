@@ -65,7 +65,7 @@ _QK_NORM = tuple(
 
 
 def _entries(shape: PolicyShape, pipeline_rank: int, pipeline_size: int) -> Iterator[_Entry]:
-    """The tensors of a pipeline stage, with their full names on both sides."""
+    """Yield the tensors of a pipeline stage, with their full names on both sides."""
     first, last = pipeline_rank == 0, pipeline_rank == pipeline_size - 1
     if first:
         yield _Entry("embedding.word_embeddings.weight", (EMBEDDING,), "rows")
@@ -107,7 +107,7 @@ def _grouped(shape: PolicyShape, q: torch.Tensor, k: torch.Tensor, v: torch.Tens
 
 
 def _ungrouped(shape: PolicyShape, merged: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors q, k and v of a tensor from `_grouped`."""
+    """Return the tensors q, k and v of a tensor from `_grouped`."""
     rest, head = merged.shape[1:], shape.head_dim
     q_rows = shape.num_attention_heads // shape.num_query_groups * head
     parts = merged.reshape(shape.num_query_groups, q_rows + 2 * head, *rest).split([q_rows, head, head], dim=1)

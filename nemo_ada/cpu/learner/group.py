@@ -86,7 +86,7 @@ class _Rank:
 
 
 def _store(port: int, master: bool, timeout_s: float) -> Any:
-    """The rendezvous of the ranks. The master opens it, and the others connect to `port`."""
+    """Return the rendezvous of the ranks. The master opens it, and the others connect to `port`."""
     from datetime import timedelta
 
     from torch.distributed import TCPStore
@@ -249,7 +249,7 @@ class LearnerGroup:
         self.shutdown()
 
     def _live(self) -> list[Any]:
-        """The actors of the current world. Raises InvariantError after `shutdown`."""
+        """Return the actors of the current world. Raises InvariantError after `shutdown`."""
         if self._closed:
             raise InvariantError("the learner group was shut down")
         return self._actors[: self.config.world_size]
@@ -312,7 +312,7 @@ class LearnerGroup:
         return [results[rank] for rank in range(len(refs))]
 
     def _failure(self, what: str, failed: dict[int, ray.exceptions.RayError], ranks: int) -> Exception:
-        """The error to raise for the ranks that failed. The group ends, unless all `ranks` refused a call."""
+        """Return the error to raise for the ranks that failed. The group ends, unless all `ranks` refused a call."""
         causes = {rank: getattr(error, "cause", None) for rank, error in failed.items()}
         died = [rank for rank, cause in causes.items() if cause is None]
         if len(failed) < ranks or died:
@@ -327,14 +327,14 @@ class LearnerGroup:
         return failure
 
     def _name(self, rank: int) -> str:
-        """A rank with its position, for error messages."""
+        """Return a rank with its position, for error messages."""
         tensor = rank % self.config.tensor_parallel
         data = rank // self.config.tensor_parallel % self.config.data_parallel
         stage = rank // (self.config.tensor_parallel * self.config.data_parallel)
         return f"rank {rank} (tensor {tensor}, pipeline {stage}, data {data})"
 
     def _agreed(self, results: list[dict[str, float]]) -> dict[str, float]:
-        """The metrics of the last rank. Raises InvariantError when gradient norms differ between ranks."""
+        """Return the metrics of the last rank. Raises InvariantError when gradient norms differ between ranks."""
         norms = {result["grad_norm"] for result in results}
         if len(norms) != 1:
             raise InvariantError(f"learner ranks disagree about the gradient norm: {sorted(norms)}")

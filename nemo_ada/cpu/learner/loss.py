@@ -44,7 +44,7 @@ class _VocabParallel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        """The gradient in the logits, from those in the log-probability and the entropy."""
+        """Return the gradient in the logits, from those in the log-probability and the entropy."""
         log_p, entropy, local, here = ctx.saved_tensors
         grad_logprob, grad_entropy = grads
         p = log_p.exp()

@@ -111,7 +111,7 @@ class TreeAttention(torch.nn.Module):
         attention_mask: torch.Tensor,
         **_for_other_attentions: Any,
     ) -> torch.Tensor:
-        """The attention's output [T, B, H * D], for T tokens, H heads of width D and G query groups.
+        """Return the attention's output [T, B, H * D], for T tokens, H heads of width D and G query groups.
 
         `attention_mask` is [T, T], and true where a token (row) attends to another (column).
         """
@@ -175,7 +175,7 @@ def build_optimizer(config: LearnerConfig, model: DistributedDataParallel) -> Me
 
 
 def build_schedule(config: LearnerConfig, optimizer: MegatronOptimizer) -> OptimizerParamScheduler:
-    """A schedule with linear warm-up, and then a constant rate or a linear fall to 0.
+    """Return a schedule with linear warm-up, and then a constant rate or a linear fall to 0.
 
     Step it before each update. Then the first update has lr / warmup_updates, where Megatron's own order would give 0.
     """

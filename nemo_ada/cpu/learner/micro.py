@@ -22,7 +22,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _responses(rows: TokenRows, row_B: Ints, width: int) -> BoolArray:
-    """Whether a token belongs to a response [B, width]."""
+    """Return whether a token belongs to a response [B, width]."""
     at = np.arange(width)
     return (at >= rows.prompt_length_R[row_B, None]) & (at < rows.length_R[row_B, None])
 

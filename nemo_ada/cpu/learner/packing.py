@@ -38,7 +38,7 @@ class TokenTree:
 
     @classmethod
     def of(cls, rows: TokenRows, row_B: Ints, length_B: Ints) -> TokenTree:
-        """The tree of the first `length_B` tokens of the given rows. Without rows it has one node."""
+        """Return the tree of the first `length_B` tokens of the given rows. Without rows it has one node."""
         node_BT = np.full((len(row_B), int(length_B.max(initial=1))), -1, np.int64)
         nodes: dict[tuple[int, int], int] = {}  # parent and token -> node
         for b, row in enumerate(row_B):
@@ -101,7 +101,7 @@ def deal_packed(rows: TokenRows, row_R: Ints, ranks: int, packed_tokens: int) ->
 
 
 def _common(left: Ints, right: Ints) -> int:
-    """Number of tokens at the beginning that two rows share."""
+    """Return the number of tokens at the beginning that two rows share."""
     size = min(len(left), len(right))
     differing = np.flatnonzero(left[:size] != right[:size])
     return int(differing[0]) if len(differing) else size

@@ -265,7 +265,7 @@ class Learner:
         )
 
     def _micro(self, rows: TokenRows, row_B: Ints) -> PaddedMicro | PackedMicro:
-        """The micro-batch of these rows."""
+        """Return the micro-batch of these rows."""
         if self.config.packed_tokens is None:
             return PaddedMicro(rows, row_B)
         return PackedMicro(rows, row_B)
@@ -282,7 +282,7 @@ class Learner:
         return value, torch.zeros((), dtype=torch.int), sums
 
     def weights(self) -> convert.Weights | None:
-        """The whole model with Hugging Face names on rank 0, and None on other ranks (collective)."""
+        """Return the whole model with Hugging Face names on rank 0, and None on other ranks (collective)."""
         return self._gather({name: tensor.detach() for name, tensor in self.module.named_parameters()})
 
     def save(self, folder: str) -> None:
@@ -341,7 +341,7 @@ class Learner:
         dist.barrier()
 
     def _initial(self, weights: str | None) -> Callable[[str], torch.Tensor]:
-        """A function that returns the initial tensors by Hugging Face name."""
+        """Return a function that returns the initial tensors by Hugging Face name."""
         if weights is None:
             return convert.random_weights(self.config.shape, self.config.seed).__getitem__
         self._check_shape(PolicyShape.read(Path(weights)), weights)

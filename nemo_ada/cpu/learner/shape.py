@@ -132,7 +132,7 @@ class PolicyShape:
             )
 
     def hf_config(self) -> dict[str, Any]:
-        """The content of `config.json` for transformers and vLLM."""
+        """Return the content of `config.json` for transformers and vLLM."""
         of_type: dict[str, dict[str, Any]] = {
             "llama": {"attention_bias": False, "mlp_bias": False},
             "qwen2": {"use_sliding_window": False},
@@ -152,12 +152,15 @@ class PolicyShape:
 
     @classmethod
     def read(cls, folder: Path) -> PolicyShape:
-        """The shape of the model in a Hugging Face folder. Raises UserError for one that this learner cannot run."""
+        """Return the shape of the model in a Hugging Face folder.
+
+        Raises UserError for one that this learner cannot run.
+        """
         return cls.from_hf_config(read_json(folder / "config.json"))
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any]) -> PolicyShape:
-        """The shape in a config.json. Raises UserError for a model that this learner cannot run."""
+        """Return the shape in a config.json. Raises UserError for a model that this learner cannot run."""
         kind = config.get("model_type")
         if kind not in ARCHITECTURES:
             raise UserError(
@@ -198,12 +201,12 @@ def _unsupported(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Iterator
 
 
 def _head_width(kind: str, width: int | None) -> int | None:
-    """The width of a head, for a config.json that may omit it. Qwen3's is 128 then."""
+    """Return the width of a head, for a config.json that may omit it. Qwen3's is 128 then."""
     return 128 if kind == "qwen3" and width is None else width
 
 
 def _number(config: Mapping[str, Any], name: str, kind: str) -> Any:
-    """A positive number of a config.json, of the kind "int" or "float". Raises UserError for anything else."""
+    """Return a positive number of a config.json, of the kind "int" or "float". Raises UserError for anything else."""
     value = config.get(name)
     types, bound = ((int,), MAX_SIZE) if kind == "int" else ((int, float), MAX_FLOAT)
     if not isinstance(value, types) or isinstance(value, bool) or not 0 < value <= bound:

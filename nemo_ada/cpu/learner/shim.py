@@ -37,7 +37,7 @@ class _Overlay(ModuleType):
 
 
 def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The factory with every device replaced by the CPU."""
+    """Return the factory with every device replaced by the CPU."""
 
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
         if kwargs.get("device") is not None:

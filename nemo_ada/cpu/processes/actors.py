@@ -67,7 +67,10 @@ def dump_stacks(pids: Mapping[str, int]) -> list[str]:
 
 
 def state(pid: int) -> str:
-    """The kernel's letter for a process: R running, S sleeping, D disk, T stopped, Z zombie. X when it is gone."""
+    """Return the kernel's letter for a process: R running, S sleeping, D disk, T stopped, Z zombie.
+
+    X when it is gone.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -75,7 +78,7 @@ def state(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process still runs. A zombie, which its parent has not collected, does not."""
+    """Return whether the process still runs. A zombie, which its parent has not collected, does not."""
     return state(pid) not in "XZ"
 
 

@@ -152,7 +152,7 @@ def _patient_start() -> Iterator[None]:
 
 
 def _free_port() -> int:
-    """A port on which nobody listens, below those that Linux assigns by itself (from 32768 on)."""
+    """Return a port on which nobody listens, below those that Linux assigns by itself (from 32768 on)."""
     while True:
         port = 15_000 + secrets.randbelow(17_000)
         with socket.socket() as probe:

@@ -195,7 +195,7 @@ def joined_clusters(parts: Sequence[tuple[int, IntArray | None]]) -> IntArray | 
 
 
 def _mean(value_P: FloatArray, stratum_P: IntArray, cluster_P: IntArray | None) -> dict[str, float | None]:
-    """A mean over problems with its interval. JSON has no NaN, so a mean of no problem is None."""
+    """Return a mean over problems with its interval. JSON has no NaN, so a mean of no problem is None."""
     one_value = cluster_P is not None and len(np.unique(cluster_P[~np.isnan(value_P)])) < 2
     found = asdict(estimate(value_P, stratum_P, None if one_value else cluster_P))
     return found if found["prompts"] else {**found, "mean": None, "low": None, "high": None}

@@ -58,7 +58,7 @@ def steady_cap(steps_under: Callable[[float | None], SimulatedSteps]) -> SteadyC
 
 
 def ratio(work: SimulatedSteps, quantile: float = 0.95) -> float:
-    """A quantile of the duration of the sampling phase over its median."""
+    """Return a quantile of the duration of the sampling phase over its median."""
     middle, high = np.quantile(work.seconds_S, (0.5, quantile))
     return float(high / middle)
 
@@ -127,7 +127,7 @@ class StepCap:
 
 
 def step_cap(forecast: Forecast, wanted: float, drain: float, first_waves: float) -> StepCap:
-    """The widest budget.max_seconds under which the worst step takes at most `wanted` seconds."""
+    """Return the widest budget.max_seconds under which the worst step takes at most `wanted` seconds."""
     others = sum(time.worst for time in forecast.phases.values()) - forecast.sampling.worst
     left = wanted - others - drain
     return StepCap(wanted, _rounded(left) if left > 0 and _rounded(left) > 0 else None, others, drain, first_waves)

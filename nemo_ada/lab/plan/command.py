@@ -142,7 +142,7 @@ def past_run(run_dir: Path, run: PlannedRun) -> tuple[Variant, int] | None:
 
 
 def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> Plan:
-    """The plan for a configuration: a YAML and key=value overrides.
+    """Return the plan for a configuration: a YAML and key=value overrides.
 
     Raises:
         UserError: for what cannot be planned, with what would work.
@@ -204,7 +204,7 @@ def _step_cap(
     model: SamplingTimeModel,
     wanted: float,
 ) -> StepCap:
-    """The cap for --step-seconds. Raises UserError where a cap on seconds would not bound a step."""
+    """Return the cap for --step-seconds. Raises UserError where a cap on seconds would not bound a step."""
     run = simulated.run
     if not 0 < wanted <= MAX_SECONDS:
         raise UserError(f"--step-seconds={wanted:g} must be above 0 and at most a year, e.g. 240")
@@ -222,7 +222,7 @@ def _step_cap(
 
 
 def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]:
-    """Whether a job of this length has time for a step, and spends most of its time on steps.
+    """Return whether a job of this length has time for a step, and spends most of its time on steps.
 
     Two simulated steps are enough for that.
     """
@@ -254,7 +254,10 @@ def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]
 def _forecast(
     simulated: SimulatedRun, planned: Variant, history: History | None, past: tuple[Variant, int]
 ) -> tuple[Forecast, SimulatedSteps, SamplingTimeModel]:
-    """The forecast, the simulated steps of the plan and the model of their time. `past`: what `history` sampled."""
+    """Return the forecast, the simulated steps of the plan and the model of their time.
+
+    `past`: what `history` sampled.
+    """
     run, plan = simulated.run, planned.plan
     save_seconds = run.schedule.save_seconds
     save = Time(save_seconds, 1.5 * save_seconds, 3 * save_seconds, "assumed")
@@ -335,7 +338,7 @@ def _costs(
 
 
 def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterator[str]:
-    """What will not work as its user may expect."""
+    """Yield what will not work as its user may expect."""
     if run.draws_ahead:
         yield (
             "asynchronous training: the forecast takes the longer of sampling and learner, and sampling as if a step's "

@@ -71,12 +71,12 @@ class SamplingTimeModel:
         return max(self.per_step, 1e-9), self.per_token
 
     def seconds(self, work: SimulatedSteps) -> FloatArray:
-        """Seconds of simulated steps, without noise."""
+        """Return the seconds of simulated steps, without noise."""
         engine = self.per_step * work.engine_steps_S + self.per_token * work.tokens_S
         return np.asarray(np.maximum(engine, self.per_response * work.responses_S), np.float64)
 
     def bound(self, engine_steps: float, tokens: float, responses: float = 0.0) -> float:
-        """Seconds of the largest possible work, at the slowest speed that was seen."""
+        """Return the seconds of the largest possible work, at the slowest speed that was seen."""
         slowest = max(1.0, float(self.noise_S.max()))
         return max(self.per_step * engine_steps + self.per_token * tokens, self.per_response * responses) * slowest
 
@@ -108,7 +108,7 @@ class SamplingTimeModel:
         return cls(float(a) * middle, float(b) * middle, ratio_S / middle)
 
     def calibrated(self, history: History, simulated: SimulatedSteps) -> SamplingTimeModel:
-        """The model whose median on the simulated steps of the run is the median of the run itself."""
+        """Return the model whose median on the simulated steps of the run is the median of the run itself."""
         factor = float(np.median(history.sampling_S) / np.median(self.seconds(simulated)))
         return replace(self, per_step=factor * self.per_step, per_token=factor * self.per_token)
 
@@ -159,7 +159,7 @@ class Forecast:
 
 
 def whole_step(seconds: Mapping[str, Any], draws_ahead: bool) -> Any:
-    """Seconds of a step from those of its phases.
+    """Return the seconds of a step from those of its phases.
 
     In asynchronous training engine and learner have separate GPUs and work at the same time. The slower one decides,
     and both stop for the refit.
@@ -207,7 +207,7 @@ def forecast(
     origin: str,
     error: tuple[float, float] = (1.0, 1.0),
 ) -> Forecast:
-    """The seconds of a step, with the spread of its simulated sampling phases and of the noise.
+    """Return the seconds of a step, with the spread of its simulated sampling phases and of the noise.
 
     Args:
         model: seconds of the sampling phase.
@@ -240,7 +240,7 @@ def forecast(
 
 
 def drain_seconds(model: SamplingTimeModel, work: SimulatedSteps, longest: int) -> float:
-    """Seconds that the longest response takes beside as many responses as run on average."""
+    """Return the seconds that the longest response takes beside as many responses as run on average."""
     running = float((work.tokens_S / np.maximum(work.engine_steps_S, 1)).mean())
     return model.bound(longest, longest * running)
 

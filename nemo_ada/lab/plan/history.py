@@ -93,7 +93,7 @@ class History:
         )
 
     def beta(self, group: int) -> tuple[float, float]:
-        """The Beta(a, b) with the run's mean pass rate and with its share of groups whose labels all agree.
+        """Return the Beta(a, b) with the run's mean pass rate and with its share of groups whose labels all agree.
 
         This share, E[p^n + (1-p)^n] for groups of n = `group` rows, falls with a + b. So a bisection gives a + b.
         """
@@ -109,7 +109,7 @@ class History:
 
 
 def _number(record: Mapping[str, Any], name: str, default: float | None, path: Path) -> float:
-    """A finite number that is not negative. Raises UserError with the file and the record's step."""
+    """Return a finite number that is not negative. Raises UserError with the file and the record's step."""
     value = record.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MAX_VALUE:
         fault = "is missing" if value is None else f"is {str(value)[:40]!r}, no number that can be"
@@ -124,7 +124,7 @@ def _all_equal(a: float, b: float, n: int) -> float:
 
 
 def _lengths(run_dir: Path) -> IntArray:
-    """Tokens of single responses, by the newest checkpoint of either back end."""
+    """Return the tokens of single responses, by the newest checkpoint of either back end."""
     states = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
     numbered = [path for path in states if path.parent.name[5:].isdigit()]
     for state in sorted(numbered, key=lambda path: int(path.parent.name[5:]), reverse=True):

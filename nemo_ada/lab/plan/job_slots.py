@@ -52,7 +52,7 @@ class JobSlots:
 
 
 def parse_time(text: str) -> float:
-    """Seconds of SLURM's [days-]hours:minutes:seconds, or minutes. Raises UserError."""
+    """Return the seconds of SLURM's [days-]hours:minutes:seconds, or minutes. Raises UserError."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text.strip())
     if match is None:
         raise UserError(f"--time={text}: write it as SLURM does, e.g. 04:00:00, 2-00:00:00 or 240 (minutes)")
@@ -69,7 +69,7 @@ def parse_time(text: str) -> float:
 
 
 def check_cold_start(seconds: float) -> float:
-    """The seconds of --cold-start. Raises UserError for a number that is not a duration."""
+    """Return the seconds of --cold-start. Raises UserError for a number that is not a duration."""
     if not 0 <= seconds <= MAX_SECONDS:
         raise UserError(
             f"--cold-start={seconds:g} must be seconds, 0 or more; 1800 is assumed for NeMo-RL, 60 on a CPU"
@@ -78,7 +78,7 @@ def check_cold_start(seconds: float) -> float:
 
 
 def clock(seconds: float) -> str:
-    """The seconds as hh:mm:ss, rounded up to a minute."""
+    """Return the seconds as hh:mm:ss, rounded up to a minute."""
     minutes = math.ceil(seconds / 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"
 

@@ -84,7 +84,7 @@ class PlannedRun:
 
 
 def max_concurrent(config: NemoConfig, shape: ModelShape) -> int:
-    """Responses that all engines decode at once: as many as the cache has room for, at most max_num_seqs."""
+    """Return the responses that all engines decode at once: as many as the cache has room for, at most max_num_seqs."""
     cache = vllm_cache(config, shape, config.rollout.rows, config.card.gib)
     return max(1, int(min(cache.concurrency, config.engine.max_num_seqs)) * config.engine.replicas)
 

@@ -16,7 +16,7 @@ PLAN_FILE = "plan.json"
 
 
 def render(plan: Plan, *, as_json: bool) -> str:
-    """The text that `nemo-ada plan` prints."""
+    """Return the text that `nemo-ada plan` prints."""
     if as_json:
         return json.dumps(asdict(plan), indent=1)
     forecast, slots = plan.forecast, plan.slots

@@ -72,11 +72,14 @@ class Roofline:
 
     @classmethod
     def of(cls, config: NemoConfig, shape: ModelShape) -> Roofline:
-        """The roofline with the fitted numbers of dense models, or of mixtures of experts."""
+        """Return the roofline with the fitted numbers of dense models, or of mixtures of experts."""
         return cls(config, shape, EXPERTS if shape.experts else DENSE)
 
     def clock(self, response: float) -> tuple[float, float]:
-        """Seconds of an engine step, and more of it per running response. `response`: mean tokens of a response."""
+        """Return the seconds of an engine step, and more of it per running response.
+
+        `response`: mean tokens of a response.
+        """
         engine = self.config.engine
         e = self.efficiencies
         bytes_per_second = self.gpu.bandwidth * BANDWIDTH_SHARE
@@ -88,7 +91,7 @@ class Roofline:
         return weights + e.layer_step * self.shape.layers, max(read + compute, ENGINE_TOKEN_SECONDS) / engine.replicas
 
     def update(self, rows: float, response: float) -> float:
-        """Seconds of the forward and backward passes of a step's rows.
+        """Return the seconds of the forward and backward passes of a step's rows.
 
         Full recomputation adds a forward pass. Under LoRA the backward pass of a frozen weight costs one forward pass
         and not two, because its weight has no gradient.
@@ -102,7 +105,7 @@ class Roofline:
         )
 
     def logprobs(self, rows: float, response: float) -> float:
-        """Seconds of the forward passes of the policy and, with a KL penalty, of the reference."""
+        """Return the seconds of the forward passes of the policy and, with a KL penalty, of the reference."""
         learner, batch = self.config.learner, self.config.batch
         tokens = rows * (PROMPT_TOKENS + response) / learner.replicas
         return (
@@ -128,6 +131,6 @@ class Roofline:
         return 2.0 * self.shape.active_parameters + 4.0 * self.shape.layers * self.shape.query_width * context
 
     def _bubble(self, micro_batches: float) -> float:
-        """The factor by which idle pipeline stages lengthen a pass."""
+        """Return the factor by which idle pipeline stages lengthen a pass."""
         learner = self.config.learner
         return 1.0 + (learner.pp - 1) / max(micro_batches, 1.0)

@@ -87,7 +87,7 @@ def simulate(
 
 
 def drawn_again(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: int, seed: int = 0) -> SimulatedSteps:
-    """Steps of NeMo-RL's dynamic sampling, which draws batches until enough groups have signal.
+    """Return the steps of NeMo-RL's dynamic sampling, which draws batches until enough groups have signal.
 
     Args:
         batch: simulated batches, which are drawn with replacement.
@@ -128,7 +128,7 @@ def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, lon
 
 
 def _max_waves(plan: SamplingPlan) -> int:
-    """The most waves of a prompt that follow one another."""
+    """Return the most waves of a prompt that follow one another."""
     if isinstance(plan.stopping, IssueOrderStopping):
         return -(-plan.max_responses // plan.stopping.window) + 1
     if isinstance(plan.exit, FixedExit):
@@ -142,7 +142,7 @@ def variant(ada: AdaSettings, group: int, longest: int) -> Variant:
 
 
 def capped(variant: Variant, max_seconds: float | None) -> Variant:
-    """The variant with another cap on seconds."""
+    """Return the variant with another cap on seconds."""
     return replace(variant, plan=replace(variant.plan, budget=replace(variant.plan.budget, max_seconds=max_seconds)))
 
 
@@ -194,7 +194,7 @@ class SimulatedRun:
         return drawn_again(batch, rollout.prompts_per_step, rollout.prompts, rollout.max_calls)
 
     def worst(self, plan: SamplingPlan) -> tuple[float, float]:
-        """The most engine steps and tokens that a step can take."""
+        """Return the most engine steps and tokens that a step can take."""
         rollout = self.run.rollout
         steps, tokens = worst_work(plan, rollout.prompts, self.run.max_concurrent, rollout.longest)
         return rollout.max_calls * steps, rollout.max_calls * tokens

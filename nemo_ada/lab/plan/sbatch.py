@@ -40,7 +40,7 @@ def sbatch_options(config: Path, overrides: Sequence[str], time: str | None = No
 
 
 def job_fits(config: Path, overrides: Sequence[str], *, nodes: str = "", gpus: str = "") -> Iterator[Finding]:
-    """Whether a job has the nodes and the GPUs per node that the configuration asks for.
+    """Yield whether a job has the nodes and the GPUs per node that the configuration asks for.
 
     Args:
         config: the YAML.

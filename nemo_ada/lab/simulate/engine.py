@@ -164,7 +164,7 @@ class LengthModel:
 
 
 def _quantile(measured: tuple[int, ...], share_N: FloatArray) -> IntArray:
-    """The measured lengths at these shares of their distribution."""
+    """Return the measured lengths at these shares of their distribution."""
     sorted_L = np.sort(np.array(measured, np.int64))
     return np.asarray(sorted_L[np.minimum((share_N * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)])
 
@@ -188,7 +188,7 @@ class Workload:
     failed_share: float = 0.0
 
     def draw(self, prompt_N: IntArray, index_N: IntArray) -> tuple[FloatArray, IntArray]:
-        """Rewards (0, 1 or NaN) and lengths of responses, both [N]. This is a `Draw`."""
+        """Return rewards (0, 1 or NaN) and lengths of responses, both [N]. This is a `Draw`."""
         label_N = seeds.uniform(self.seed, self.step, prompt_N, index_N, _LABEL_STREAM)
         radius_N = np.sqrt(-2.0 * np.log1p(-seeds.uniform(self.seed, self.step, prompt_N, index_N, _LENGTH_STREAM)))
         angle_N = 2.0 * np.pi * seeds.uniform(self.seed, self.step, prompt_N, index_N, _ANGLE_STREAM)

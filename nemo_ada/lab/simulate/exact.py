@@ -104,7 +104,7 @@ def summary(rule: StopRule, p: float) -> Summary:
 
 
 def estimates(kind: PassRateKind, end: Endings, rule: StopRule, prior: tuple[float, float] = (1.0, 1.0)) -> FloatArray:
-    """The pass-rate estimate `kind` of every ending [E], with the Beta prior (a, b)."""
+    """Return the pass-rate estimate `kind` of every ending [E], with the Beta prior (a, b)."""
     first = np.minimum(min(rule.wave_sizes[0], rule.cap), end.total_E)
     return pass_rate.estimate(
         kind,

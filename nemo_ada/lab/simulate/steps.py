@@ -85,7 +85,7 @@ RateDistribution = BetaRates | MeasuredRates
 
 
 def _rate(line: str, where: str) -> float:
-    """The pass rate of a line. Raises UserError that begins with `where`."""
+    """Return the pass rate of a line. Raises UserError that begins with `where`."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -127,7 +127,7 @@ class KnownRates:
         """Do nothing, because the rates are known."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state, which is empty."""
+        """Return the state, which is empty."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -279,7 +279,7 @@ def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVari
 
 
 def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]:
-    """The measured training steps of one repetition. Each has its figures in the order of _FIGURES."""
+    """Yield the measured training steps of one repetition. Each has its figures in the order of _FIGURES."""
     prompts = setting.prompts * variant.prompts_each
     rate_P = setting.rates.draw(prompts, seed)
     steps = setting.warm_up + setting.steps
@@ -299,7 +299,7 @@ def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]
 
 
 def render_table(rows: Sequence[SimulatedVariant]) -> Table:
-    """A table with one line per variant. It shows means with their standard errors over seeds."""
+    """Return a table with one line per variant. It shows means with their standard errors over seeds."""
     from rich.table import Table
 
     table = Table(title="per step, mean ± standard error over seeds")

@@ -224,7 +224,7 @@ def _labels(rollouts: Rollouts, threshold: float, first: int | None = None) -> L
 
 
 def _notes(rollouts: Rollouts, logged: Labels, threshold: float) -> list[str]:
-    """What a reader must know about rewards, groups and tokens."""
+    """Return what a reader must know about rewards, groups and tokens."""
     notes = []
     there = rollouts.reward_N[np.isfinite(rollouts.reward_N)]
     values = np.unique(there)
@@ -255,7 +255,7 @@ def _notes(rollouts: Rollouts, logged: Labels, threshold: float) -> list[str]:
 
 
 def _lengths(rollouts: Rollouts, threshold: float) -> tuple[LengthModel | None, float]:
-    """The logged lengths by label, and the relative standard error of their mean over prompts."""
+    """Return the logged lengths by label, and the relative standard error of their mean over prompts."""
     known_N = np.isfinite(rollouts.tokens_N) & np.isfinite(rollouts.reward_N) & (rollouts.tokens_N > 0)
     if not known_N.any():
         return None, 0.0
@@ -305,7 +305,7 @@ def _tokens_by_rate(rollouts: Rollouts, logged: Labels, mixture: Mixture, thresh
 def _seconds_per_engine_step(
     rollouts: Rollouts, grpo_steps: float, options: Options
 ) -> tuple[float | None, str | None]:
-    """Seconds of an engine step, and what was assumed for them. None where neither log nor user says."""
+    """Return the seconds of an engine step, and what was assumed for them. None where neither log nor user says."""
     if options.sampling_seconds is not None:
         return options.sampling_seconds / grpo_steps, None
     known_N = np.isfinite(rollouts.seconds_N) & (rollouts.tokens_N > 0)
@@ -316,7 +316,7 @@ def _seconds_per_engine_step(
 
 
 def _caps(options: Options, per_engine_step: float | None) -> Budget:
-    """The caps of a step, with seconds in engine steps."""
+    """Return the caps of a step, with seconds in engine steps."""
     seconds = options.max_seconds
     if seconds is not None:
         if per_engine_step is None:
@@ -329,7 +329,7 @@ def _caps(options: Options, per_engine_step: float | None) -> Budget:
 
 
 def _cost(row: Row, grpo_seconds: float, options: Options, steps: int) -> SamplingCost:
-    """Seconds, GPU hours and money of a row."""
+    """Return seconds, GPU hours and money of a row."""
     sampling = row.time.times(grpo_seconds)
     if options.gpus is None:
         return SamplingCost(sampling, None, None)

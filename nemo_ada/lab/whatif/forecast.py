@@ -133,13 +133,13 @@ def rows(
 
 
 def settings_vary(settings: AdaSettings, group: int) -> bool:
-    """Whether labels decide how many responses a prompt gets, between n and a largest number."""
+    """Return whether labels decide how many responses a prompt gets, between n and a largest number."""
     sampling = settings.sampling
     return isinstance(sampling, SequentialSampling) and sampling.max_responses is not None
 
 
 def _with_cap(engine: EngineLoad, name: str, cap: int, left_out: list[str]) -> Iterator[Row]:
-    """The row of a preset with another largest number of responses. None where it does not fit."""
+    """Yield the row of a preset with another largest number of responses. None where it does not fit."""
     setup = engine.setup
     try:
         settings = ada_settings({"preset": name, "sampling": {"max_responses": cap}})
@@ -151,7 +151,7 @@ def _with_cap(engine: EngineLoad, name: str, cap: int, left_out: list[str]) -> I
 
 
 def _row(engine: EngineLoad, settings: AdaSettings, variant: Variant) -> Row:
-    """The row of a preset."""
+    """Return the row of a preset."""
     plan, setup = variant.plan, engine.setup
     alone = isinstance(settings.sampling, SequentialSampling) and not plan.idle and not variant.own_baseline
     if not alone or setup.capped:
@@ -211,13 +211,13 @@ class EngineLoad:
     def exact(
         self, name: str, cap: int | None, responses_J: FloatArray, tokens_J: FloatArray | None, zero_J: FloatArray
     ) -> Row:
-        """A row of computed figures, without signal and time."""
+        """Return a row of computed figures, without signal and time."""
         mean = self.mixture.mean
         tokens = UNKNOWN if tokens_J is None else self._with_token_error(mean(tokens_J))
         return Row(name, cap, mean(responses_J), tokens, mean(zero_J), UNKNOWN, UNKNOWN, UNKNOWN)
 
     def signal(self, signal_J: FloatArray, responses: Quantity) -> tuple[Quantity, Quantity]:
-        """The signal of a group relative to GRPO's, and the same per response."""
+        """Return the signal of a group relative to GRPO's, and the same per response."""
         signal = self.mixture.mean(signal_J, self._grpo_signal_J)
         n = self.setup.group
         per_response = Quantity(
@@ -244,7 +244,7 @@ class EngineLoad:
         return _hull(ratios)
 
     def simulated(self, variant: Variant) -> Row:
-        """A row whose figures all come from the simulated engine."""
+        """Return a row whose figures all come from the simulated engine."""
         found, n = list[tuple[MeanAndError, ...]](), self.setup.group
         for weight_J in (self.mixture.weight_J, *self.mixture.extremes(self.zero_J)):
             there, reference = self._run(variant, weight_J), self._reference(weight_J)
@@ -308,7 +308,7 @@ def _refill(engine: EngineLoad) -> Row:
 
 
 def _over(value_S: FloatArray) -> Quantity:
-    """The first value, with bounds around all of them."""
+    """Return the first value, with bounds around all of them."""
     return Quantity(float(value_S[0]), float(value_S.min()), float(value_S.max()))
 
 
@@ -329,7 +329,7 @@ def _never_give_up(engine: EngineLoad) -> Row:
 
 
 def _grpo_tokens(engine: EngineLoad) -> FloatArray | None:
-    """Tokens of n responses by pass rate."""
+    """Return the tokens of n responses by pass rate."""
     tokens_J = engine.setup.tokens_J
     return None if tokens_J is None else engine.setup.group * (RATE_J * tokens_J[0] + (1.0 - RATE_J) * tokens_J[1])
 
@@ -339,14 +339,14 @@ def _per(figure: MeanAndError, count: int) -> MeanAndError:
 
 
 def _ratio(above: MeanAndError, below: MeanAndError) -> MeanAndError:
-    """The ratio of two simulated figures. Its error takes them as independent, which is too large here."""
+    """Return the ratio of two simulated figures. Its error takes them as independent, which is too large here."""
     ratio = above.mean / below.mean
     parts = [figure.error / figure.mean for figure in (above, below) if figure.mean and math.isfinite(figure.error)]
     return MeanAndError(ratio, ratio * math.hypot(*parts))
 
 
 def _hull(figures: Sequence[MeanAndError]) -> Quantity:
-    """The first figure, with bounds around all of them. No figure here can be below 0."""
+    """Return the first figure, with bounds around all of them. No figure here can be below 0."""
     errors = [figure.error if math.isfinite(figure.error) else 0.0 for figure in figures]
     low = min(figure.mean - ERRORS * error for figure, error in zip(figures, errors, strict=True))
     high = max(figure.mean + ERRORS * error for figure, error in zip(figures, errors, strict=True))

@@ -156,7 +156,7 @@ def read_episode(record: Record) -> Iterator[LoggedResponse]:
 
 
 def _trace_reward(trace: Record) -> float:
-    """The weighted sum of a trace's rewards. NaN where none was computed."""
+    """Return the weighted sum of a trace's rewards. NaN where none was computed."""
     parts = [part for part in _object(trace, "rewards").values() if part is not None]
     if any(not isinstance(part, dict) for part in parts):
         raise UnreadableRecord("rewards holds something else than objects with score and weight")
@@ -201,7 +201,7 @@ def read_table(
 
 
 def text_of(value: Any) -> str:
-    """The text of a response: a string, or the contents of chat messages one after the other."""
+    """Return the text of a response: a string, or the contents of chat messages one after the other."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -216,7 +216,7 @@ def digest(value: Any) -> bytes:
 
 
 def _find(record: Record, names: Sequence[str], needed: str | None) -> Any:
-    """The value of the first field that is there. None without one, or UnreadableRecord where it is needed."""
+    """Return the value of the first field that is there. None without one, or UnreadableRecord where it is needed."""
     for name in names:
         value: Any = record
         for part in [name] if name in record else name.split("."):
@@ -232,13 +232,13 @@ def _find(record: Record, names: Sequence[str], needed: str | None) -> Any:
 
 
 def _object(record: Any, key: str) -> Record:
-    """The object under a key. It is empty where there is none."""
+    """Return the object under a key. It is empty where there is none."""
     value = record.get(key) if isinstance(record, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def _only(record: Record, key: str) -> Any:
-    """The single entry of a list."""
+    """Return the single entry of a list."""
     value = record.get(key)
     if not isinstance(value, list) or len(value) != 1:
         raise UnreadableRecord(f"{key} is no list with one entry, as NeMo-RL writes it")
@@ -253,7 +253,7 @@ def _list(record: Record, key: str) -> list[Any]:
 
 
 def _content(record: Record) -> Any:
-    """The first message of NeMo-RL's record, as text. None where there is no text."""
+    """Return the first message of NeMo-RL's record, as text. None where there is no text."""
     try:
         return _only(record, "content")[0]
     except (UnreadableRecord, TypeError, LookupError):
@@ -265,7 +265,7 @@ def _numeric(value: Any) -> bool:
 
 
 def _number(name: str, value: Any) -> float:
-    """A number or a truth value. Null and NaN give NaN."""
+    """Return a number or a truth value. Null and NaN give NaN."""
     if value is None:
         return NAN
     if not isinstance(value, int | float):
@@ -287,7 +287,7 @@ def _positive(name: str, value: Any) -> float:
 
 
 def _count(name: str, value: Any) -> float:
-    """A number of tokens, or the length of a list of tokens."""
+    """Return a number of tokens, or the length of a list of tokens."""
     number = float(len(value)) if isinstance(value, list) else _positive(name, value)
     if number > 1e9:
         raise UnreadableRecord(f"{name} is {number:g}, more than a response can have")
@@ -302,6 +302,6 @@ def _step(name: str, value: Any) -> int:
 
 
 def _shown(prompt: Any) -> str:
-    """The beginning of a prompt on one line."""
+    """Return the beginning of a prompt on one line."""
     text = text_of(prompt) or str(prompt)
     return " ".join(text[: 4 * SHOWN].split())[:SHOWN]

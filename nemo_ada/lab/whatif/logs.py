@@ -142,7 +142,7 @@ class _Columns:
     def _responses(
         self, record: Record, where: str, reader: Reader | None, columns: Mapping[str, str]
     ) -> tuple[Reader, list[LoggedResponse]]:
-        """The responses of a record, and the reader of its file, which the first record chooses."""
+        """Return the responses of a record, and the reader of its file, which the first record chooses."""
         try:
             if reader is None:
                 form, reader = reader_for(record, columns)
@@ -224,13 +224,13 @@ def read_logs(paths: Sequence[Path], columns: Mapping[str, str] | None = None) -
 
 
 def _step_of(file: Path) -> int | None:
-    """The step that a path names. None where it names none."""
+    """Return the step that a path names. None where it names none."""
     found = STEP_IN_PATH.findall(str(file))
     return int(found[-1]) if found else None
 
 
 def _files(path: Path) -> list[Path]:
-    """The files of a path, in the order of their numbers."""
+    """Return the files of a path, in the order of their numbers."""
     try:
         mode = path.stat().st_mode
     except ValueError as error:
@@ -253,19 +253,19 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_gzip(file: BinaryIO) -> bool:
-    """Whether a file begins as gzip's do. The file stays at its start."""
+    """Return whether a file begins as gzip's do. The file stays at its start."""
     magic = file.read(len(GZIP_MAGIC))
     file.seek(0)
     return magic == GZIP_MAGIC
 
 
 def _parts(name: str) -> list[str]:
-    """Text and numbers in turn, so that step 10 follows step 9."""
+    """Return text and numbers in turn, so that step 10 follows step 9."""
     return re.split(r"([0-9]+)", name)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not blank, with their numbers. A file may be compressed by gzip."""
+    """Yield the lines of a file that are not blank, with their numbers. A file may be compressed by gzip."""
     with path.open("rb") as raw, gzip.open(raw) if _is_gzip(raw) else raw as file:
         try:
             yield from numbered(bounded(cast(IO[bytes], file)))

@@ -24,7 +24,7 @@ SHARE_WITH_DEPTH = 0.9  # of the groups that have at least as many responses as 
 
 
 def pass_rates() -> FloatArray:
-    """The pass rates of the mixture: 0, 1, and others that are dense near both."""
+    """Return the pass rates of the mixture: 0, 1, and others that are dense near both."""
     angles = np.sin(np.linspace(0.0, np.pi / 2.0, 63)[1:-1]) ** 2
     tail = np.geomspace(1e-5, angles[0], 9)[:-1]
     return np.concatenate([[0.0], tail, angles, (1.0 - tail)[::-1], [1.0]])
@@ -48,7 +48,7 @@ class Quantity:
     high: float
 
     def times(self, factor: float) -> Quantity:
-        """The figure in another unit."""
+        """Return the figure in another unit."""
         return Quantity(self.value * factor, self.low * factor, self.high * factor)
 
 
@@ -118,7 +118,7 @@ def labels(
 
 
 def positions(group_N: IntArray) -> IntArray:
-    """The number of each response within its group [N], from 0, in the order of the log."""
+    """Return the number of each response within its group [N], from 0, in the order of the log."""
     order_N = np.argsort(group_N, kind="stable")
     sorted_N = group_N[order_N]
     starts_N = np.flatnonzero(np.r_[True, sorted_N[1:] != sorted_N[:-1]]) if len(group_N) else np.zeros(0, np.int64)
@@ -128,7 +128,7 @@ def positions(group_N: IntArray) -> IntArray:
 
 
 def binomial(pos_K: IntArray, total_K: IntArray) -> FloatArray:
-    """The probability of `pos` correct ones among `total` responses [K, J]."""
+    """Return the probability of `pos` correct ones among `total` responses [K, J]."""
     from scipy.special import gammaln, xlog1py, xlogy
 
     pos_K1, total_K1 = np.asarray(pos_K, np.float64)[:, None], np.asarray(total_K, np.float64)[:, None]
@@ -138,7 +138,7 @@ def binomial(pos_K: IntArray, total_K: IntArray) -> FloatArray:
 
 
 def weights(pos_G: IntArray, total_G: IntArray) -> FloatArray:
-    """The weights [J] with the largest likelihood, by the EM algorithm from equal weights."""
+    """Return the weights [J] with the largest likelihood, by the EM algorithm from equal weights."""
     size = int(total_G.max()) + 1
     code_K, count_K = np.unique(total_G * size + pos_G, return_counts=True)
     chance_KJ = binomial(code_K % size, code_K // size)
@@ -191,7 +191,7 @@ class Mixture:
         return cls(weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K, widened)
 
     def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Quantity:
-        """The mean of a quantity over prompts, or the ratio of two means.
+        """Return the mean of a quantity over prompts, or the ratio of two means.
 
         Args:
             value_J: The quantity by pass rate.
@@ -206,12 +206,12 @@ class Mixture:
         return Quantity(value, min(low, value), max(-high, value))
 
     def extremes(self, value_J: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The weights [J] with the smallest and with the largest mean of a quantity."""
+        """Return the weights [J] with the smallest and with the largest mean of a quantity."""
         ones = np.ones(len(RATE_J))
         return self._extreme(value_J, ones)[1], self._extreme(-value_J, ones)[1]
 
     def _extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
-        """The smallest ratio, and its weights [J] (the linear programme of Charnes and Cooper, 1962).
+        """Return the smallest ratio, and its weights [J] (the linear programme of Charnes and Cooper, 1962).
 
         The variables are the weights times a factor t, and t, so that the denominator is 1.
         """
@@ -231,7 +231,7 @@ class Mixture:
 
 
 def _independent(hit_G: BoolArray, share: float, prompt_G: IntArray) -> float:
-    """The number of independent groups that say as much about a share as these, which share prompts."""
+    """Return the number of independent groups that say as much about a share as these, which share prompts."""
     count = len(hit_G)
     deviation_U = np.bincount(prompt_G, hit_G - share)
     squares = float((deviation_U**2).sum())
@@ -241,7 +241,7 @@ def _independent(hit_G: BoolArray, share: float, prompt_G: IntArray) -> float:
 
 
 def _widening(chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> float:
-    """The smallest factor by which the half widths of the intervals must grow until some distribution fits."""
+    """Return the smallest factor by which the half widths of the intervals must grow until some distribution fits."""
     from scipy.optimize import linprog
 
     half_K = (high_K - low_K) / 2.0

@@ -32,7 +32,7 @@ def _plain(value: Any) -> Any:
 
 
 def introduction(answer: WhatifReport) -> str:
-    """What the log holds, in lines of text."""
+    """Return what the log holds, in lines of text."""
     log = answer.log
     lines = [
         f"{', '.join(log.forms)}: {log.responses:,} responses in {log.groups:,} groups, {log.prompts:,} prompts, "

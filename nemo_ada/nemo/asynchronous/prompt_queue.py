@@ -143,7 +143,7 @@ class PromptQueue:
         self.put_back(self._yielded[count:])
 
     def put_back(self, tickets: Iterable[int]) -> None:
-        """Return prompts that were not used. They come first in the next batch."""
+        """Return the prompts that were not used. They come first in the next batch."""
         with self._lock:
             self._returned = [*tickets, *self._returned]
 

@@ -66,7 +66,7 @@ class AskedError(Exception):
 
 
 def asking() -> Any:
-    """An actor that hands out the arguments of the first call, by AskedError, and runs nothing."""
+    """Return an actor that hands out the arguments of the first call, by AskedError, and runs nothing."""
 
     def remote(*arguments: Any) -> Any:
         raise AskedError(arguments)
@@ -75,12 +75,12 @@ def asking() -> Any:
 
 
 def answered(results: Any) -> Any:
-    """An actor whose call has ended. `results` is the reference of what it returned."""
+    """Return an actor whose call has ended. `results` is the reference of what it returned."""
     return SimpleNamespace(run_rollouts=SimpleNamespace(remote=lambda *_: results))
 
 
 def streaming(actor: Any, answer: GymAnswer, started: Callable[[Any], None]) -> Any:
-    """The actor of NeMo-RL's main, whose rows stream back. Each row is read into `answer` on its way.
+    """Return the actor of NeMo-RL's main, whose rows stream back. Each row is read into `answer` on its way.
 
     Args:
         actor: NeMo-RL's actor.
@@ -110,7 +110,7 @@ async def _read(reference: Any, answer: GymAnswer) -> Any:
 
 
 async def awaited(work: Any, started: list[Any]) -> Any:
-    """The result of a call. When the task is cancelled, the calls of the actor are given up, too.
+    """Return the result of a call. When the task is cancelled, the calls of the actor are given up, too.
 
     Args:
         work: what is awaited.
@@ -184,7 +184,7 @@ class ServerWatch:
         self._checking: asyncio.Future[None] | None = None
 
     async def result(self, work: Coroutine[Any, Any, Any], started: list[Any]) -> Any:
-        """The result of a rollout.
+        """Return the result of a rollout.
 
         Args:
             work: the rollout.

@@ -18,7 +18,7 @@ class Failures:
         self._count = 0
 
     def response(self, error: Exception) -> Response:
-        """The response of a rollout that ended with this error."""
+        """Return the response of a rollout that ended with this error."""
         self._count += 1
         if self._count <= WARNINGS:
             lines = str(error).strip().splitlines() or [""]

@@ -25,7 +25,7 @@ STATISTICS: dict[str, Callable[[list[float]], float]] = {
 
 
 def of_responses(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The metrics of a step, from those of its responses.
+    """Return the metrics of a step, from those of its responses.
 
     Args:
         calls: metrics of each call, which had one row.

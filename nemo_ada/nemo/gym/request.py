@@ -17,7 +17,7 @@ PARAMS, AGENT = "responses_create_params", "agent_ref"
 
 
 def canonical(row: Any) -> str:
-    """The request as JSON text, which is equal for equal requests.
+    """Return the request as JSON text, which is equal for equal requests.
 
     Raises:
         UserError: the row has no request.
@@ -31,7 +31,7 @@ def canonical(row: Any) -> str:
 
 
 def prompt_id(row: Mapping[str, Any]) -> str:
-    """The id of a prompt. Equal requests to one agent have equal ids in all epochs and restarts."""
+    """Return the id of a prompt. Equal requests to one agent have equal ids in all epochs and restarts."""
     agent = row.get(AGENT)
     name = agent.get("name") if isinstance(agent, Mapping) else None
     return f"{name}:{hashlib.sha256(canonical(row).encode()).hexdigest()[:16]}"

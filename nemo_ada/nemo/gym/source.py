@@ -75,7 +75,7 @@ class GymSource(AsyncSource):
         return self._of(result, answer), result.rollout_metrics
 
     def _of(self, result: Any, answer: GymAnswer) -> Response:
-        """The response of NeMo-RL's result of one row."""
+        """Return the response of NeMo-RL's result of one row."""
         final = result.final_batch
         message_log = final["message_log"][0]
         # NeMo-RL calls a response truncated that fills the context. One turn may also end at its own limit.

@@ -35,7 +35,10 @@ class GymRollout:
 
 
 def of_rows(batch: Any, metrics: dict[str, Any], tokenizer: Any) -> GymRollout:
-    """The result for the loop. Its `input_ids` are made from the rows, because these are not those that were drawn."""
+    """Return the result for the loop.
+
+    Its `input_ids` are made from the rows, because these are not those that were drawn.
+    """
     prompts_R = [
         torch.cat([message["token_ids"] for message in log])[: int(length)]
         for log, length in zip(batch["message_log"], batch["length"], strict=True)
@@ -93,6 +96,6 @@ def validated(
 
 
 def _score(response: Response) -> float:
-    """The reward of a validation answer. It is 0 without a label."""
+    """Return the reward of a validation answer. It is 0 without a label."""
     shaped = response.reward if response.shaped is None else response.shaped
     return shaped if math.isfinite(response.reward) and math.isfinite(shaped) else 0.0

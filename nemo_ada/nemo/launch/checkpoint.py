@@ -121,7 +121,7 @@ def clear_abandoned(checkpointer: Any) -> None:
 
 
 def jsonable(value: Any) -> Any:
-    """The value with lists for arrays and strings for keys. JSON keeps floats exactly."""
+    """Return the value with lists for arrays and strings for keys. JSON keeps floats exactly."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray):

@@ -238,7 +238,7 @@ def lost_process(error: BaseException | None) -> str | None:
 
 
 def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
-    """A part of the text of a worker's error -> the setting that needs less memory."""
+    """Return a part of the text of a worker's error -> the setting that needs less memory."""
     packed = Values(config).get("policy.sequence_packing.enabled", False)
     dynamic = Values(config).get("policy.dynamic_batching.enabled", False)
     section = "sequence_packing" if packed else "dynamic_batching" if dynamic else None

@@ -122,7 +122,7 @@ def newest(run: Path, step: int | None) -> Path:
 
 
 def _lora_base(folder: Path) -> Path | None:
-    """The converted model that a checkpoint's adapters belong to. None for a checkpoint without adapters.
+    """Return the converted model that a checkpoint's adapters belong to. None for a checkpoint without adapters.
 
     Raises:
         UserError: the converted model is not where the run found it.
@@ -190,7 +190,7 @@ def _run(name: str, command: Sequence[str | Path]) -> None:
 
 
 def _whole(file: Path) -> bool:
-    """Whether a safetensors file has all the bytes that its header lists."""
+    """Return whether a safetensors file has all the bytes that its header lists."""
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         try:

@@ -59,7 +59,7 @@ def prepare(path: Path, overrides: Sequence[str], *, convert: bool, say: Callabl
 
 
 def isolation() -> tuple[Sequence[str], str]:
-    """A prefix that runs a command without a network, where the kernel allows it, and a name for that."""
+    """Return a prefix that runs a command without a network, where the kernel allows it, and a name for that."""
     try:
         allowed = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
     except OSError:

@@ -148,7 +148,7 @@ class Records:
         self._pieces, self._calls = {}, []
 
     def _drawn(self) -> dict[str, float]:
-        """Responses, tokens and prompts of all rollout calls of the step together.
+        """Return responses, tokens and prompts of all rollout calls of the step together.
 
         DAPO's filtering makes several calls. The loop logs the last one again at the end of the step.
         """
@@ -156,7 +156,7 @@ class Records:
         return {name: sum(call[name] for call in calls) for name in PER_CALL if calls and name in calls[0]}
 
     def _phases(self, timing: Mapping[str, float]) -> dict[str, float]:
-        """Seconds of each phase of the step, from NeMo-RL's timers."""
+        """Return the seconds of each phase of the step, from NeMo-RL's timers."""
         sampling = timing.get("generation", timing.get("exposed_generation", 0.0))
         refit = timing.get("prepare_for_generation/total", timing.get("weight_sync", 0.0))
         save, evaluation = timing.get("checkpointing", 0.0), self._evaluation_seconds()
@@ -186,7 +186,7 @@ class Records:
 
 
 def _number(value: Any) -> float | None:
-    """A scalar of Python, numpy or torch as a float. None for everything else that NeMo-RL logs."""
+    """Return a scalar of Python, numpy or torch as a float. None for everything else that NeMo-RL logs."""
     if isinstance(value, bool | str):
         return None
     if getattr(value, "ndim", 0) == 0 and hasattr(value, "item"):

@@ -192,7 +192,7 @@ class AsyncSource:
         return [token for message in self._prompts.logs[prompt] for token in message["token_ids"].tolist()]
 
     def _shared(self, prompt: int, still: set[int]) -> bool:
-        """Whether a running prompt has the same tokens. The engine could not distinguish their requests."""
+        """Return whether a running prompt has the same tokens. The engine could not distinguish their requests."""
         return self._prompt_tokens(prompt) in [self._prompt_tokens(other) for other in still]
 
     def clock(self) -> float:

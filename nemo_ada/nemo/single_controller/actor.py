@@ -193,7 +193,7 @@ class Parts:
         return self.estimator.last_metrics | self.estimator.counted
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for reinforce_ada.json of a checkpoint."""
+        """Return the state for reinforce_ada.json of a checkpoint."""
         return {"draws": self.steps, "sampler": self.sampler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -300,14 +300,14 @@ class AdaController(PLAIN):  # type: ignore[misc]
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The first error that is no group of errors."""
+    """Return the first error that is no group of errors."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def as_subclass(instance: Any, cls: Any, **attributes: Any) -> Any:
-    """A copy of an object that has a subclass of its class and these attributes, too. The parts are shared."""
+    """Return a copy of an object that has a subclass of its class and these attributes, too. The parts are shared."""
     copy = cls.__new__(cls)
     vars(copy).update({**vars(instance), **attributes})
     return copy

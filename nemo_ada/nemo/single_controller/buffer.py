@@ -153,5 +153,5 @@ def _raise_without_rows(pools: Sequence[Mapping[str, Any]]) -> NoReturn:
 
 
 def group_of(sample_id: str) -> str:
-    """The group of a row, from the row's name in the data plane."""
+    """Return the group of a row, from the row's name in the data plane."""
     return sample_id.rpartition("_g")[0]

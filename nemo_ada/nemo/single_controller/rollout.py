@@ -190,7 +190,7 @@ class GroupRollout:
     over_gym = False
 
     def _responder(self, prompts: Prompts, sample: Any) -> Respond:
-        """The function that draws a response of a group."""
+        """Return the function that draws a response of a group."""
         raise NotImplementedError
 
     def _summary(self, responses: Sequence[Response], samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -325,7 +325,7 @@ class AdaGymRollout(GroupRollout, AsyncNemoGymRolloutImpl):  # type: ignore[misc
         return respond
 
     def _answered(self, result: Any, answer: GymAnswer) -> tuple[Response, Completion]:
-        """The response of a row's result, and NeMo-RL's form of it.
+        """Return the response of a row's result, and NeMo-RL's form of it.
 
         Raises:
             ValueError: there is no result, or it has no reward or no tokens. NeMo-RL's own code raises others, too.
@@ -352,7 +352,7 @@ class AdaGymRollout(GroupRollout, AsyncNemoGymRolloutImpl):  # type: ignore[misc
 
 
 def _batch(sample: Any) -> Any:
-    """The batch of NeMo-RL's data loader that has this prompt only."""
+    """Return the batch of NeMo-RL's data loader that has this prompt only."""
     columns = {
         name: torch.as_tensor(value).reshape(1)
         if torch.is_tensor(value) or name in ("length", "loss_multiplier")

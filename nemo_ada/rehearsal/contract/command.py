@@ -73,7 +73,7 @@ def contract(
 
 
 def table(found: Sequence[NameDifference], names: int, seconds: float) -> list[str]:
-    """The lines of the report, one headline per kind of difference."""
+    """Return the lines of the report, one headline per kind of difference."""
     lines = []
     for kind, headline in HEADLINES.items():
         of_kind = [one for one in found if one.kind == kind]
@@ -132,7 +132,7 @@ def rehearsals(old: Path, new: Path, config: Path, say: Callable[[str], None]) -
 
 
 def default_checkout() -> Path:
-    """The checkout that NEMO_RL_HOME names.
+    """Return the checkout that NEMO_RL_HOME names.
 
     Raises:
         UserError: the variable is not set.

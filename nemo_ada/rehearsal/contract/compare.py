@@ -78,7 +78,7 @@ def _of_name(old: Checkout, new: Checkout, use: Use) -> Iterator[NameDifference]
 
 
 def _callable(node: Any) -> Function | None:
-    """The function itself, or the constructor of a class; None for anything else."""
+    """Return the function itself, or the constructor of a class; None for anything else."""
     if isinstance(node, ast.ClassDef):
         return next((one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"), None)
     return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None

@@ -28,7 +28,7 @@ class Use:
 
 
 def own() -> list[Use]:
-    """The names that nemo_ada replaces, subclasses, observes or imports."""
+    """Return the names that nemo_ada replaces, subclasses, observes or imports."""
     from nemo_ada.rehearsal import observe
     from nemo_ada.rehearsal.standins import FILES
 
@@ -50,7 +50,7 @@ def own() -> list[Use]:
 
 
 def imported(files: Iterable[Path], root: Path) -> Iterator[Use]:
-    """The names that `from nemo_rl... import` takes in some Python files.
+    """Yield the names that `from nemo_rl... import` takes in some Python files.
 
     Args:
         files: Python files.
@@ -64,7 +64,7 @@ def imported(files: Iterable[Path], root: Path) -> Iterator[Use]:
 
 
 def listed(path: Path) -> list[Use]:
-    """The names of a plug-in's file: a YAML list of dotted names, or a mapping from names to what touches them.
+    """Return the names of a plug-in's file: a YAML list of dotted names, or a mapping from names to what touches them.
 
     Raises:
         UserError: the file is missing, or holds something else.

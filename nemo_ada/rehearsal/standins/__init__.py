@@ -64,7 +64,7 @@ LIBRARIES = ("transformer_engine", "transformer_engine_torch", "apex", "nccl")
 
 
 def chosen(libraries: Collection[str], *, gpu: bool, slices: bool) -> tuple[Replacements, ...]:
-    """The replacements for a process, and for its report.
+    """Return the replacements for a process, and for its report.
 
     Args:
         libraries: Those of LIBRARIES that its interpreter has.
@@ -80,7 +80,7 @@ def chosen(libraries: Collection[str], *, gpu: bool, slices: bool) -> tuple[Repl
 
 
 def here() -> tuple[Replacements, ...]:
-    """The replacements for this process."""
+    """Return the replacements for this process."""
     libraries = [name for name in LIBRARIES if importlib.util.find_spec(name) is not None]
     return chosen(libraries, gpu=bool(os.environ.get(ON_GPU)), slices=bool(os.environ.get(responses.DRAWS)))
 

@@ -37,7 +37,7 @@ def handle_of(tensor: Any) -> tuple[str]:
 
 
 def tensor_of(handle: tuple[str], device_id: int) -> Any:
-    """The bytes behind a handle as a uint8 tensor. The file is removed."""
+    """Return the bytes behind a handle as a uint8 tensor. The file is removed."""
     import numpy as np
     import torch
 

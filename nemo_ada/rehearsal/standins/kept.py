@@ -26,7 +26,7 @@ def _keep(names: Names) -> None:
 
 
 def _kept(create: Any) -> Any:
-    """A function that creates an object once. It takes the batch sizes of a later run's config."""
+    """Return a function that creates an object once. It takes the batch sizes of a later run's config."""
 
     @functools.wraps(create, updated=())
     def once(*args: Any, **kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ def _end_later(names: Names, dotted: str) -> None:
 
 
 def started() -> bool:
-    """Whether a run has started the learner. Then other runs can follow it."""
+    """Return whether a run has started the learner. Then other runs can follow it."""
     return "Policy" in _KEPT
 
 

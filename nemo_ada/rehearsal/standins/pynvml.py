@@ -19,7 +19,7 @@ def _names_it_uses(names: Names) -> None:
 
 
 def module() -> ModuleType:
-    """A module with the functions that NeMo-RL calls."""
+    """Return a module with the functions that NeMo-RL calls."""
     nvml = ModuleType("pynvml")
     tag = os.environ.get("NEMO_ADA_REHEARSAL", "cpu")
     memory = SimpleNamespace(total=TOTAL_BYTES, used=TOTAL_BYTES - FREE_BYTES, free=FREE_BYTES)

@@ -35,7 +35,7 @@ class _WhenImported(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The module's own spec, with a loader that enters the context managers and calls the hooks."""
+        """Return the module's own spec, with a loader that enters the context managers and calls the hooks."""
         if (fullname not in self.hooks and fullname not in self.around) or getattr(
             self._asking, "name", ""
         ) == fullname:
@@ -92,7 +92,10 @@ class Names:
     names: tuple[str, ...]
 
     def get(self, dotted: str) -> Any:
-        """The value at a dotted name below the module. Raises AttributeError for a name that upstream dropped."""
+        """Return the value at a dotted name below the module.
+
+        Raises AttributeError for a name that upstream dropped.
+        """
         value: Any = self.module
         for part in dotted.split("."):
             if not hasattr(value, part):

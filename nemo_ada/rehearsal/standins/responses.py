@@ -62,7 +62,7 @@ class Draws:
     lengths: LengthModel
 
     def as_json(self) -> str:
-        """The content of the environment variable."""
+        """Return the content of the environment variable."""
         return json.dumps({"rates": self.rates, "lengths": asdict(self.lengths)})
 
     @classmethod
@@ -78,7 +78,7 @@ class Draws:
         return cls(tuple(content["rates"]), LengthModel(**lengths))
 
     def draw(self, prompt: bytes, seed: int) -> tuple[float, int]:
-        """The verdict (0 or 1) and the length, in tokens, of a response.
+        """Return the verdict (0 or 1) and the length, in tokens, of a response.
 
         Args:
             prompt: The prompt's tokens as bytes.
@@ -92,7 +92,7 @@ class Draws:
 
 
 def _prompts(data: Any) -> list[bytes]:
-    """The tokens of each prompt of a request, as bytes."""
+    """Return the tokens of each prompt of a request, as bytes."""
     rows = zip(data["input_ids"], data["input_lengths"], strict=True)
     return [row[:length].cpu().numpy().tobytes() for row, length in rows]
 

@@ -39,7 +39,7 @@ def _cuda(*names: str) -> tuple[str, ...]:
 
 
 def to_cpu(device: Any) -> Any:
-    """The CPU for a CUDA device or an index. Anything else comes back as it is."""
+    """Return the CPU for a CUDA device or an index. Anything else comes back as it is."""
     import torch
 
     if isinstance(device, int) and not isinstance(device, bool):
@@ -49,7 +49,7 @@ def to_cpu(device: Any) -> Any:
 
 
 def _keyword_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with its keyword `device` moved to the CPU, and without pinned memory."""
+    """Return the function with its keyword `device` moved to the CPU, and without pinned memory."""
 
     @functools.wraps(function)
     def on_cpu(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +99,7 @@ def _devices(names: Names) -> None:
 
 
 def _moved(move: Callable[..., Any]) -> Callable[..., Any]:
-    """A method `to` that moves to the CPU instead of a CUDA device."""
+    """Return a method `to` that moves to the CPU instead of a CUDA device."""
 
     @functools.wraps(move)
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -194,7 +194,7 @@ class Stream:
         return Event() if event is None else event
 
     def query(self) -> bool:
-        """Whether all work is done, which it always is."""
+        """Return whether all work is done, which it always is."""
         return True
 
 
@@ -210,7 +210,7 @@ class Event:
     record = wait = synchronize = nothing
 
     def query(self) -> bool:
-        """Whether the queue has passed the mark, which it always has."""
+        """Return whether the queue has passed the mark, which it always has."""
         return True
 
     def elapsed_time(self, other: Event) -> float:

@@ -18,7 +18,10 @@ REFIT_LIMIT = timedelta(minutes=10)
 
 
 def backend_name(backend: Any) -> Any:
-    """The name gloo for NCCL, for `cpu:gloo,cuda:nccl` and for the default. Other names come back as they are."""
+    """Return the name gloo for NCCL, for `cpu:gloo,cuda:nccl` and for the default.
+
+    Other names come back as they are.
+    """
     return "gloo" if backend is None or (isinstance(backend, str) and "nccl" in backend) else backend
 
 
@@ -68,7 +71,7 @@ def _averages(names: Names) -> None:
 
 
 def _with_average(reduce: Callable[..., Any]) -> Callable[..., Any]:
-    """The reduction, with an average that is a sum divided by the group's size."""
+    """Return the reduction, with an average that is a sum divided by the group's size."""
 
     @functools.wraps(reduce)
     def averaging(*args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ CHAT, MOVED_CHAT = "vllm.entrypoints.chat_utils", "vllm.renderers.chat_utils"
 
 
 def _exists(module: str) -> bool:
-    """Whether this release of vLLM has the module."""
+    """Return whether this release of vLLM has the module."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ModuleNotFoundError, ValueError):  # a parent is missing, or we have put the module there
@@ -41,7 +41,7 @@ def _alias(name: str, module: ModuleType) -> None:
 
 
 def _serving_render() -> type:
-    """The class OpenAIServingRender of vLLM 0.20: today's OnlineRenderer with the old names of two arguments."""
+    """Return the class OpenAIServingRender of vLLM 0.20: today's OnlineRenderer with the old names of two arguments."""
     renderer: Any = importlib.import_module("vllm.renderers.online_renderer").OnlineRenderer
 
     class OpenAIServingRender(renderer):  # type: ignore[misc]
@@ -135,7 +135,7 @@ def _outputs_in_the_loop_of_their_request(names: Names) -> None:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop of this thread, or None where none runs."""
+    """Return the event loop of this thread, or None where none runs."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -143,5 +143,5 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _renamed(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments with today's name of the renderer."""
+    """Return the arguments with today's name of the renderer."""
     return {"online_renderer" if name == "openai_serving_render" else name: value for name, value in kwargs.items()}

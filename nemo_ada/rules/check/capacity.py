@@ -42,7 +42,7 @@ def learner_memory(config: NemoConfig, shape: ModelShape, gpu_gib: float) -> Fin
 
 
 def _logprob_key(config: NemoConfig) -> str:
-    """The key that sets the micro-batch of the pass for log-probabilities."""
+    """Return the key that sets the micro-batch of the pass for log-probabilities."""
     batch = config.batch
     if batch.packing:
         return "policy.sequence_packing.logprob_mb_tokens"

@@ -131,7 +131,7 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
 
 
 def _layout(task: Task) -> str:
-    """Where the prompts of a file and their references stand, in words."""
+    """Return where the prompts of a file and their references stand, in words."""
     return f"; {task.layouts.most_common(1)[0][0]}" if isinstance(task, JsonlTask) else ""
 
 
@@ -142,7 +142,7 @@ def examine_nemo_rl(
     gpu_gib: float | None = None,
     site: bool = False,
 ) -> list[Finding]:
-    """A NeMo-RL config: all rules, then what fits into a GPU and onto the disk.
+    """Return a NeMo-RL config: all rules, then what fits into a GPU and onto the disk.
 
     Args:
         config: the resolved config.
@@ -160,7 +160,7 @@ def examine_nemo_rl(
 
 
 def assumed(card: Card) -> str:
-    """What `check` says of GPUs that it has not seen."""
+    """Return what `check` says of GPUs that it has not seen."""
     return f"GPUs are assumed to be {card.name} ({card.gib} GiB); --card names another, --gpu on a GPU node measures"
 
 
@@ -198,7 +198,7 @@ def _as_error(finding: Finding) -> Finding:
 
 
 def report(findings: Sequence[Finding], *, as_json: bool) -> str:
-    """The text that `nemo-ada check` prints."""
+    """Return the text that `nemo-ada check` prints."""
     code = exit_code(findings)
     if as_json:
         return json.dumps({"exit_code": code, "findings": [asdict(finding) for finding in findings]}, indent=1)

@@ -27,7 +27,7 @@ print(*fp8.FP8GlobalStateManager.is_fp8_block_scaling_available())
 
 
 def node(values: Values) -> tuple[list[Finding], float | None]:
-    """Findings of this node, and the memory of its smallest GPU in GiB.
+    """Return the findings of this node, and the memory of its smallest GPU in GiB.
 
     They come from a separate process, so that CUDA is not started in this one.
     """
@@ -47,7 +47,7 @@ def node(values: Values) -> tuple[list[Finding], float | None]:
 
 
 def for_config(findings: Iterable[Finding], count: int, values: Values) -> list[Finding]:
-    """The findings with the levels that they have for a config.
+    """Return the findings with the levels that they have for a config.
 
     What FP8 lacks is an error where the config uses FP8. Too few GPUs are an error, too.
     """

@@ -57,7 +57,7 @@ def _cluster(values: Values) -> bool:
 
 
 def _http(values: Values) -> bool:
-    """Whether vLLM answers over HTTP."""
+    """Return whether vLLM answers over HTTP."""
     return _cluster(values) and (
         uses_gym(values) or bool(values.get("policy.generation.vllm_cfg.expose_http_server", False))
     )
@@ -135,7 +135,7 @@ RANGES = {
 
 
 def ports_of(listener: Listener, values: Values) -> str:
-    """The listener's ports in this config."""
+    """Return the listener's ports in this config."""
     names = {
         name: f"{values.get(f'{key}_low', low)} to {values.get(f'{key}_high', high)}"
         for name, (key, low, high) in RANGES.items()
@@ -157,7 +157,7 @@ def _finding(listener: Listener, values: Values) -> Finding:
 
 
 def rows() -> Iterator[str]:
-    """The rows of SECURITY.md's table, with the defaults."""
+    """Yield the rows of SECURITY.md's table, with the defaults."""
     for listener in LISTENERS:
         ports = ports_of(listener, Values({}))
         yield f"| {listener.what} | {listener.where} | {ports} | {listener.who} |"

@@ -139,7 +139,7 @@ def image() -> Findings:
 
 
 def _keys(path: Path, name: str) -> list[str]:
-    """The keys of a dictionary in a source file. The file is read as text and does not run."""
+    """Return the keys of a dictionary in a source file. The file is read as text and does not run."""
     _, _, rest = _text(path).partition(f"\n{name}")
     return re.findall(r'^    "([^"]+)":', rest.partition("\n}")[0], re.M)
 
@@ -178,7 +178,7 @@ def folders(values: Values) -> Findings:
 
 
 def _in_memory(folder: Path) -> bool:
-    """Whether the folder's file system is a tmpfs."""
+    """Return whether the folder's file system is a tmpfs."""
     best, kind = 0, ""
     for line in _text(Path("/proc/mounts")).splitlines():
         words = line.split()

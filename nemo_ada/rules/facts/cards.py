@@ -72,13 +72,13 @@ ALIASES = {"A100": A100, "H100": H100}
 
 
 def card_of(config: Mapping[str, Any]) -> Card:
-    """The card that a config names, or the H100. Raises UserError for an unknown name."""
+    """Return the card that a config names, or the H100. Raises UserError for an unknown name."""
     name = config.get(KEY)
     return H100 if name is None else find_card(str(name))
 
 
 def find_card(name: str) -> Card:
-    """The card of this name, in any case. Raises UserError."""
+    """Return the card of this name, in any case. Raises UserError."""
     known = {key.lower(): card for key, card in (*CARDS.items(), *ALIASES.items())}
     card = known.get(name.lower())
     if card is None:
@@ -87,6 +87,6 @@ def find_card(name: str) -> Card:
 
 
 def named(device: str) -> Card | None:
-    """The card of a name of CUDA, such as `NVIDIA H100 80GB HBM3`. None if it is not known."""
+    """Return the card of a name of CUDA, such as `NVIDIA H100 80GB HBM3`. None if it is not known."""
     words = device.upper().replace("-", " ").split()
     return next((card for name, card in {**ALIASES, **CARDS}.items() if name.upper() in words), None)

@@ -34,7 +34,7 @@ class Found:
 
 
 def is_theirs(path: Path, home: Path) -> bool:
-    """Whether a YAML in a checkout is NeMo-RL's own, and not one that a user put there.
+    """Return whether a YAML in a checkout is NeMo-RL's own, and not one that a user put there.
 
     git says which files it tracks. Where git does not answer, every file counts that has no section `reinforce_ada`.
     """
@@ -49,7 +49,7 @@ def is_theirs(path: Path, home: Path) -> bool:
 
 @functools.cache
 def _tracked(home: Path) -> frozenset[Path] | None:
-    """The files that git tracks below a checkout. None where the folder is no checkout of git, or git fails."""
+    """Return the files that git tracks below a checkout. None where the folder is no checkout of git, or git fails."""
     if not (home / ".git").exists():
         return None
     # A shared checkout may belong to another user, and git refuses those unless it is told not to.
@@ -77,7 +77,7 @@ class Checkout:
         self.root = root
 
     def path(self, module: str) -> Path | None:
-        """The file of a module; None where there is none."""
+        """Return the file of a module; None where there is none."""
         relative = Path(*module.split("."))
         for path in (self.root / relative.with_suffix(".py"), self.root / relative / "__init__.py"):
             if path.is_file():
@@ -86,7 +86,7 @@ class Checkout:
 
     @functools.cache  # noqa: B019 - a checkout lives as long as the command
     def tree(self, module: str) -> ast.Module | None:
-        """The syntax tree of a module; None where the module does not exist.
+        """Return the syntax tree of a module; None where the module does not exist.
 
         Raises:
             UserError: the file is not Python.
@@ -100,7 +100,7 @@ class Checkout:
             raise UserError(f"{path} is not Python ({error}); restore it, such as with `git checkout`") from None
 
     def find(self, dotted: str) -> Found | None:
-        """The definition of a dotted name, such as `nemo_rl.utils.logger.Logger.log_metrics`.
+        """Return the definition of a dotted name, such as `nemo_rl.utils.logger.Logger.log_metrics`.
 
         Re-exports are followed to the module that defines the name, and methods to the base classes. None where the
         name does not exist, or where it comes from another library.
@@ -158,7 +158,7 @@ class Checkout:
     def keys(
         self, dotted: str, prefix: str = "", *, containers: bool = True, seen: frozenset[str] = frozenset()
     ) -> dict[str, str]:
-        """The keys of a configuration class and of the classes that its fields name.
+        """Return the keys of a configuration class and of the classes that its fields name.
 
         Args:
             dotted: the class, such as `nemo_rl.algorithms.grpo.MasterConfig`.
@@ -202,7 +202,7 @@ class Checkout:
 
 
 def parameters(function: Function) -> tuple[str, ...]:
-    """The parameters in order. `*` marks those that are given by name only; `=` marks those with a default."""
+    """Return the parameters in order. `*` marks those that are given by name only; `=` marks those with a default."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
     without = len(positional) - len(arguments.defaults)
@@ -217,7 +217,7 @@ def parameters(function: Function) -> tuple[str, ...]:
 
 
 def returned(function: Function) -> str:
-    """What a function hands back, such as `2 values`, `1 or 3 values`, `nothing` or `a generator`.
+    """Return what a function hands back, such as `2 values`, `1 or 3 values`, `nothing` or `a generator`.
 
     A returned name counts as several values where it is assigned one tuple and nothing else. What another call returns
     is counted by the declared type.
@@ -234,12 +234,12 @@ def returned(function: Function) -> str:
 
 
 def annotation(function: Function) -> str:
-    """The declared type of the result; empty where there is none."""
+    """Return the declared type of the result; empty where there is none."""
     return "" if function.returns is None else " ".join(ast.unparse(function.returns).split())
 
 
 def _declared(annotation: ast.expr | None) -> int:
-    """The number of values that a declared type stands for."""
+    """Return the number of values that a declared type stands for."""
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) in ("tuple", "Tuple", "typing.Tuple"):
         inner = annotation.slice
         if isinstance(inner, ast.Tuple) and not any(isinstance(x, ast.Constant) and x.value is ... for x in inner.elts):
@@ -263,7 +263,7 @@ def _count(value: ast.expr | None, nodes: list[ast.AST], declared: int) -> int:
 
 
 def _own(function: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a function without those of functions and classes inside it."""
+    """Yield the nodes of a function without those of functions and classes inside it."""
     for node in ast.iter_child_nodes(function):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             yield node

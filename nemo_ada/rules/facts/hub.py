@@ -119,7 +119,7 @@ def ask(name: str, kind: Kind = "model") -> Literal["there", "missing", "gated",
 
 
 def may_have_token(endpoint: str) -> bool:
-    """Whether the user's token may go to this address: to the hub, or to one that the environment names."""
+    """Return whether the user's token may go to this address: to the hub, or to one that the environment names."""
     return endpoint.rstrip("/") in (HUB, os.environ.get("HF_ENDPOINT", HUB).rstrip("/"))
 
 

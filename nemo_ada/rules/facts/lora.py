@@ -47,7 +47,7 @@ class Lora:
         return cls(dim if whole else 1, names["target_modules"], names["exclude_modules"])  # type: ignore[arg-type]
 
     def adapts(self, layer: str) -> bool:
-        """Whether layers of this name get an adapter. A pattern with a path counts where its last part fits."""
+        """Return whether layers of this name get an adapter. A pattern with a path counts where its last part fits."""
         if self.targets:
             return any(_fits(target, layer) for target in self.targets)
         return not any(_fits(name, layer) for name in self.excluded)
@@ -58,7 +58,7 @@ class Lora:
         return sum(map(self.adapts, LAYERS))
 
     def parameters(self, shape: ModelShape, layers: int) -> int:
-        """Parameters of the adapters of so many transformer layers, before TP divides them."""
+        """Return the parameters of the adapters of so many transformer layers, before TP divides them."""
         widths = {
             "linear_qkv": shape.hidden + shape.query_width + 2 * shape.kv_width,
             "linear_proj": shape.query_width + shape.hidden,

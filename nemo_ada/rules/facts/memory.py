@@ -75,7 +75,7 @@ class MemoryPhase:
         return sum(term.gib for term in self.terms)
 
     def describe(self) -> str:
-        """The terms with their arithmetic, as one line."""
+        """Return the terms with their arithmetic, as one line."""
         return " + ".join(
             f"{t.name} {t.gib:.1f} ({t.arithmetic})" if t.arithmetic else f"{t.name} {t.gib:.1f}" for t in self.terms
         )
@@ -100,7 +100,7 @@ class StageParameters:
 
 
 def stage_parameters(config: NemoConfig, shape: ModelShape, layers: int, embeddings: int) -> StageParameters:
-    """Parameters per GPU of a stage with `layers` layers and `embeddings` of the two embedding matrices."""
+    """Return the parameters per GPU of a stage with `layers` layers and `embeddings` of the two embedding matrices."""
     learner = config.learner
     table = shape.padded_vocab(learner.tp) * shape.hidden / learner.tp * embeddings
     split = shape.attention_parameters + (0 if shape.experts else shape.ffn_parameters)
@@ -124,7 +124,7 @@ def stages(config: NemoConfig, shape: ModelShape) -> tuple[tuple[StageParameters
 def trained_parameters(
     config: NemoConfig, shape: ModelShape, stage: StageParameters, layers: int, outputs: int
 ) -> StageParameters:
-    """Parameters per GPU of a stage that train: all of them, or the adapters of LoRA.
+    """Return the parameters per GPU of a stage that train: all of them, or the adapters of LoRA.
 
     Args:
         config: the config.
@@ -143,7 +143,7 @@ def trained_parameters(
 
 
 def layer_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
-    """Bytes of activations of one layer on one GPU, per token of its context-parallel share."""
+    """Return the bytes of activations of one layer on one GPU, per token of its context-parallel share."""
     learner = config.learner
     tp, norm_ranks = learner.tp, learner.tp if learner.sequence_parallel else 1
     attention = 2.0 * (2 * shape.query_width + 2 * shape.kv_width) / tp
@@ -234,7 +234,10 @@ def logprob_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
 
 
 def vllm_weight_bytes(config: NemoConfig, shape: ModelShape) -> float:
-    """Bytes of vLLM's weights on one GPU. With FP8 a parameter takes one byte, but two bytes in the embeddings."""
+    """Return the bytes of vLLM's weights on one GPU.
+
+    With FP8 a parameter takes one byte, but two bytes in the embeddings.
+    """
     engine = config.engine
     table = shape.vocab * shape.hidden * (1 if shape.tied else 2)
     body = shape.parameters - table
@@ -242,7 +245,10 @@ def vllm_weight_bytes(config: NemoConfig, shape: ModelShape) -> float:
 
 
 def cache_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
-    """Bytes of the keys and values of one token on one GPU. Where TP exceeds their heads, the heads are duplicated."""
+    """Return the bytes of the keys and values of one token on one GPU.
+
+    Where TP exceeds their heads, the heads are duplicated.
+    """
     engine = config.engine
     heads = max(shape.kv / engine.tp, 1.0)
     width = 1 if engine.fp8_cache else 2
@@ -301,7 +307,7 @@ def refit_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
 
 
 def saved_parameters(config: NemoConfig, shape: ModelShape) -> int:
-    """Parameters that a checkpoint holds: all of them, or the adapters of LoRA."""
+    """Return the parameters that a checkpoint holds: all of them, or the adapters of LoRA."""
     lora = config.learner.lora
     if lora is None:
         return shape.parameters
@@ -310,5 +316,5 @@ def saved_parameters(config: NemoConfig, shape: ModelShape) -> int:
 
 
 def checkpoint_bytes(config: NemoConfig, shape: ModelShape) -> float:
-    """Bytes of a checkpoint with optimizer: BF16 weights, FP32 weights and two moments."""
+    """Return the bytes of a checkpoint with optimizer: BF16 weights, FP32 weights and two moments."""
     return 14.0 * saved_parameters(config, shape)

@@ -93,7 +93,7 @@ class ModelShape:
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, Any]) -> ModelShape:
-        """The shape by a config.json. Raises UserError for a missing key."""
+        """Return the shape by a config.json. Raises UserError for a missing key."""
         try:
             heads, kind = int(config["num_attention_heads"]), str(config.get("model_type", ""))
             experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
@@ -152,7 +152,10 @@ TABLE: Mapping[str, ModelShape] = {
 
 
 def find_shape(model_name: str) -> tuple[ModelShape, str] | None:
-    """The shape of a model and its origin: the model's folder, the table or the hub's cache. None if it is unknown."""
+    """Return the shape of a model and its origin: the model's folder, the table or the hub's cache.
+
+    None if it is unknown.
+    """
     shape = TABLE.get(model_name)
     folder = Path(model_name) if Path(model_name).is_dir() else None if shape else snapshot(model_name)
     local = None if folder is None else folder / "config.json"

@@ -58,7 +58,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The part of some YAMLs that comes from NeMo-RL's own files, with its interpolations unresolved."""
+    """Return the part of some YAMLs that comes from NeMo-RL's own files, with its interpolations unresolved."""
     taken = OmegaConf.merge(*map(_upstream, split_words(path, overrides)[0]))
     return cast(dict[str, Any], OmegaConf.to_container(taken, resolve=False))
 
@@ -84,7 +84,7 @@ class Loop(Enum):
 
     @classmethod
     def of(cls, values: Values) -> Loop:
-        """The loop that a config chooses. A section `async_rl` is read by the single controller only."""
+        """Return the loop that a config chooses. A section `async_rl` is read by the single controller only."""
         if values.get(cls.CONTROLLER.value) is not None:
             return cls.CONTROLLER
         if values.get("grpo.async_grpo.enabled", False):
@@ -150,11 +150,11 @@ class RolloutFacts:
         return self.prompts_per_step * self.group
 
     def reserved_responses(self, ada: AdaSettings) -> int | None:
-        """Responses of a rollout call that the estimation variant divides. None for the sequential variant."""
+        """Return responses of a rollout call that the estimation variant divides. None for the sequential variant."""
         return self.prompts * self.group if isinstance(ada.sampling, EstimationSampling) else None
 
     def first_wave(self, ada: AdaSettings) -> int:
-        """Responses of a rollout call that are issued before the first label. Raises UserError."""
+        """Return the responses of a rollout call that are issued before the first label. Raises UserError."""
         reserved = self.reserved_responses(ada)
         return self.prompts * ada.plan(self.group, self.longest).first_issue if reserved is None else reserved
 
@@ -203,7 +203,10 @@ class BatchFacts:
         )
 
     def micro_batch_tokens(self, rows: int, tokens: int | None) -> int:
-        """Tokens of a micro-batch of `rows` rows, or of `tokens` tokens where they are set. A pack holds any row."""
+        """Return the tokens of a micro-batch of `rows` rows, or of `tokens` tokens where they are set.
+
+        A pack holds any row.
+        """
         wanted = rows * self.length if tokens is None else tokens
         return max(wanted, self.length) if self.packing else wanted
 
@@ -341,7 +344,7 @@ class LearnerFacts:
         return self.length_unit
 
     def stage_layers(self, layers: int) -> tuple[int, int]:
-        """Layers of the first and of the last pipeline stage, rounded up where they do not divide."""
+        """Return the layers of the first and of the last pipeline stage, rounded up where they do not divide."""
         given = [n for n in (self.first_stage, self.last_stage) if n is not None]
         stages = self.pp - len(given)
         each = -(-(layers - sum(given)) // stages) if stages > 0 else 0
@@ -403,7 +406,7 @@ class NemoConfig:
 
     @classmethod
     def of_megatron(cls, config: Mapping[str, Any]) -> NemoConfig:
-        """The same for a reader that needs Megatron's layout. Raises UserError for another learner."""
+        """Return the same for a reader that needs Megatron's layout. Raises UserError for another learner."""
         if not _uses_megatron(Values(config)):
             raise UserError(
                 "policy.megatron_cfg.enabled=false: these recipes train with Megatron; set it to true (and "

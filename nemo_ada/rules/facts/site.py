@@ -40,7 +40,7 @@ def project() -> Path:
 
 
 def _trusted(path: Path) -> bool:
-    """Whether only this user, root or the owner of this package's code can change what is there."""
+    """Return whether only this user, root or the owner of this package's code can change what is there."""
     try:
         own, target = path.lstat(), path.stat()
     except OSError:

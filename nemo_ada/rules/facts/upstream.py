@@ -174,12 +174,12 @@ GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM)
 
 
 def gym_point(loop: Any) -> PatchPoint:
-    """The function of the loop's module that draws responses over NeMo-Gym."""
+    """Return the function of the loop's module that draws responses over NeMo-Gym."""
     return GYM_SYNC if hasattr(loop, GYM_SYNC.name) else GYM_ROLLOUT
 
 
 def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) -> Iterator[str]:
-    """What in a checkout is not as the hooks need it. Empty where they fit.
+    """Yield what in a checkout is not as the hooks need it. Empty where they fit.
 
     Args:
         checkout: the source of a NeMo-RL.
@@ -215,7 +215,7 @@ def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) ->
 
 
 def controller_misfits(checkout: Checkout) -> Iterator[str]:
-    """What in a checkout's single controller is not as our subclasses need it."""
+    """Yield what in a checkout's single controller is not as our subclasses need it."""
     if checkout.tree(CONTROLLER.rpartition(".")[0]) is None:
         yield (
             "it has no single controller, which the section async_rl asks for; set it to a checkout of main of August "
@@ -231,7 +231,7 @@ def controller_misfits(checkout: Checkout) -> Iterator[str]:
 
 
 def methods(actor: str, *, of_batches: bool) -> dict[str, tuple[str, ...]]:
-    """The methods of an actor class that we replace, with their first parameters.
+    """Return the methods of an actor class that we replace, with their first parameters.
 
     Args:
         actor: name of the class.
