@@ -59,7 +59,7 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
     Raises:
         UserError: All places are too long or cannot be written.
     """
-    first, refusal = Path(tempfile.gettempdir()), ""
+    first, refusal = _temporary(), ""
     for place in dict.fromkeys([first, *map(Path, PLACES)]):
         if len(os.fsencode(place)) + len(f"/{PRIVATE}") + 8 > longest:
             refusal = refusal or f"the path is longer than {longest - len(PRIVATE) - 9} characters"
@@ -84,6 +84,11 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
         marker.close()
 
 
+def _temporary() -> Path:
+    """Return the folder of temporary files. Python takes another one in silence where TMPDIR cannot be written."""
+    return Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
+
+
 def _refuse_unsafe(place: Path) -> None:
     """Raise OSError for a folder in which another user may rename a folder of ours and take its name."""
     status = place.stat()
@@ -94,7 +99,12 @@ def _refuse_unsafe(place: Path) -> None:
 
 def new_folder(prefix: str) -> Path:
     """Make a folder below TMPDIR that no other user can enter, and that stays."""
-    return Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=_temporary()))
+    except OSError as error:
+        raise UserError(
+            f"TMPDIR={_temporary()} cannot be used: {error.strerror}; make it, or set TMPDIR to another"
+        ) from None
 
 
 def _marked(folder: Path) -> IO[str]:

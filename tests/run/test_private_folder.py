@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MARKER, private_folder
+from nemo_ada.run.files import MARKER, new_folder, private_folder
 from tests.people import OTHER, as_other, needs_two_users
 
 HOLD = """
 import sys
 from pathlib import Path
-from nemo_ada.run.files import private_folder
+from nemo_ada.run.files import new_folder, private_folder
 with private_folder() as folder:
     (folder / "tmp").mkdir()
     (folder / "tmp" / "kernel.so").write_text("compiled")
@@ -172,6 +172,16 @@ def test_a_temporary_folder_with_a_long_path_is_left_out(tmp_path, monkeypatch):
         assert len(str(folder)) <= 40
     with pytest.raises(UserError, match="TMPDIR"), private_folder(longest=5):
         pass
+
+
+def test_a_temporary_folder_that_does_not_exist_is_said(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "away"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with private_folder() as folder:
+        assert folder.is_dir() and not (tmp_path / "away").exists()
+    assert f"not in TMPDIR={tmp_path / 'away'}" in caplog.text
+    with pytest.raises(UserError, match="TMPDIR=.*away cannot be used: No such file"):
+        new_folder("try-")
 
 
 @needs_two_users
