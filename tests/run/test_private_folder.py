@@ -20,7 +20,7 @@ from tests.people import OTHER, as_other, needs_two_users
 HOLD = """
 import sys
 from pathlib import Path
-from nemo_ada.run.files import new_folder, private_folder
+from nemo_ada.run.files import private_folder
 with private_folder() as folder:
     (folder / "tmp").mkdir()
     (folder / "tmp" / "kernel.so").write_text("compiled")
@@ -180,7 +180,7 @@ def test_a_temporary_folder_that_does_not_exist_is_said(tmp_path, monkeypatch, c
     with private_folder() as folder:
         assert folder.is_dir() and not (tmp_path / "away").exists()
     assert f"not in TMPDIR={tmp_path / 'away'}" in caplog.text
-    with pytest.raises(UserError, match="TMPDIR=.*away cannot be used: No such file"):
+    with pytest.raises(UserError, match=r"TMPDIR=.*away cannot be used: No such file"):
         new_folder("try-")
 
 
