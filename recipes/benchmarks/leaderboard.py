@@ -485,7 +485,7 @@ class Bench:
             **asdict(job),
             "base": self.protocol.base(job.seed),
             "version": self.protocol.values["version"],
-            "commit": re.sub(r"^(\w{8})\w*", r"\1", commit(ROOT / "nemo_ada" / "run_folder") or "unknown"),
+            "commit": re.sub(r"^(\w{8})\w*", r"\1", commit(ROOT / "nemo_ada" / "run") or "unknown"),
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
             "seconds": round(time.perf_counter() - started, 1),
             "warmup_steps": steps,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "nemo_ada"
-PLACE = {PACKAGE / "run_folder" / name for name in ("files.py", "yaml_file.py", "json_lines.py")}
+PLACE = {PACKAGE / "run" / name for name in ("files.py", "yaml_file.py", "json_lines.py")}
 ANYWHERE = {  # method or function -> what does it instead
     "write_text": "write_atomically, new_file",
     "write_bytes": "write_atomically, new_file",
@@ -31,7 +31,7 @@ WRITES = set("wax+")
 READS_OF_THE_KERNEL = "/proc"
 EXCEPTIONS = {
     "verify/kernel.py": "opens folders for the kernel's Landlock, and reads none",
-    "embedded/processes/actors.py": "reads /proc",
+    "cpu/processes/actors.py": "reads /proc",
     "rehearsal/standins": "they run in the place of libraries of a GPU, in NeMo-RL's processes",
     "cli/progress.py": "opens /dev/null",
     "verify/worker.py": "opens /dev/null",

@@ -45,7 +45,7 @@ from nemo_ada.lab.report.run import Run
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import BetaRates, Setting, Variant
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "check"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "rules" / "check"))
 from recipes import changed
 
 ROOT = Path(__file__).parents[3]

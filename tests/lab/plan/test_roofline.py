@@ -13,7 +13,7 @@ from nemo_ada.lab.plan.roofline import DENSE, EXPERTS, FP8_SPEED, PROMPT_TOKENS,
 from nemo_ada.lab.plan.sampling import SimulatedSteps
 from nemo_ada.rules.facts.cards import H100
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "check"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "rules" / "check"))
 sys.path.insert(0, str(Path(__file__).parents[3] / "recipes/benchmarks"))
 import fit_forecast
 

@@ -25,7 +25,7 @@ from nemo_ada.rules.facts.memory import (
 )
 from nemo_ada.rules.finding import ok, warning
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "check"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "rules" / "check"))
 from recipes import EXPERTS, FP8_ROLLOUT, LAYOUTS, read
 
 LEARNER = "policy.megatron_cfg"

@@ -18,7 +18,7 @@ from nemo_ada.nemo.launch.prepare import convert, isolation, prepare
 from nemo_ada.rules.facts import hub
 from nemo_ada.tasks.tokenizer import CharTokenizer
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "check"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "rules" / "check"))
 from recipes import changed
 
 pytest.importorskip("transformers")
