@@ -39,8 +39,8 @@ forget_slurm() {  # this job's variables must not shape the next job
 }
 
 decide() {  # decide DECISION: chain.py looks at the files of the run, with our settings as its environment
-  NODE_NAMES="${NODES[*]-}" RUN_DIR=${RUN_DIR-} ATTEMPT_DIR=${ATTEMPT_DIR-} CHAIN=${CHAIN-} STARTED=${STARTED-} SCRIPT=${SCRIPT-} \
-    REQUEUE=${REQUEUE-} MAX_ATTEMPTS=${MAX_ATTEMPTS-} MAX_LEFT_OUT=${MAX_LEFT_OUT:-3} "${HOST_PYTHON:-python3}" "$LIB/chain.py" "$@"
+  NODE_NAMES="${NODES[*]-}" RUN_DIR=${RUN_DIR-} ATTEMPT_DIR=${ATTEMPT_DIR-} CHAIN=${CHAIN-} STARTED=${STARTED-} SCRIPT=${SCRIPT-} CALLED_OFF=${CALLED_OFF-} \
+    LATER=${LATER-} REQUEUE=${REQUEUE-} MAX_ATTEMPTS=${MAX_ATTEMPTS-} MAX_LEFT_OUT=${MAX_LEFT_OUT:-3} "${HOST_PYTHON:-python3}" "$LIB/chain.py" "$@"
 }
 
 say_all() { local line; while IFS= read -r line; do say "$line"; done; }
@@ -132,7 +132,7 @@ load_settings() {
   : "${RUN_ROOT:=$HOME_DIR/runs}" "${MOUNTS:=}" "${NODE_SETUP:=}" "${LAUNCH:=nemo-ada train}" "${PYTHON:=python3}"
   : "${REQUEUE:=requeue}" "${MAX_ATTEMPTS:=50}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=7200}"
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
-  : "${SHARED_SECONDS:=60}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
+  : "${SHARED_SECONDS:=60}" "${RETRY_SECONDS:=600}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
   : "${HOST_PYTHON:=python3}" "${MAX_LEFT_OUT:=3}" "${GPUS_IN_SLURM:=1}"
   command -v "$HOST_PYTHON" >/dev/null || die "there is no $HOST_PYTHON on this machine: set HOST_PYTHON in $site to a Python 3.6 or newer (slurm/chain.py needs no packages)"
   : "${PREEMPT_SECONDS:=25}" "${HEALTH:=1}" "${HEALTH_SECONDS:=300}" "${MIN_TMP_GIB:=20}" "${OMP_NUM_THREADS:=16}"
@@ -144,7 +144,7 @@ load_settings() {
   [[ $REQUEUE =~ ^(requeue|resubmit|none)$ ]] || die "REQUEUE=$REQUEUE: choose requeue, resubmit (where users may not requeue) or none"
   local name
   for name in MAX_ATTEMPTS RAY_START RAY_PORT START_SECONDS STALL_SECONDS POLL_SECONDS DUMP_SECONDS END_SECONDS \
-    RAY_SECONDS SHARED_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS MAX_LEFT_OUT GPUS_IN_SLURM; do
+    RAY_SECONDS SHARED_SECONDS RETRY_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS MAX_LEFT_OUT GPUS_IN_SLURM; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name=${!name} must be a whole number"
   done
 }
@@ -278,11 +278,15 @@ users_stop() {  # a stop file that is not ours, or that was touched after we wro
 }
 
 prepare() {
-  local owner nodes word
+  local owner nodes word folder
   mapfile -t NODES < <(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
   STARTED=$(date +%s)
   CHAIN=${NEMO_ADA_CHAIN:-$SLURM_JOB_ID}
+  if ! dry && ! follow space; then
+    later "$@"
+    exit 1
+  fi
   run mkdir -p "$RUN_DIR/attempts"
   owner=$(cat "$RUN_DIR/job" 2>/dev/null || true)
   if [[ -n $owner && $owner != "$SLURM_JOB_ID" && -n $(squeue -h -j "$owner" -t R,CG -o %i 2>/dev/null || true) ]]; then
@@ -298,6 +302,11 @@ prepare() {
   run rm -f "$RUN_DIR/STOP"
   run rm -rf "$ATTEMPT_DIR"
   run mkdir -p "$ATTEMPT_DIR"
+  for folder in "$RUN_DIR"/attempts/*/; do  # what is left of an older attempt, on a node that SLURM lost, ends itself
+    if ! dry && [[ $folder != "$ATTEMPT_DIR/" && -e $folder/canary && ! -s $folder/end ]]; then
+      echo "attempt $(basename "$ATTEMPT_DIR") goes on" >"$folder/end" || true
+    fi
+  done
   write "$RUN_DIR/job" "$SLURM_JOB_ID"
   if [[ $RAY_AUTH == token ]]; then ray_token; fi
   write "$ATTEMPT_DIR/canary" "$SLURM_JOB_ID"
@@ -340,23 +349,34 @@ one_command() {  # one_command nemo-ada WORDS...: a job of one node that trains 
   if dry; then SLURMD_NODENAME=${NODES[0]} bash "$HOME_DIR/slurm/node.sh" "${OVERRIDES[@]}"; fi
 }
 
-on_usr1() {
-  if [[ ! -e $RUN_DIR/STOP ]]; then
-    say "USR1: the job's end is near, asking the run to save and stop"
-    write "$RUN_DIR/STOP" "slurm: job $SLURM_JOB_ID is about to end"
-    run touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"
-  fi
+ask_to_stop() {  # ask_to_stop TEXT: by a stop file that is known to be ours
+  if [[ -e $RUN_DIR/STOP ]]; then return 0; fi  # without the 0 a trap would return what it interrupted
+  write "$RUN_DIR/STOP" "$1"
+  run touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"
 }
 
-on_term() {  # scancel, or the wall: too late to save
-  say "TERM: ending the run's processes"
+on_usr1() {
+  if [[ ! -e $RUN_DIR/STOP ]]; then say "USR1: the job's end is near, asking the run to save and stop"; fi
+  ask_to_stop "slurm: job $SLURM_JOB_ID is about to end"
+}
+
+on_term() {  # scancel, preemption, a lost node, or the wall: SLURM takes a requeue now, and KILL comes later
+  trap '' TERM INT
+  local waited=0
+  if [[ -n $ASKED_SLURM ]]; then exit 143; fi  # our own requeue ends this script
+  CALLED_OFF=$(decide called-off)
+  say "TERM: $CALLED_OFF; the run has $PREEMPT_SECONDS s to save"
+  : >"$ATTEMPT_DIR/term"
+  STATE=interrupted decide why >/dev/null  # SLURM may kill this script as soon as the step has ended
+  ask_to_stop "slurm: TERM of job $SLURM_JOB_ID ($CALLED_OFF)"
+  if [[ $CALLED_OFF != asked ]]; then next_job "${WORDS[@]}" || true; fi
+  while kill -0 "$STEP_PID" 2>/dev/null && ((waited < PREEMPT_SECONDS)); do nap 1; waited=$((waited + 1)); done
   end_step
-  exit 143
 }
 
 end_step() {  # our own srun and what it started, nothing else
-  : >"$ATTEMPT_DIR/end"
   local waited=0
+  [[ -s $ATTEMPT_DIR/end ]] || : >"$ATTEMPT_DIR/end" || true
   while kill -0 "$STEP_PID" 2>/dev/null && ((waited < END_SECONDS)); do nap 1; waited=$((waited + 1)); done
   if kill -0 "$STEP_PID" 2>/dev/null; then
     say "the step did not end within $END_SECONDS s: killing it"
@@ -403,6 +423,8 @@ watch() {  # until the step ends; sets STALL where the watchdog ended it
     fi
   done
   wait "$STEP_PID" 2>/dev/null || true
+  if [[ -s $ATTEMPT_DIR/end ]]; then say "this attempt is over: $(<"$ATTEMPT_DIR/end")"; exit 1; fi
+  : >"$ATTEMPT_DIR/end" || true  # a node that SLURM cannot reach may train on
 }
 
 verdict() { decide verdict; }  # done | stopped | failed | interrupted | unhealthy, from what this attempt wrote
@@ -414,12 +436,26 @@ leave_out() {  # go on without the unhealthy nodes; a running job's ExcNodeList 
 
 continue_chain() {
   if ! guard; then return 1; fi
+  next_job "$@" || return 1
+  if ! dry && [[ $REQUEUE == requeue ]]; then nap 60; fi  # SLURM ends this script now
+}
+
+later() {  # later WORDS...: a cause that time mends, and that no requeue waits for
+  if [[ $REQUEUE == requeue ]]; then REQUEUE=resubmit; fi
+  LATER=$RETRY_SECONDS
+  continue_chain "$@"
+}
+
+next_job() {  # next_job WORDS...: asks SLURM for the chain's next attempt
+  ASKED_SLURM=1
   case $REQUEUE in
     none) say "REQUEUE=none: submit $SCRIPT again to continue" ;;
     requeue)
       say "requeueing job $SLURM_JOB_ID"
-      run again scontrol requeue "$SLURM_JOB_ID"
-      if ! dry; then nap 60; fi ;;  # SLURM ends this script now
+      if run again scontrol requeue "$SLURM_JOB_ID"; then return 0; fi
+      say "SLURM does not requeue this job; submitting a follow-up job"
+      REQUEUE=resubmit
+      next_job "$@" ;;
     resubmit)
       follow_up
       export NEMO_ADA_CHAIN=$CHAIN NEMO_ADA_CHECKED=1
@@ -449,8 +485,9 @@ wandb_hint() {
 }
 
 attempt() {
-  local state asked=
-  prepare
+  local state reason asked='' code=0
+  WORDS=("$@") CALLED_OFF='' ASKED_SLURM=''
+  prepare "$@"
   step_command "$@"
   if dry; then
     run "${STEP[@]}"
@@ -466,18 +503,22 @@ attempt() {
   fi
   trap on_usr1 USR1
   trap on_term TERM INT
-  "${STEP[@]}" &
+  "${STEP[@]}" 2> >(tee -a "$ATTEMPT_DIR/srun.log" >&2) &
   STEP_PID=$!
   watch
   trap '' USR1
+  if users_stop; then asked=1; fi
   state=$(verdict)
-  say "attempt $ATTEMPT ended: $state${STALL:+ ($STALL)}, step $(field "$RUN_DIR/status.json" step || echo 0) of $(field "$RUN_DIR/status.json" max_steps || echo '?')"
+  reason=$(STATE=$state STALL=$STALL USERS_STOP=$asked decide why)
+  say "attempt $ATTEMPT ended: $state${STALL:+ ($STALL)}, step $(field "$RUN_DIR/status.json" step || echo 0) of $(field "$RUN_DIR/status.json" max_steps || echo '?'); reason: $reason"
   wandb_hint
-  if users_stop; then asked=1; rm -f "$RUN_DIR/STOP"; fi
-  case $state in
-    done) return 0 ;;
-    unhealthy) leave_out || return 1 ;;
-    failed)
+  if [[ -n $asked ]]; then rm -f "$RUN_DIR/STOP"; fi
+  if [[ $state == "done" ]]; then return 0; fi
+  if [[ -n $CALLED_OFF ]]; then exit 143; fi  # on_term has asked for the next job, unless the user ended the chain
+  case $state,$reason in
+    *,"no space" | *,lock) later "$@" || code=$?; return "$code" ;;
+    unhealthy,*) leave_out || return 1 ;;
+    failed,"own failure")
       say "not continuing: see $ATTEMPT_DIR/node-${NODES[0]}.log"
       tail -n 20 "$ATTEMPT_DIR/node-${NODES[0]}.log" 2>/dev/null || true
       return 1 ;;

@@ -201,6 +201,9 @@ drive() {  # the first node: all nodes in Ray, then the driver
     if ((code != 0 && code != 3)); then refuse "nemo-ada check refuses the config or failed itself (exit code $code), see above (PREFLIGHT=0 in site.env, or --force at submission, starts it all the same)"; fi
     code=0
   fi
+  if command -v flock >/dev/null && ! flock --wait "${END_SECONDS:-60}" "$RUN_DIR/lock" true; then
+    say "warning: $RUN_DIR/lock is still held by $(head -c 200 "$RUN_DIR/lock" || true)"
+  fi
   say "driver: ${words[*]}"
   env "$mark" "${words[@]}" &
   children+=($!)
@@ -213,6 +216,7 @@ on_term() {  # SLURM preempts or cancels the job; only this process gets the sig
   if [[ -e $dir/end || -n $TERMINATED ]]; then exit 143; fi
   TERMINATED=$SECONDS
   say "TERM: asking the run to save within $PREEMPT_SECONDS s"
+  : >"$dir/term"
   if [[ ! -e $RUN_DIR/STOP ]]; then
     echo "slurm: TERM on $me" >"$RUN_DIR/STOP"
     touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"
