@@ -390,14 +390,17 @@ def options() -> int:
         "mem-per-cpu": setting("SLURM_MEM_PER_CPU"),
         "mem-per-gpu": setting("SLURM_MEM_PER_GPU"),
     }
-    print(f"--dependency=afterany:{setting('SLURM_JOB_ID')}")
+    print(f"--dependency=afterany:{setting('JOB') or setting('SLURM_JOB_ID')}")
     print(f"--nodes={len(setting('NODE_NAMES').split())}")
     if setting("LATER"):
         print(f"--begin=now+{setting('LATER')}")
     for name, value in kept.items():
         if not _absent(value):
             print(f"--{name}={value}")
-    others = [word for word in given if _excluded(word) is None]
+    task = setting("SLURM_ARRAY_TASK_ID")
+    others = [word for word in given if _excluded(word) is None and not re.match(r"--array=|-a", word)]
+    if task:
+        print(f"--array={task}")
     for word in others:
         print(word)
     lists = [excluded, *(_excluded(word) for word in given), *(line[2] for line in of_chain("left_out.tsv"))]

@@ -39,7 +39,7 @@ forget_slurm() {  # this job's variables must not shape the next job
 }
 
 decide() {  # decide DECISION: chain.py looks at the files of the run, with our settings as its environment
-  NODE_NAMES="${NODES[*]-}" RUN_DIR=${RUN_DIR-} ATTEMPT_DIR=${ATTEMPT_DIR-} CHAIN=${CHAIN-} STARTED=${STARTED-} SCRIPT=${SCRIPT-} CALLED_OFF=${CALLED_OFF-} \
+  NODE_NAMES="${NODES[*]-}" RUN_DIR=${RUN_DIR-} ATTEMPT_DIR=${ATTEMPT_DIR-} CHAIN=${CHAIN-} STARTED=${STARTED-} SCRIPT=${SCRIPT-} JOB=${JOB-} CALLED_OFF=${CALLED_OFF-} \
     LATER=${LATER-} REQUEUE=${REQUEUE-} MAX_ATTEMPTS=${MAX_ATTEMPTS-} MAX_LEFT_OUT=${MAX_LEFT_OUT:-3} "${HOST_PYTHON:-python3}" "$LIB/chain.py" "$@"
 }
 
@@ -83,7 +83,7 @@ refuse_secrets() {  # a command line can be read by every user of the machine (p
 
 sort_arguments() {  # sets OPTIONS (of sbatch: words that begin with -), YAMLS and OVERRIDES (of the run: key=value)
   local word
-  OPTIONS=() YAMLS=() OVERRIDES=()
+  OPTIONS=() YAMLS=() OVERRIDES=() SEED=()
   for word in "$@"; do
     case $word in
       --force) PREFLIGHT=0 ;;
@@ -151,7 +151,7 @@ load_settings() {
 
 name_run() {  # train.sh: the first YAML is CONFIG; overlays join the overrides, and their names the run's
   local yaml name layers=()
-  FIRST=()
+  FIRST=() TASK=${SLURM_ARRAY_TASK_ID-}
   if [[ $SCRIPT == train.sh ]] && ((${#YAMLS[@]})); then CONFIG=${YAMLS[0]} YAMLS=("${YAMLS[@]:1}"); fi
   [[ -n ${CONFIG:-} ]] || die "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods behind it"
   [[ $CONFIG == /* ]] || CONFIG=$HOME_DIR/$CONFIG
@@ -170,6 +170,10 @@ name_run() {  # train.sh: the first YAML is CONFIG; overlays join the overrides,
   OVERRIDES=("${layers[@]}" "${OVERRIDES[@]}")
   RUN_DIR=${RUN_DIR:-$RUN_ROOT/$name}
   [[ $RUN_DIR == /* ]] || RUN_DIR=$HOME_DIR/$RUN_DIR
+  for name in "${OPTIONS[@]}"; do if [[ $name == --array=* || $name == -a?* ]]; then TASK=0; fi; done
+  for name in "${OVERRIDES[@]}"; do
+    if [[ -n $TASK && $name =~ ^\+*grpo\.seed= ]]; then die "$name: each task of --array trains with its number as grpo.seed, in a folder of its own; leave $name out"; fi
+  done
 }
 
 # --- outside SLURM: submit --------------------------------------------------------------------------------------------
@@ -250,8 +254,8 @@ submit() {
 
 job_end() {  # epoch seconds at which SLURM ends this job; empty for a job without a limit
   local text
-  text=$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null || true)
-  [[ $text == 2* ]] || text=$(scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* EndTime=\([^ ]*\).*/\1/p' || true)
+  text=$(squeue -h -j "${JOB:-$SLURM_JOB_ID}" -o %e 2>/dev/null || true)
+  [[ $text == 2* ]] || text=$(scontrol show job -o "${JOB:-$SLURM_JOB_ID}" 2>/dev/null | sed -n 's/.* EndTime=\([^ ]*\).*/\1/p' || true)
   if [[ $text == 2* ]]; then date -d "$text" +%s; fi
 }
 
@@ -452,7 +456,7 @@ next_job() {  # next_job WORDS...: asks SLURM for the chain's next attempt
     none) say "REQUEUE=none: submit $SCRIPT again to continue" ;;
     requeue)
       say "requeueing job $SLURM_JOB_ID"
-      if run again scontrol requeue "$SLURM_JOB_ID"; then return 0; fi
+      if run again scontrol requeue "${JOB:-$SLURM_JOB_ID}"; then return 0; fi
       say "SLURM does not requeue this job; submitting a follow-up job"
       REQUEUE=resubmit
       next_job "$@" ;;
@@ -462,6 +466,7 @@ next_job() {  # next_job WORDS...: asks SLURM for the chain's next attempt
       (
         only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN NEMO_ADA_CHECKED
         if ! dry; then forget_slurm; fi
+        if ((${#SEED[@]})); then RUN_DIR=${RUN_DIR%-seed*}; fi
         run again sbatch --export=ALL "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
       ) ;;
   esac
@@ -474,7 +479,7 @@ follow_up() {  # sets FOLLOW: sbatch's options for the next job
       '<account, partition, qos, reservation, constraint, mem of this job>' "${OPTIONS[@]}" '<exclude of this job>')
     return
   fi
-  fields=$(squeue -h -j "$SLURM_JOB_ID" -o '%l|%a|%P|%q|%v|%x|%f' || true)
+  fields=$(squeue -h -j "${JOB:-$SLURM_JOB_ID}" -o '%l|%a|%P|%q|%v|%x|%f' || true)
   mapfile -t FOLLOW < <(JOB_FIELDS=$fields decide options)
 }
 
@@ -488,7 +493,7 @@ attempt() {
   local state reason asked='' code=0
   WORDS=("$@") CALLED_OFF='' ASKED_SLURM=''
   prepare "$@"
-  step_command "$@"
+  step_command "$@" "${SEED[@]}"
   if dry; then
     run "${STEP[@]}"
     for name in "${NODES[@]:0:2}"; do
@@ -530,6 +535,11 @@ attempt() {
   continue_chain "$@"
 }
 
+one_task() {  # a task of --array is a run of its own, with a folder, a seed and a chain; SLURM's plain id may mean all tasks
+  SEED=("grpo.seed=$TASK") RUN_DIR=$RUN_DIR-seed$TASK
+  if [[ -n ${SLURM_ARRAY_JOB_ID-} ]]; then JOB=${SLURM_ARRAY_JOB_ID}_$TASK; fi
+}
+
 inside_another_job() {  # in salloc's shell or an editor's job the script was not started by sbatch
   [[ -n ${SLURM_JOB_ID:-} && $(basename "$0") != slurm_script ]]
 }
@@ -567,6 +577,7 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
   elif ((${#OPTIONS[@]})); then
     die "${OPTIONS[0]}: sbatch takes its options in front of the script; slurm/$SCRIPT, started without sbatch, takes them anywhere"
   fi
+  if ! dry && [[ -n $TASK && -n ${SLURM_ARRAY_TASK_ID-} ]]; then one_task; fi
   case $SCRIPT in
     prepare.sh) one_command nemo-ada prepare "$CONFIG" ;;
     export.sh)  # overlays have named RUN_DIR

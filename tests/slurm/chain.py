@@ -24,10 +24,11 @@ class Run:
     cluster: Cluster
     folder: Path
     job: int
+    name: str = "run"
 
     @property
     def run_dir(self) -> Path:
-        return self.folder / "run"
+        return self.folder / self.name
 
     def log(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("slurm-*.log")))

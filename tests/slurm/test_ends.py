@@ -4,7 +4,8 @@ the chain.
 1. The wall, a preemption by REQUEUE, a job that may not be requeued: the chain goes on.
 2. A lost node: the old driver ends, the next attempt does not meet its lock, and each step is made once.
 3. A full disk: the chain waits for room.
-4. scancel leaves the time to save that KillWait promises, and ends the chain.
+4. Each task of --array is a run of its own, with a folder, a seed and a chain.
+5. scancel leaves the time to save that KillWait promises, and ends the chain.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def test_a_step_longer_than_the_signals_lead_meets_the_wall_and_the_chain_goes_o
     run.until(lambda: run.attempts() == 2)
     one_node.run("scancel", str(run.job))
     run.until(lambda: not one_node.processes())
-    assert run.reasons() == ["wall", "asked"] and not one_node.jobs()
+    run.until(lambda: not one_node.jobs())
+    assert run.reasons() == ["wall", "asked"]
 
 
 def test_a_preemption_that_requeues_leaves_time_to_save_and_does_not_count(
@@ -59,7 +61,8 @@ def test_scancel_leaves_the_run_its_time_to_save_and_ends_the_chain(
     run.ends("CANCELLED")
     run.until(lambda: not one_node.processes())
     assert (run.run_dir / "saved.json").exists(), run.log()
-    assert run.reasons() == ["asked"] and not one_node.jobs()
+    run.until(lambda: not one_node.jobs())
+    assert run.reasons() == ["asked"]
 
 
 def test_a_job_that_may_not_be_requeued_gets_a_follow_up(one_node: Cluster, start: Callable[..., Run]) -> None:
@@ -91,3 +94,24 @@ def test_what_runs_on_a_lost_node_ends_when_the_next_attempt_starts(
     assert run.steps() == list(range(1, 61)), "each step once, in order"
     assert run.reasons() == ["node lost", "done"]
     run.until(lambda: not two_nodes.processes())
+
+
+@pytest.mark.parametrize("requeue", ["requeue", "resubmit"])
+def test_each_task_of_an_array_is_a_run_with_a_folder_a_seed_and_a_chain(
+    two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path, requeue: str
+) -> None:
+    run = start(
+        two_nodes, "steps=14", "step_seconds=0.5", f"--output={tmp_path}/slurm-%j.log", "--array=3,4", itself=True,
+        REQUEUE=requeue,
+    )  # fmt: skip
+    tasks = [Run(two_nodes, tmp_path, run.job, f"run-seed{seed}") for seed in (3, 4)]
+    for task in tasks:
+        task.until(lambda task=task: len(task.steps()) >= 2)
+    for seed in (3, 4):
+        two_nodes.run("scancel", "--signal=USR1", "--batch", f"{run.job}_{seed}")
+    for seed, task in zip((3, 4), tasks, strict=True):
+        task.until(lambda task=task: (task.run_dir / "attempts.tsv").is_file() and task.reasons() == ["wall", "done"])
+        assert task.steps() == list(range(1, 15)), "each step once, in order"
+        logs = [path.read_text() for path in task.run_dir.rglob("node-*.log")]
+        assert len(logs) == 2 and all(f"grpo.seed={seed}\n" in log for log in logs)
+    assert not (tmp_path / "run").exists()
