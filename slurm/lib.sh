@@ -8,6 +8,7 @@
 # chain.py decides what the chain does next; this file starts, watches and ends processes.
 # DRY_RUN=1 prints every command instead. README.md has the reasons.
 set -euo pipefail
+trap : USR1  # SLURM may send it at once, where --time is shorter than the signal's lead; bash would die of it
 LIB=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export SLURM_TIME_FORMAT=standard  # the user's shell may name another one, and `date` must read SLURM's times
 
@@ -127,6 +128,7 @@ load_settings() {
   HOME_DIR=$(cd "$1" && pwd)
   local site=${NEMO_ADA_SITE:-$HOME_DIR/slurm/site.env}
   [[ -r $site ]] || die "$site is missing: copy slurm/site.env.example to slurm/site.env and fill it in"
+  if grep -q $'\r' "$site"; then die "$site has line ends of Windows, which bash reads as parts of the values: remove them (sed -i 's/\r\$//' $site)"; fi
   read_site "$site"
   [[ -v CONTAINER ]] || die "CONTAINER is not set in $site: a .sqsh file or image for pyxis, or CONTAINER= for bare nodes"
   : "${RUN_ROOT:=$HOME_DIR/runs}" "${MOUNTS:=}" "${NODE_SETUP:=}" "${LAUNCH:=nemo-ada train}" "${PYTHON:=python3}"
@@ -240,6 +242,7 @@ preflight() {  # nemo-ada check: nothing is submitted unchecked unless --force s
 }
 
 submit() {
+  dry || command -v sbatch >/dev/null || die "there is no sbatch on this machine. To train on it: nemo-ada train $CONFIG run_dir=$RUN_DIR resume=auto ${OVERRIDES[*]}"
   if [[ $SCRIPT == train.sh ]]; then plan_job; fi
   if [[ $SCRIPT == train* ]]; then preflight; fi
   NEMO_ADA_OPTIONS=$(printf '%s\n' "${OPTIONS[@]}")
@@ -282,9 +285,13 @@ users_stop() {  # a stop file that is not ours, or that was touched after we wro
 }
 
 prepare() {
-  local owner nodes word folder
+  local owner nodes word folder lead
   mapfile -t NODES < <(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
+  case $RUNTIME in  # in a job: the login node may lack what the nodes have
+    pyxis) dry || srun --help 2>&1 | grep -q container-image || die "this SLURM has no pyxis (srun --container-image): set RUNTIME=apptainer with a .sif file, or CONTAINER= and RUNTIME=none" ;;
+    apptainer) dry || command -v "${APPTAINER:-apptainer}" >/dev/null || die "there is no ${APPTAINER:-apptainer} on $(hostname): load its module in site.env, set APPTAINER to its path, or CONTAINER= and RUNTIME=none" ;;
+  esac
   STARTED=$(date +%s)
   CHAIN=${NEMO_ADA_CHAIN:-$SLURM_JOB_ID}
   if ! dry && ! follow space; then
@@ -293,7 +300,7 @@ prepare() {
   fi
   run mkdir -p "$RUN_DIR/attempts"
   owner=$(cat "$RUN_DIR/job" 2>/dev/null || true)
-  if [[ -n $owner && $owner != "$SLURM_JOB_ID" && -n $(squeue -h -j "$owner" -t R,CG -o %i 2>/dev/null || true) ]]; then
+  if [[ -n $owner && $owner != "${JOB:-$SLURM_JOB_ID}" && -n $(squeue -h -j "$owner" -t R,CG -o %i 2>/dev/null || true) ]]; then
     die "job $owner is still running in $RUN_DIR; two jobs must not share a run: scancel $owner or set RUN_DIR"
   fi
   if users_stop; then
@@ -311,25 +318,33 @@ prepare() {
       echo "attempt $(basename "$ATTEMPT_DIR") goes on" >"$folder/end" || true
     fi
   done
-  write "$RUN_DIR/job" "$SLURM_JOB_ID"
+  write "$RUN_DIR/job" "${JOB:-$SLURM_JOB_ID}"
   if [[ $RAY_AUTH == token ]]; then ray_token; fi
   write "$ATTEMPT_DIR/canary" "$SLURM_JOB_ID"
   if dry; then ATTEMPT=1; else ATTEMPT=$(decide record); fi
   nodes="${NODES[*]}"
   RAY_FOLDER=/tmp/nemo-ada-ray-$(random 8)  # on each node; Ray takes the head's name for all of them
   export RAY_FOLDER NEMO_ADA_JOB_END RUN_DIR ATTEMPT_DIR CONFIG LAUNCH PYTHON NODE_SETUP RAY_START RAY_PORT RAY_SECONDS SHARED_SECONDS \
-    END_SECONDS NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="$nodes" HEALTH HEALTH_SECONDS MIN_TMP_GIB OMP_NUM_THREADS PREEMPT_SECONDS
-  GPUS_PER_NODE=${SLURM_GPUS_ON_NODE:-8}
-  for word in "${OVERRIDES[@]}"; do
+    END_SECONDS NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="$nodes" HEALTH HEALTH_SECONDS MIN_TMP_GIB OMP_NUM_THREADS PREEMPT_SECONDS STARTED
+  GPUS_PER_NODE=${SLURM_GPUS_ON_NODE:-}
+  for word in "$CONFIG" "${OVERRIDES[@]}"; do
+    if [[ -z ${SLURM_GPUS_ON_NODE:-} && -r $word ]]; then  # a site whose SLURM knows no GPUs: the last YAML that says it
+      GPUS_PER_NODE=$(sed -n 's/^ *gpus_per_node: *\([0-9][0-9]*\).*/\1/p' "$word" | tail -n 1 | grep . || echo "$GPUS_PER_NODE")
+    fi
     if [[ $word =~ ^\+*cluster\.gpus_per_node=([0-9]+)$ ]]; then GPUS_PER_NODE=${BASH_REMATCH[1]}; fi
   done
   if [[ $CONFIG == */configs/cpu/* ]]; then GPUS_PER_NODE=0; fi
+  GPUS_PER_NODE=${GPUS_PER_NODE:-8}
   export GPUS_PER_NODE PYTHONNOUSERSITE=1  # a home folder's packages must not hide the image's
   CHECK_FIRST=0
   if ((PREFLIGHT && ATTEMPT == 1)) && [[ -z ${NEMO_ADA_CHECKED:-} && $LAUNCH == nemo-ada\ * ]]; then CHECK_FIRST=1; fi
   export CHECK_FIRST
   if dry; then NEMO_ADA_JOB_END='<end of the job, epoch seconds>'; else NEMO_ADA_JOB_END=$(job_end); fi
   say "attempt $ATTEMPT of at most $MAX_ATTEMPTS, job $SLURM_JOB_ID on ${#NODES[@]} node(s): $nodes"
+  lead=$(asked --signal= --none)
+  if ! dry && [[ -z ${NEMO_ADA_OPTIONS:-} && -n $NEMO_ADA_JOB_END && $lead == *@* ]] && ((NEMO_ADA_JOB_END - STARTED <= ${lead##*@})); then
+    say "warning: the job is not longer than ${lead##*@} s, at which the signal comes by the header of $SCRIPT: add --signal=B:USR1@SECONDS to sbatch, or start slurm/train.sh, which plans it"
+  fi
   say "run directory $RUN_DIR; logs $ATTEMPT_DIR/node-*.log; the job ends at ${NEMO_ADA_JOB_END:-no set time}"
 }
 
@@ -337,6 +352,7 @@ step_command() {  # sets STEP: the srun over all nodes, in the container where t
   local mounts=$HOME_DIR,$RUN_DIR${MOUNTS:+,$MOUNTS}
   STEP=(srun "--nodes=${#NODES[@]}" "--ntasks=${#NODES[@]}" --ntasks-per-node=1
     "--cpus-per-task=${SLURM_CPUS_ON_NODE:-1}" --kill-on-bad-exit=1 --export=ALL)
+  if ((INSIDE)); then STEP+=(--overlap); fi  # the shell of `srun --pty bash` is a step that holds the job's CPUs
   case $RUNTIME in
     pyxis) STEP+=("--container-image=$CONTAINER" "--container-mounts=$mounts" "--container-workdir=$HOME_DIR" --no-container-mount-home) ;;
     apptainer) STEP+=("${APPTAINER:-apptainer}" exec --nv --bind "$mounts" --pwd "$HOME_DIR" "$CONTAINER") ;;
@@ -453,7 +469,9 @@ later() {  # later WORDS...: a cause that time mends, and that no requeue waits 
 next_job() {  # next_job WORDS...: asks SLURM for the chain's next attempt
   ASKED_SLURM=1
   case $REQUEUE in
-    none) say "REQUEUE=none: submit $SCRIPT again to continue" ;;
+    none)
+      if ((INSIDE)); then say "this allocation ends: the same command in a new one goes on from the last save, and HERE=submit in front makes a chain of jobs of it"
+      else say "REQUEUE=none: submit $SCRIPT again to continue"; fi ;;
     requeue)
       say "requeueing job $SLURM_JOB_ID"
       if run again scontrol requeue "${JOB:-$SLURM_JOB_ID}"; then return 0; fi
@@ -466,8 +484,7 @@ next_job() {  # next_job WORDS...: asks SLURM for the chain's next attempt
       (
         only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN NEMO_ADA_CHECKED
         if ! dry; then forget_slurm; fi
-        if ((${#SEED[@]})); then RUN_DIR=${RUN_DIR%-seed*}; fi
-        run again sbatch --export=ALL "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
+        RUN_DIR=${RUN_BASE:-$RUN_DIR} run again sbatch --export=ALL "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
       ) ;;
   esac
 }
@@ -536,7 +553,7 @@ attempt() {
 }
 
 one_task() {  # a task of --array is a run of its own, with a folder, a seed and a chain; SLURM's plain id may mean all tasks
-  SEED=("grpo.seed=$TASK") RUN_DIR=$RUN_DIR-seed$TASK
+  SEED=("grpo.seed=$TASK") RUN_BASE=$RUN_DIR RUN_DIR=$RUN_DIR-seed$TASK
   if [[ -n ${SLURM_ARRAY_JOB_ID-} ]]; then JOB=${SLURM_ARRAY_JOB_ID}_$TASK; fi
 }
 
@@ -550,7 +567,7 @@ ask_where() {  # sets SUBMIT to 1 or 0: HERE=train|submit, else a question on a 
     read -r -p "This is job $SLURM_JOB_ID. Train in it, or submit a job of its own? [train/submit] " answer
   fi
   case $answer in
-    train) SUBMIT=0 ;;
+    train) SUBMIT=0 INSIDE=1 REQUEUE=none ;;  # SLURM requeues no allocation of salloc
     submit) SUBMIT=1 ;;
     *) die "this shell is inside job $SLURM_JOB_ID: put HERE=train in front to train in it, or HERE=submit to submit a job of its own" ;;
   esac
@@ -563,7 +580,7 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
   refuse_secrets "$@"
   sort_arguments "$@"
   name_run
-  SUBMIT=1
+  SUBMIT=1 INSIDE=0
   if inside_another_job; then ask_where; elif [[ -n ${SLURM_JOB_ID:-} ]]; then SUBMIT=0; fi
   if ((SUBMIT)); then
     if [[ -n ${SLURM_JOB_ID:-} ]]; then forget_slurm; fi

@@ -86,7 +86,8 @@ def test_the_command_reads_one_run_and_all_of_them_without_heavy_libraries(tmp_p
     program = (
         "import sys\nfrom nemo_ada.cli.main import app, guarded\nimport nemo_ada.cli.status\n"
         "code = guarded(lambda: app(sys.argv[1:], standalone_mode=False))\n"
-        "heavy = {'torch', 'ray', 'numpy', 'omegaconf', 'vllm'} & set(sys.modules)\nsys.exit(f'loaded {heavy}' if heavy else code)"
+        "heavy = {'torch', 'ray', 'numpy', 'omegaconf', 'vllm'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else code)"
     )
     for words, runs in (([str(tmp_path / "a")], 1), (["all"], 2)):
         done = subprocess.run(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from chain import Run
+from chain import SCRIPT, Run
 from cluster import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -115,3 +115,24 @@ def test_each_task_of_an_array_is_a_run_with_a_folder_a_seed_and_a_chain(
         logs = [path.read_text() for path in task.run_dir.rglob("node-*.log")]
         assert len(logs) == 2 and all(f"grpo.seed={seed}\n" in log for log in logs)
     assert not (tmp_path / "run").exists()
+
+
+def test_inside_an_interactive_shell_the_run_trains_and_one_line_says_how_to_go_on(
+    one_node: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """`salloc`, then `srun bash` in it: that step holds the job's CPUs. The shell's folder is not the project's."""
+    start(one_node, "steps=2", "step_seconds=0.1").ends("COMPLETED")
+    where = {"NEMO_ADA_SITE": str(tmp_path / "site.env"), "HERE": "train"}
+    command = f"cd {tmp_path} && srun --nodes=1 --ntasks=1 bash {SCRIPT}"
+    shown = one_node.run("salloc", "--quiet", "bash", "-c", f"{command} steps=4 step_seconds=0.1", **where)
+    assert "ended: done, step 4 of 4" in shown
+    stopped = one_node.run("salloc", "--quiet", "bash", "-c", f"{command} steps=9 lose_at=6", **where)
+    assert "the same command in a new one goes on" in stopped
+
+
+def test_a_job_shorter_than_the_signals_lead_says_so_and_trains(one_node: Cluster, start: Callable[..., Run]) -> None:
+    """A direct sbatch has the lead of the script's header, and SLURM sends USR1 at once."""
+    run = start(one_node, "steps=3", "step_seconds=0.1", options=("--time=1",), REQUEUE="none")
+    run.until(lambda: not one_node.jobs())
+    assert "the signal comes" in run.log()
+    assert run.reasons() in (["done"], ["wall"])

@@ -343,6 +343,28 @@ def test_a_runtime_that_does_not_fit_its_image_is_refused(
     assert done.returncode == 2 and message in done.stderr
 
 
+def test_a_machine_without_slurm_says_how_to_train_on_it(tmp_path: Path) -> None:
+    done = script(tmp_path, "grpo.seed=1", PREFLIGHT="0")
+    if shutil.which("sbatch"):
+        (tmp_path / "bin").mkdir()
+        for name in ("bash", "dirname", "sed", "grep", "sort", "tr", "basename", "python3", "env"):
+            (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+        done = script(tmp_path, "grpo.seed=1", PREFLIGHT="0", PATH=str(tmp_path / "bin"))
+    assert done.returncode == 2 and "nemo-ada train" in done.stderr and "grpo.seed=1" in done.stderr, done
+
+
+def test_a_site_without_gpus_in_slurm_takes_their_number_from_the_last_yaml(tmp_path: Path) -> None:
+    """The overlay stands behind the model's YAML, and an override of the command line wins over both."""
+    (tmp_path / "model.yaml").write_text("cluster:\n  gpus_per_node: 8\n")
+    (tmp_path / "four.yaml").write_text("cluster:\n  gpus_per_node: 4\n")
+    for words, gpus in (((), 4), (("cluster.gpus_per_node=2",), 2)):
+        done = script(
+            tmp_path, str(tmp_path / "model.yaml"), str(tmp_path / "four.yaml"), *words, name="train.sh", DRY_RUN="1",
+            PREFLIGHT="0", GPUS_IN_SLURM="0",
+        )  # fmt: skip
+        assert f"check of the node: {gpus} GPUs" in done.stdout, done
+
+
 # --- what ends a chain ---
 
 
@@ -531,8 +553,11 @@ esac
         ({"held": "40000"}, "GPU 0 already holds 40000 MiB"),
         ({"ecc": "2"}, "GPU 0 has 2 uncorrected ECC errors"),
         ({"ecc": "[N/A]"}, ""),
-        ({"xid": "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."}, "fatal GPU error"),
-        ({"xid": "NVRM: Xid (PCI:0000:3b:00): 31, pid=1, MMU fault of a user's program"}, ""),
+        ({"held": "[N/A]"}, ""),
+        ({"xid": "[99999999.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."}, "fatal GPU error"),
+        ({"xid": "[    1.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, of another job, long ago"}, ""),
+        ({"xid": "[99999999.5] NVRM: Xid (PCI:0000:3b:00): 94, pid=1, contained"}, ""),
+        ({"xid": '[99999999.5] NVRM: Xid (PCI:0000:3b:00): 31, pid=1, MMU fault of a user"s program'}, ""),
         ({"tmp": "999999999"}, "MIN_TMP_GIB is 999999999"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -546,11 +571,18 @@ def test_an_unhealthy_node_is_named_before_ray_starts(tmp_path: Path, fault: dic
         (tmp_path / "bin" / name).write_text(content)
         (tmp_path / "bin" / name).chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    settings = {"PATH": path, "HEALTH": "1", "GPUS_PER_NODE": "8", "MIN_TMP_GIB": fault.get("tmp", "0")}
+    settings = {
+        "PATH": path,
+        "HEALTH": "1",
+        "GPUS_PER_NODE": "8",
+        "STARTED": str(int(time.time())),
+        "MIN_TMP_GIB": fault.get("tmp", "0"),
+    }
     done = node(tmp_path, **settings, **({"PYTHON": "true"}))
     bad = tmp_path / "bad-n1"
     assert (bad.read_text() if bad.exists() else "").find(cause) >= 0 and bad.exists() == bool(cause)
     assert (done.returncode == 0) == (not cause), (tmp_path / "node-n1.log").read_text()
+    assert cause or "GPU 7: " in (tmp_path / "judged-n1").read_text(), "the record says what was judged"
 
 
 @pytest.mark.slow  # each node imports torch
