@@ -60,7 +60,7 @@ def _partition(seconds: float | None, wait: int, promised: int) -> Findings:
     grace = _number(facts.get("GraceTime"))
     if facts.get("PreemptMode", "OFF") != "OFF" and promised > wait + grace:
         yield warning("PREEMPT_SECONDS", f"{promised} s to save are promised, SLURM kills {wait + grace} s after TERM "
-                      f"(KillWait {wait} + GraceTime {grace}); PREEMPT_SECONDS={max(1, wait + grace - 5)} fits")  # fmt: skip
+                      f"(KillWait + GraceTime); set PREEMPT_SECONDS={max(1, wait + grace - 5)}")  # fmt: skip
     yield ok("SBATCH_PARTITION", f"{facts.get('PartitionName')}: MaxTime={facts.get('MaxTime')}, "
              f"PreemptMode={facts.get('PreemptMode')}, GraceTime={grace}, KillWait={wait}")  # fmt: skip
 
