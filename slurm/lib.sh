@@ -8,6 +8,7 @@
 # chain.py decides what the chain does next; this file starts, watches and ends processes.
 # DRY_RUN=1 prints every command instead. README.md has the reasons.
 set -euo pipefail
+trap : USR1  # SLURM may send it at once, where --time is shorter than the signal's lead; bash would die of it
 LIB=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 export SLURM_TIME_FORMAT=standard  # the user's shell may name another one, and `date` must read SLURM's times
 
@@ -39,8 +40,8 @@ forget_slurm() {  # this job's variables must not shape the next job
 }
 
 decide() {  # decide DECISION: chain.py looks at the files of the run, with our settings as its environment
-  NODE_NAMES="${NODES[*]-}" RUN_DIR=${RUN_DIR-} ATTEMPT_DIR=${ATTEMPT_DIR-} CHAIN=${CHAIN-} STARTED=${STARTED-} SCRIPT=${SCRIPT-} \
-    REQUEUE=${REQUEUE-} MAX_ATTEMPTS=${MAX_ATTEMPTS-} MAX_LEFT_OUT=${MAX_LEFT_OUT:-3} "${HOST_PYTHON:-python3}" "$LIB/chain.py" "$@"
+  NODE_NAMES="${NODES[*]-}" RUN_DIR=${RUN_DIR-} ATTEMPT_DIR=${ATTEMPT_DIR-} CHAIN=${CHAIN-} STARTED=${STARTED-} SCRIPT=${SCRIPT-} JOB=${JOB-} CALLED_OFF=${CALLED_OFF-} \
+    LATER=${LATER-} REQUEUE=${REQUEUE-} MAX_ATTEMPTS=${MAX_ATTEMPTS-} MAX_LEFT_OUT=${MAX_LEFT_OUT:-3} "${HOST_PYTHON:-python3}" "$LIB/chain.py" "$@"
 }
 
 say_all() { local line; while IFS= read -r line; do say "$line"; done; }
@@ -83,7 +84,7 @@ refuse_secrets() {  # a command line can be read by every user of the machine (p
 
 sort_arguments() {  # sets OPTIONS (of sbatch: words that begin with -), YAMLS and OVERRIDES (of the run: key=value)
   local word
-  OPTIONS=() YAMLS=() OVERRIDES=()
+  OPTIONS=() YAMLS=() OVERRIDES=() SEED=()
   for word in "$@"; do
     case $word in
       --force) PREFLIGHT=0 ;;
@@ -127,12 +128,13 @@ load_settings() {
   HOME_DIR=$(cd "$1" && pwd)
   local site=${NEMO_ADA_SITE:-$HOME_DIR/slurm/site.env}
   [[ -r $site ]] || die "$site is missing: copy slurm/site.env.example to slurm/site.env and fill it in"
+  if grep -q $'\r' "$site"; then die "$site has line ends of Windows, which bash reads as parts of the values: remove them (sed -i 's/\r\$//' $site)"; fi
   read_site "$site"
   [[ -v CONTAINER ]] || die "CONTAINER is not set in $site: a .sqsh file or image for pyxis, or CONTAINER= for bare nodes"
   : "${RUN_ROOT:=$HOME_DIR/runs}" "${MOUNTS:=}" "${NODE_SETUP:=}" "${LAUNCH:=nemo-ada train}" "${PYTHON:=python3}"
   : "${REQUEUE:=requeue}" "${MAX_ATTEMPTS:=50}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=7200}"
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
-  : "${SHARED_SECONDS:=60}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
+  : "${SHARED_SECONDS:=60}" "${RETRY_SECONDS:=600}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
   : "${HOST_PYTHON:=python3}" "${MAX_LEFT_OUT:=3}" "${GPUS_IN_SLURM:=1}"
   command -v "$HOST_PYTHON" >/dev/null || die "there is no $HOST_PYTHON on this machine: set HOST_PYTHON in $site to a Python 3.6 or newer (slurm/chain.py needs no packages)"
   : "${PREEMPT_SECONDS:=25}" "${HEALTH:=1}" "${HEALTH_SECONDS:=300}" "${MIN_TMP_GIB:=20}" "${OMP_NUM_THREADS:=16}"
@@ -144,14 +146,14 @@ load_settings() {
   [[ $REQUEUE =~ ^(requeue|resubmit|none)$ ]] || die "REQUEUE=$REQUEUE: choose requeue, resubmit (where users may not requeue) or none"
   local name
   for name in MAX_ATTEMPTS RAY_START RAY_PORT START_SECONDS STALL_SECONDS POLL_SECONDS DUMP_SECONDS END_SECONDS \
-    RAY_SECONDS SHARED_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS MAX_LEFT_OUT GPUS_IN_SLURM; do
+    RAY_SECONDS SHARED_SECONDS RETRY_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS MAX_LEFT_OUT GPUS_IN_SLURM; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name=${!name} must be a whole number"
   done
 }
 
 name_run() {  # train.sh: the first YAML is CONFIG; overlays join the overrides, and their names the run's
   local yaml name layers=()
-  FIRST=()
+  FIRST=() TASK=${SLURM_ARRAY_TASK_ID-}
   if [[ $SCRIPT == train.sh ]] && ((${#YAMLS[@]})); then CONFIG=${YAMLS[0]} YAMLS=("${YAMLS[@]:1}"); fi
   [[ -n ${CONFIG:-} ]] || die "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods behind it"
   [[ $CONFIG == /* ]] || CONFIG=$HOME_DIR/$CONFIG
@@ -170,6 +172,10 @@ name_run() {  # train.sh: the first YAML is CONFIG; overlays join the overrides,
   OVERRIDES=("${layers[@]}" "${OVERRIDES[@]}")
   RUN_DIR=${RUN_DIR:-$RUN_ROOT/$name}
   [[ $RUN_DIR == /* ]] || RUN_DIR=$HOME_DIR/$RUN_DIR
+  for name in "${OPTIONS[@]}"; do if [[ $name == --array=* || $name == -a?* ]]; then TASK=0; fi; done
+  for name in "${OVERRIDES[@]}"; do
+    if [[ -n $TASK && $name =~ ^\+*grpo\.seed= ]]; then die "$name: each task of --array trains with its number as grpo.seed, in a folder of its own; leave $name out"; fi
+  done
 }
 
 # --- outside SLURM: submit --------------------------------------------------------------------------------------------
@@ -236,6 +242,7 @@ preflight() {  # nemo-ada check: nothing is submitted unchecked unless --force s
 }
 
 submit() {
+  dry || command -v sbatch >/dev/null || die "there is no sbatch on this machine. To train on it: nemo-ada train $CONFIG run_dir=$RUN_DIR resume=auto ${OVERRIDES[*]}"
   if [[ $SCRIPT == train.sh ]]; then plan_job; fi
   if [[ $SCRIPT == train* ]]; then preflight; fi
   NEMO_ADA_OPTIONS=$(printf '%s\n' "${OPTIONS[@]}")
@@ -250,8 +257,8 @@ submit() {
 
 job_end() {  # epoch seconds at which SLURM ends this job; empty for a job without a limit
   local text
-  text=$(squeue -h -j "$SLURM_JOB_ID" -o %e 2>/dev/null || true)
-  [[ $text == 2* ]] || text=$(scontrol show job -o "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* EndTime=\([^ ]*\).*/\1/p' || true)
+  text=$(squeue -h -j "${JOB:-$SLURM_JOB_ID}" -o %e 2>/dev/null || true)
+  [[ $text == 2* ]] || text=$(scontrol show job -o "${JOB:-$SLURM_JOB_ID}" 2>/dev/null | sed -n 's/.* EndTime=\([^ ]*\).*/\1/p' || true)
   if [[ $text == 2* ]]; then date -d "$text" +%s; fi
 }
 
@@ -278,14 +285,22 @@ users_stop() {  # a stop file that is not ours, or that was touched after we wro
 }
 
 prepare() {
-  local owner nodes word
+  local owner nodes word folder lead
   mapfile -t NODES < <(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
+  case $RUNTIME in  # in a job: the login node may lack what the nodes have
+    pyxis) dry || srun --help 2>&1 | grep container-image >/dev/null || die "this SLURM has no pyxis (srun --container-image): set RUNTIME=apptainer with a .sif file, or CONTAINER= and RUNTIME=none" ;;
+    apptainer) dry || command -v "${APPTAINER:-apptainer}" >/dev/null || die "there is no ${APPTAINER:-apptainer} on $(hostname): load its module in site.env, set APPTAINER to its path, or CONTAINER= and RUNTIME=none" ;;
+  esac
   STARTED=$(date +%s)
   CHAIN=${NEMO_ADA_CHAIN:-$SLURM_JOB_ID}
+  if ! dry && ! follow space; then
+    later "$@"
+    exit 1
+  fi
   run mkdir -p "$RUN_DIR/attempts"
   owner=$(cat "$RUN_DIR/job" 2>/dev/null || true)
-  if [[ -n $owner && $owner != "$SLURM_JOB_ID" && -n $(squeue -h -j "$owner" -t R,CG -o %i 2>/dev/null || true) ]]; then
+  if [[ -n $owner && $owner != "${JOB:-$SLURM_JOB_ID}" && -n $(squeue -h -j "$owner" -t R,CG -o %i 2>/dev/null || true) ]]; then
     die "job $owner is still running in $RUN_DIR; two jobs must not share a run: scancel $owner or set RUN_DIR"
   fi
   if users_stop; then
@@ -298,25 +313,38 @@ prepare() {
   run rm -f "$RUN_DIR/STOP"
   run rm -rf "$ATTEMPT_DIR"
   run mkdir -p "$ATTEMPT_DIR"
-  write "$RUN_DIR/job" "$SLURM_JOB_ID"
+  for folder in "$RUN_DIR"/attempts/*/; do  # what is left of an older attempt, on a node that SLURM lost, ends itself
+    if ! dry && [[ $folder != "$ATTEMPT_DIR/" && -e $folder/canary && ! -s $folder/end ]]; then
+      echo "attempt $(basename "$ATTEMPT_DIR") goes on" >"$folder/end" || true
+    fi
+  done
+  write "$RUN_DIR/job" "${JOB:-$SLURM_JOB_ID}"
   if [[ $RAY_AUTH == token ]]; then ray_token; fi
   write "$ATTEMPT_DIR/canary" "$SLURM_JOB_ID"
   if dry; then ATTEMPT=1; else ATTEMPT=$(decide record); fi
   nodes="${NODES[*]}"
   RAY_FOLDER=/tmp/nemo-ada-ray-$(random 8)  # on each node; Ray takes the head's name for all of them
   export RAY_FOLDER NEMO_ADA_JOB_END RUN_DIR ATTEMPT_DIR CONFIG LAUNCH PYTHON NODE_SETUP RAY_START RAY_PORT RAY_SECONDS SHARED_SECONDS \
-    END_SECONDS NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="$nodes" HEALTH HEALTH_SECONDS MIN_TMP_GIB OMP_NUM_THREADS PREEMPT_SECONDS
-  GPUS_PER_NODE=${SLURM_GPUS_ON_NODE:-8}
-  for word in "${OVERRIDES[@]}"; do
+    END_SECONDS NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="$nodes" HEALTH HEALTH_SECONDS MIN_TMP_GIB OMP_NUM_THREADS PREEMPT_SECONDS STARTED
+  GPUS_PER_NODE=${SLURM_GPUS_ON_NODE:-}
+  for word in "$CONFIG" "${OVERRIDES[@]}"; do
+    if [[ -z ${SLURM_GPUS_ON_NODE:-} && -r $word ]]; then  # a site whose SLURM knows no GPUs: the last YAML that says it
+      GPUS_PER_NODE=$(sed -n 's/^ *gpus_per_node: *\([0-9][0-9]*\).*/\1/p' "$word" | tail -n 1 | grep . || echo "$GPUS_PER_NODE")
+    fi
     if [[ $word =~ ^\+*cluster\.gpus_per_node=([0-9]+)$ ]]; then GPUS_PER_NODE=${BASH_REMATCH[1]}; fi
   done
   if [[ $CONFIG == */configs/cpu/* ]]; then GPUS_PER_NODE=0; fi
+  GPUS_PER_NODE=${GPUS_PER_NODE:-8}
   export GPUS_PER_NODE PYTHONNOUSERSITE=1  # a home folder's packages must not hide the image's
   CHECK_FIRST=0
   if ((PREFLIGHT && ATTEMPT == 1)) && [[ -z ${NEMO_ADA_CHECKED:-} && $LAUNCH == nemo-ada\ * ]]; then CHECK_FIRST=1; fi
   export CHECK_FIRST
   if dry; then NEMO_ADA_JOB_END='<end of the job, epoch seconds>'; else NEMO_ADA_JOB_END=$(job_end); fi
   say "attempt $ATTEMPT of at most $MAX_ATTEMPTS, job $SLURM_JOB_ID on ${#NODES[@]} node(s): $nodes"
+  lead=$(asked --signal= --none)
+  if ! dry && [[ -z ${NEMO_ADA_OPTIONS:-} && -n $NEMO_ADA_JOB_END && $lead == *@* ]] && ((NEMO_ADA_JOB_END - STARTED <= ${lead##*@})); then
+    say "warning: the job is not longer than ${lead##*@} s, at which the signal comes by the header of $SCRIPT: add --signal=B:USR1@SECONDS to sbatch, or start slurm/train.sh, which plans it"
+  fi
   say "run directory $RUN_DIR; logs $ATTEMPT_DIR/node-*.log; the job ends at ${NEMO_ADA_JOB_END:-no set time}"
 }
 
@@ -324,6 +352,7 @@ step_command() {  # sets STEP: the srun over all nodes, in the container where t
   local mounts=$HOME_DIR,$RUN_DIR${MOUNTS:+,$MOUNTS}
   STEP=(srun "--nodes=${#NODES[@]}" "--ntasks=${#NODES[@]}" --ntasks-per-node=1
     "--cpus-per-task=${SLURM_CPUS_ON_NODE:-1}" --kill-on-bad-exit=1 --export=ALL)
+  if ((INSIDE)); then STEP+=(--overlap); fi  # the shell of `srun --pty bash` is a step that holds the job's CPUs
   case $RUNTIME in
     pyxis) STEP+=("--container-image=$CONTAINER" "--container-mounts=$mounts" "--container-workdir=$HOME_DIR" --no-container-mount-home) ;;
     apptainer) STEP+=("${APPTAINER:-apptainer}" exec --nv --bind "$mounts" --pwd "$HOME_DIR" "$CONTAINER") ;;
@@ -340,23 +369,34 @@ one_command() {  # one_command nemo-ada WORDS...: a job of one node that trains 
   if dry; then SLURMD_NODENAME=${NODES[0]} bash "$HOME_DIR/slurm/node.sh" "${OVERRIDES[@]}"; fi
 }
 
-on_usr1() {
-  if [[ ! -e $RUN_DIR/STOP ]]; then
-    say "USR1: the job's end is near, asking the run to save and stop"
-    write "$RUN_DIR/STOP" "slurm: job $SLURM_JOB_ID is about to end"
-    run touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"
-  fi
+ask_to_stop() {  # ask_to_stop TEXT: by a stop file that is known to be ours
+  if [[ -e $RUN_DIR/STOP ]]; then return 0; fi  # without the 0 a trap would return what it interrupted
+  write "$RUN_DIR/STOP" "$1"
+  run touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"
 }
 
-on_term() {  # scancel, or the wall: too late to save
-  say "TERM: ending the run's processes"
+on_usr1() {
+  if [[ ! -e $RUN_DIR/STOP ]]; then say "USR1: the job's end is near, asking the run to save and stop"; fi
+  ask_to_stop "slurm: job $SLURM_JOB_ID is about to end"
+}
+
+on_term() {  # scancel, preemption, a lost node, or the wall: SLURM takes a requeue now, and KILL comes later
+  trap '' TERM INT
+  local waited=0
+  if [[ -n $ASKED_SLURM ]]; then exit 143; fi  # our own requeue ends this script
+  CALLED_OFF=$(decide called-off)
+  say "TERM: $CALLED_OFF; the run has $PREEMPT_SECONDS s to save"
+  : >"$ATTEMPT_DIR/term"
+  STATE=interrupted decide why >/dev/null  # SLURM may kill this script as soon as the step has ended
+  ask_to_stop "slurm: TERM of job $SLURM_JOB_ID ($CALLED_OFF)"
+  if [[ $CALLED_OFF != asked ]]; then next_job "${WORDS[@]}" || true; fi
+  while kill -0 "$STEP_PID" 2>/dev/null && ((waited < PREEMPT_SECONDS)); do nap 1; waited=$((waited + 1)); done
   end_step
-  exit 143
 }
 
 end_step() {  # our own srun and what it started, nothing else
-  : >"$ATTEMPT_DIR/end"
   local waited=0
+  [[ -s $ATTEMPT_DIR/end ]] || : >"$ATTEMPT_DIR/end" || true
   while kill -0 "$STEP_PID" 2>/dev/null && ((waited < END_SECONDS)); do nap 1; waited=$((waited + 1)); done
   if kill -0 "$STEP_PID" 2>/dev/null; then
     say "the step did not end within $END_SECONDS s: killing it"
@@ -403,6 +443,8 @@ watch() {  # until the step ends; sets STALL where the watchdog ended it
     fi
   done
   wait "$STEP_PID" 2>/dev/null || true
+  if [[ -s $ATTEMPT_DIR/end ]]; then say "this attempt is over: $(<"$ATTEMPT_DIR/end")"; exit 1; fi
+  : >"$ATTEMPT_DIR/end" || true  # a node that SLURM cannot reach may train on
 }
 
 verdict() { decide verdict; }  # done | stopped | failed | interrupted | unhealthy, from what this attempt wrote
@@ -414,19 +456,35 @@ leave_out() {  # go on without the unhealthy nodes; a running job's ExcNodeList 
 
 continue_chain() {
   if ! guard; then return 1; fi
+  next_job "$@" || return 1
+  if ! dry && [[ $REQUEUE == requeue ]]; then nap 60; fi  # SLURM ends this script now
+}
+
+later() {  # later WORDS...: a cause that time mends, and that no requeue waits for
+  if [[ $REQUEUE == requeue ]]; then REQUEUE=resubmit; fi
+  LATER=$RETRY_SECONDS
+  continue_chain "$@"
+}
+
+next_job() {  # next_job WORDS...: asks SLURM for the chain's next attempt
+  ASKED_SLURM=1
   case $REQUEUE in
-    none) say "REQUEUE=none: submit $SCRIPT again to continue" ;;
+    none)
+      if ((INSIDE)); then say "this allocation ends: the same command in a new one goes on from the last save, and HERE=submit in front makes a chain of jobs of it"
+      else say "REQUEUE=none: submit $SCRIPT again to continue"; fi ;;
     requeue)
       say "requeueing job $SLURM_JOB_ID"
-      run again scontrol requeue "$SLURM_JOB_ID"
-      if ! dry; then nap 60; fi ;;  # SLURM ends this script now
+      if run again scontrol requeue "${JOB:-$SLURM_JOB_ID}"; then return 0; fi
+      say "SLURM does not requeue this job; submitting a follow-up job"
+      REQUEUE=resubmit
+      next_job "$@" ;;
     resubmit)
       follow_up
       export NEMO_ADA_CHAIN=$CHAIN NEMO_ADA_CHECKED=1
       (
         only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN NEMO_ADA_CHECKED
         if ! dry; then forget_slurm; fi
-        run again sbatch --export=ALL "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
+        RUN_DIR=${RUN_BASE:-$RUN_DIR} run again sbatch --export=ALL "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
       ) ;;
   esac
 }
@@ -438,7 +496,7 @@ follow_up() {  # sets FOLLOW: sbatch's options for the next job
       '<account, partition, qos, reservation, constraint, mem of this job>' "${OPTIONS[@]}" '<exclude of this job>')
     return
   fi
-  fields=$(squeue -h -j "$SLURM_JOB_ID" -o '%l|%a|%P|%q|%v|%x|%f' || true)
+  fields=$(squeue -h -j "${JOB:-$SLURM_JOB_ID}" -o '%l|%a|%P|%q|%v|%x|%f' || true)
   mapfile -t FOLLOW < <(JOB_FIELDS=$fields decide options)
 }
 
@@ -449,9 +507,10 @@ wandb_hint() {
 }
 
 attempt() {
-  local state asked=
-  prepare
-  step_command "$@"
+  local state reason asked='' code=0
+  WORDS=("$@") CALLED_OFF='' ASKED_SLURM=''
+  prepare "$@"
+  step_command "$@" "${SEED[@]}"
   if dry; then
     run "${STEP[@]}"
     for name in "${NODES[@]:0:2}"; do
@@ -466,18 +525,22 @@ attempt() {
   fi
   trap on_usr1 USR1
   trap on_term TERM INT
-  "${STEP[@]}" &
+  "${STEP[@]}" 2> >(tee -a "$ATTEMPT_DIR/srun.log" >&2) &
   STEP_PID=$!
   watch
   trap '' USR1
+  if users_stop; then asked=1; fi
   state=$(verdict)
-  say "attempt $ATTEMPT ended: $state${STALL:+ ($STALL)}, step $(field "$RUN_DIR/status.json" step || echo 0) of $(field "$RUN_DIR/status.json" max_steps || echo '?')"
+  reason=$(STATE=$state STALL=$STALL USERS_STOP=$asked decide why)
+  say "attempt $ATTEMPT ended: $state${STALL:+ ($STALL)}, step $(field "$RUN_DIR/status.json" step || echo 0) of $(field "$RUN_DIR/status.json" max_steps || echo '?'); reason: $reason"
   wandb_hint
-  if users_stop; then asked=1; rm -f "$RUN_DIR/STOP"; fi
-  case $state in
-    done) return 0 ;;
-    unhealthy) leave_out || return 1 ;;
-    failed)
+  if [[ -n $asked ]]; then rm -f "$RUN_DIR/STOP"; fi
+  if [[ $state == "done" ]]; then return 0; fi
+  if [[ -n $CALLED_OFF ]]; then exit 143; fi  # on_term has asked for the next job, unless the user ended the chain
+  case $state,$reason in
+    *,"no space" | *,lock) later "$@" || code=$?; return "$code" ;;
+    unhealthy,*) leave_out || return 1 ;;
+    failed,"own failure")
       say "not continuing: see $ATTEMPT_DIR/node-${NODES[0]}.log"
       tail -n 20 "$ATTEMPT_DIR/node-${NODES[0]}.log" 2>/dev/null || true
       return 1 ;;
@@ -487,6 +550,11 @@ attempt() {
     return 0
   fi
   continue_chain "$@"
+}
+
+one_task() {  # a task of --array is a run of its own, with a folder, a seed and a chain; SLURM's plain id may mean all tasks
+  SEED=("grpo.seed=$TASK") RUN_BASE=$RUN_DIR RUN_DIR=$RUN_DIR-seed$TASK
+  if [[ -n ${SLURM_ARRAY_JOB_ID-} ]]; then JOB=${SLURM_ARRAY_JOB_ID}_$TASK; fi
 }
 
 inside_another_job() {  # in salloc's shell or an editor's job the script was not started by sbatch
@@ -499,7 +567,7 @@ ask_where() {  # sets SUBMIT to 1 or 0: HERE=train|submit, else a question on a 
     read -r -p "This is job $SLURM_JOB_ID. Train in it, or submit a job of its own? [train/submit] " answer
   fi
   case $answer in
-    train) SUBMIT=0 ;;
+    train) SUBMIT=0 INSIDE=1 REQUEUE=none ;;  # SLURM requeues no allocation of salloc
     submit) SUBMIT=1 ;;
     *) die "this shell is inside job $SLURM_JOB_ID: put HERE=train in front to train in it, or HERE=submit to submit a job of its own" ;;
   esac
@@ -512,7 +580,7 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
   refuse_secrets "$@"
   sort_arguments "$@"
   name_run
-  SUBMIT=1
+  SUBMIT=1 INSIDE=0
   if inside_another_job; then ask_where; elif [[ -n ${SLURM_JOB_ID:-} ]]; then SUBMIT=0; fi
   if ((SUBMIT)); then
     if [[ -n ${SLURM_JOB_ID:-} ]]; then forget_slurm; fi
@@ -526,6 +594,7 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
   elif ((${#OPTIONS[@]})); then
     die "${OPTIONS[0]}: sbatch takes its options in front of the script; slurm/$SCRIPT, started without sbatch, takes them anywhere"
   fi
+  if ! dry && [[ -n $TASK && -n ${SLURM_ARRAY_TASK_ID-} ]]; then one_task; fi
   case $SCRIPT in
     prepare.sh) one_command nemo-ada prepare "$CONFIG" ;;
     export.sh)  # overlays have named RUN_DIR

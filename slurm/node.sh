@@ -79,22 +79,28 @@ bad_node() {  # a cause that this node would meet again and others would not: th
 }
 
 check_health() {  # before Ray: what would cost an hour to find out during a run
-  local count line free reason rank=0 name where port waited=0
+  local count line free reason rank=0 name where port waited=0 since judged=''
   ((HEALTH && GPUS_PER_NODE)) || return 0
   if dry; then echo "+ check of the node: $GPUS_PER_NODE GPUs, free memory, ECC, Xid, $MIN_TMP_GIB GiB in /tmp, one all-reduce"; return; fi
   if command -v nvidia-smi >/dev/null; then
     count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
     ((count >= GPUS_PER_NODE)) || bad_node "nvidia-smi sees $count GPUs, cluster.gpus_per_node is $GPUS_PER_NODE"
     while IFS=', ' read -r name count line; do
-      ((count <= 2048)) || bad_node "GPU $name already holds $count MiB: another job's processes are left on it"
+      judged+="GPU $name: $count MiB held, $line uncorrected ECC errors; "
+      [[ ! $count =~ ^[0-9]+$ ]] || ((count <= 2048)) || bad_node "GPU $name already holds $count MiB: another job's processes are left on it"
       [[ ! $line =~ ^[0-9]+$ ]] || ((line == 0)) || bad_node "GPU $name has $line uncorrected ECC errors"
     done < <(nvidia-smi --query-gpu=index,memory.used,ecc.errors.uncorrected.volatile.total --format=csv,noheader,nounits)
-    line=$(dmesg 2>/dev/null | grep -E 'NVRM: Xid .*: (48|62|64|74|79|94|95|119|120),' | tail -n 1 || true)
+    # Of this job's time only: the line's stamp and `since` are seconds after boot. 94 is an error that was contained.
+    since=$(awk -v age="$(($(date +%s) - ${STARTED:-0}))" '{ print $1 - age }' /proc/uptime)
+    line=$(dmesg 2>/dev/null | grep -E 'NVRM: Xid .*: (48|62|64|74|79|95|119|120),' |
+      awk -v since="$since" 'match($0, /^\[ *[0-9.]+\]/) && substr($0, 2, RLENGTH - 2) + 0 >= since' | tail -n 1 || true)
+    judged+="Xid of this job: ${line:-none}; "
     [[ -z $line ]] || bad_node "the kernel log names a fatal GPU error: $line"
   else
     say "warning: no nvidia-smi on $me, so its GPUs were not checked"
   fi
   free=$(df -Pk /tmp | awk 'NR == 2 { print int($4 / 1048576) }')
+  put "judged-$me" "${judged}/tmp: $free GiB free"
   ((free >= MIN_TMP_GIB)) || bad_node "/tmp has $free GiB free, MIN_TMP_GIB is $MIN_TMP_GIB"
   if ((${#nodes[@]} > 1)) && [[ -z $(ls /sys/class/infiniband 2>/dev/null) ]]; then
     say "warning: no InfiniBand or EFA device on $me: NCCL falls back to TCP without a word"
@@ -201,6 +207,9 @@ drive() {  # the first node: all nodes in Ray, then the driver
     if ((code != 0 && code != 3)); then refuse "nemo-ada check refuses the config or failed itself (exit code $code), see above (PREFLIGHT=0 in site.env, or --force at submission, starts it all the same)"; fi
     code=0
   fi
+  if command -v flock >/dev/null && ! flock --wait "${END_SECONDS:-60}" "$RUN_DIR/lock" true; then
+    say "warning: $RUN_DIR/lock is still held by $(head -c 200 "$RUN_DIR/lock" || true)"
+  fi
   say "driver: ${words[*]}"
   env "$mark" "${words[@]}" &
   children+=($!)
@@ -213,6 +222,7 @@ on_term() {  # SLURM preempts or cancels the job; only this process gets the sig
   if [[ -e $dir/end || -n $TERMINATED ]]; then exit 143; fi
   TERMINATED=$SECONDS
   say "TERM: asking the run to save within $PREEMPT_SECONDS s"
+  : >"$dir/term"
   if [[ ! -e $RUN_DIR/STOP ]]; then
     echo "slurm: TERM on $me" >"$RUN_DIR/STOP"
     touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"

@@ -10,7 +10,9 @@ import typer
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import walltime
+from nemo_ada.lab.plan.job_slots import parse_time
 from nemo_ada.lab.plan.sbatch import job_fits
+from nemo_ada.rules.check.cluster import cluster
 from nemo_ada.rules.check.command import examine, report
 from nemo_ada.rules.facts.cards import KEY as CARD
 from nemo_ada.rules.finding import exit_code
@@ -29,6 +31,9 @@ def check(
     card: Annotated[
         str | None, typer.Option(help="GPUs to judge for, such as A100-80GB (default: the config's)")
     ] = None,
+    site: Annotated[
+        bool, typer.Option("--site", help="on a login node: ask SLURM what will not work for a chain of jobs")
+    ] = False,
     gpus_per_node: Annotated[str, typer.Option(help="GPUs per node of the job, such as 8 or h100:8")] = "",
 ) -> None:
     """Find what is wrong with a configuration before a job starts; each failure says what would work.
@@ -43,5 +48,7 @@ def check(
         findings.extend(walltime(config, words, time))
     with suppress(UserError, OSError):  # a configuration that cannot be read has a finding already
         findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
+    if site:
+        findings.extend(cluster(None if time is None else parse_time(time)))
     typer.echo(hide(report(findings, as_json=as_json)))
     raise typer.Exit(exit_code(findings))

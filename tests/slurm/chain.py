@@ -24,10 +24,11 @@ class Run:
     cluster: Cluster
     folder: Path
     job: int
+    name: str = "run"
 
     @property
     def run_dir(self) -> Path:
-        return self.folder / "run"
+        return self.folder / self.name
 
     def log(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("slurm-*.log")))
@@ -38,6 +39,11 @@ class Run:
 
     def attempts(self) -> int:
         return len((self.run_dir / "attempts.tsv").read_text().splitlines())
+
+    def reasons(self) -> list[str]:
+        """Why each attempt ended, in their order; `?` for one that has not written it down."""
+        lines = [line.split("\t") for line in (self.run_dir / "attempts.tsv").read_text().splitlines()]
+        return [line[6] if len(line) > 6 else "?" for line in lines]
 
     def until(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
         deadline = time.monotonic() + seconds

@@ -51,6 +51,7 @@ class Cluster:
         self.folder, self.nodes = folder, list(nodes)
         self.env = {"PATH": search_path(), "SLURM_CONF": str(folder / "slurm.conf"), "HOME": str(folder)}
         self._daemons: list[subprocess.Popen[bytes]] = []
+        self._of_node: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
         (self.folder / "munge").mkdir(mode=0o700, parents=True)
@@ -72,7 +73,7 @@ class Cluster:
         self._until(lambda: (munge / "socket").exists(), "munged's socket")
         self._spawn("slurmctld", "-D")
         for node in self.nodes:
-            self._spawn("slurmd", "-D", "-N", node)
+            self.raise_node(node)
         self._until(
             lambda: self.run("sinfo", "-h", "-o", "%T %D").split() == ["idle", str(len(self.nodes))], "idle nodes"
         )
@@ -88,7 +89,7 @@ class Cluster:
             "CredType=cred/munge", "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "MpiDefault=none",
             "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU", "GresTypes=gpu", "ReturnToService=2",
             "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
-            "JobRequeue=1", "KillWait=5", "InactiveLimit=0", "MessageTimeout=20", "SchedulerType=sched/backfill",
+            "JobRequeue=1", "KillWait=15", "InactiveLimit=0", "MessageTimeout=20", "SchedulerType=sched/backfill",
             "AccountingStorageType=accounting_storage/none",
             "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0,preempt_send_user_signal",
             f"StateSaveLocation={self.folder}/state", f"SlurmdSpoolDir={self.folder}/spool-%n",
@@ -101,15 +102,28 @@ class Cluster:
         where = f"Nodes={','.join(self.nodes)} MaxTime=INFINITE State=UP"
         lines.append(f"PartitionName=main {where} Default=YES PriorityTier=1 PreemptMode=CANCEL GraceTime=30")
         lines.append(f"PartitionName=urgent {where} PriorityTier=10")
+        lines.append(f"PartitionName=again {where} PriorityTier=1 PreemptMode=REQUEUE")
         return "\n".join(lines) + "\n"
 
-    def _spawn(self, name: str, *arguments: str) -> None:
+    def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         binary = shutil.which(name, path=search_path())
         log = (self.folder / f"{name}-{len(self._daemons)}.out").open("wb")
         self._daemons.append(
             subprocess.Popen([str(binary), *arguments], env=self.env, stdout=log, stderr=subprocess.STDOUT)
         )
         log.close()
+        return self._daemons[-1]
+
+    def lose_node(self, node: str) -> None:
+        """Let SLURM lose a node. What runs there runs on."""
+        daemon = self._of_node.pop(node)
+        daemon.kill()
+        daemon.wait()
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+
+    def raise_node(self, node: str) -> None:
+        """Start the daemon of a node."""
+        self._of_node[node] = self._spawn("slurmd", "-D", "-N", node)
 
     def _until(self, ready, what: str) -> None:  # type: ignore[no-untyped-def]
         deadline = time.monotonic() + PATIENCE

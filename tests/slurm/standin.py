@@ -1,12 +1,13 @@
 """A driver that trains nothing: it keeps the run-side contract (nemo_ada/run/job_control.py) and fails as it is told.
 
 standin.py CONFIG run_dir=DIR resume=auto [steps=N] [step_seconds=S] [fail_at=STEP] [kill_at=STEP] [quit_at=STEP]
-    [lose_at=STEP] [hang_at=STEP]
+    [lose_at=STEP] [hang_at=STEP] [full_at=STEP]
 A fault happens once per file `faults` entry unless `always=1`.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 from nemo_ada.run.files import write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, JobControl
 
-FAULTS = ("fail", "kill", "quit", "lose", "hang")
+FAULTS = ("fail", "kill", "quit", "lose", "hang", "full")
 
 
 def main(arguments: list[str]) -> int:
@@ -53,6 +54,8 @@ def main(arguments: list[str]) -> int:
                 os.kill(os.getpid(), signal.SIGKILL)
             if fault == "quit":  # as Ray ends a driver that lost its head
                 os._exit(1)
+            if fault == "full":
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(saved))
             if fault == "lose":
                 control.status("interrupted", step)
                 return EXIT_LOST

@@ -343,6 +343,28 @@ def test_a_runtime_that_does_not_fit_its_image_is_refused(
     assert done.returncode == 2 and message in done.stderr
 
 
+def test_a_machine_without_slurm_says_how_to_train_on_it(tmp_path: Path) -> None:
+    done = script(tmp_path, "grpo.seed=1", PREFLIGHT="0")
+    if shutil.which("sbatch"):
+        (tmp_path / "bin").mkdir()
+        for name in ("bash", "dirname", "sed", "grep", "sort", "tr", "basename", "python3", "env"):
+            (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
+        done = script(tmp_path, "grpo.seed=1", PREFLIGHT="0", PATH=str(tmp_path / "bin"))
+    assert done.returncode == 2 and "nemo-ada train" in done.stderr and "grpo.seed=1" in done.stderr, done
+
+
+def test_a_site_without_gpus_in_slurm_takes_their_number_from_the_last_yaml(tmp_path: Path) -> None:
+    """The overlay stands behind the model's YAML, and an override of the command line wins over both."""
+    (tmp_path / "model.yaml").write_text("cluster:\n  gpus_per_node: 8\n")
+    (tmp_path / "four.yaml").write_text("cluster:\n  gpus_per_node: 4\n")
+    for words, gpus in (((), 4), (("cluster.gpus_per_node=2",), 2)):
+        done = script(
+            tmp_path, str(tmp_path / "model.yaml"), str(tmp_path / "four.yaml"), *words, name="train.sh", DRY_RUN="1",
+            PREFLIGHT="0", GPUS_IN_SLURM="0",
+        )  # fmt: skip
+        assert f"check of the node: {gpus} GPUs" in done.stdout, done
+
+
 # --- what ends a chain ---
 
 
@@ -419,6 +441,66 @@ def test_a_touch_makes_our_stop_file_the_users(tmp_path: Path) -> None:
     assert bash(ask + "touch $RUN_DIR/STOP; users_stop && echo user", RUN_DIR=str(tmp_path)).stdout == "user\n"
 
 
+@pytest.mark.parametrize(
+    ("reasons", "goes_on"),
+    [
+        (("preempted", "preempted", "preempted"), True),
+        (("own failure", "preempted", "node lost", "controller"), True),
+        (("own failure", "preempted", "own failure"), False),
+        (("wall", "wall"), False),
+        (("no space", "lock"), True),
+        (("no space", "lock", "no space"), False),
+    ],
+)
+def test_only_the_runs_own_failures_end_a_chain_that_has_saved_nothing(
+    tmp_path: Path, reasons: tuple[str, ...], goes_on: bool
+) -> None:
+    """MAX_ATTEMPTS is 3, and what SLURM ended does not count there either."""
+    lines = [f"c\t1\t0\t0\t1-{n}\t9\t{reason}\tseen\n" for n, reason in enumerate(reasons)]
+    (tmp_path / "attempts.tsv").write_text("".join(lines))
+    done = bash("guard && echo on", RUN_DIR=str(tmp_path), CHAIN="c", MAX_ATTEMPTS="3")
+    assert ("on\n" in done.stdout) == goes_on, done
+
+
+CAUSES = [
+    # what the attempt left -> why it ended
+    ({"node-n1.log": "error: run_dir=r is in use by 7 n3, and two runs must not share it; end"}, "lock"),
+    ({"node-n1.log": "OSError: [Errno 28] No space left on device: 'x'"}, "no space"),
+    ({"srun.log": "srun: error: Node failure on n2"}, "node lost"),
+    ({"srun.log": "srun: error: Unable to create step for job 7: Unable to contact slurm controller"}, "controller"),
+    ({"term": ""}, "preempted"),
+    ({"bad-n1": "nvidia-smi sees 7 GPUs"}, "node lost"),
+    ({"driver.exit": "1", "node-n1.log": "failed: no reward"}, "own failure"),
+    ({}, "own failure"),
+]
+
+
+@pytest.mark.parametrize(("left", "reason"), CAUSES)
+def test_each_attempt_says_why_it_ended(tmp_path: Path, left: dict[str, str], reason: str) -> None:
+    folder = tmp_path / "attempts" / "7-0"
+    folder.mkdir(parents=True)
+    for name, text in {"canary": "7", **left}.items():
+        (folder / name).write_text(text)
+    given = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(folder), "CHAIN": "7", "SLURM_JOB_ID": "7", "STARTED": "1"}
+    done = bash("NODES=(n1); decide record && STATE=$(verdict) decide why", **given)
+    assert done.stdout.split("\n")[:2] == ["1", reason], done
+    assert (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason
+
+
+@pytest.mark.parametrize(
+    ("job", "left", "reason"), [("7", "term", "preempted"), ("7", "", "node lost"), ("8", "term", "asked")]
+)
+def test_an_attempt_whose_script_was_killed_gets_its_reason_from_the_next(
+    tmp_path: Path, job: str, left: str, reason: str
+) -> None:
+    (tmp_path / "attempts" / "7-0").mkdir(parents=True)
+    (tmp_path / "attempts.tsv").write_text("7\t7\t1\t0\t7-0\n")
+    if left:
+        (tmp_path / "attempts" / "7-0" / left).touch()
+    done = bash("guard && echo on", RUN_DIR=str(tmp_path), CHAIN="7", SLURM_JOB_ID=job, MAX_ATTEMPTS="9")
+    assert done.stdout == "on\n" and (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason, done
+
+
 # --- the node's side ---
 
 
@@ -471,8 +553,11 @@ esac
         ({"held": "40000"}, "GPU 0 already holds 40000 MiB"),
         ({"ecc": "2"}, "GPU 0 has 2 uncorrected ECC errors"),
         ({"ecc": "[N/A]"}, ""),
-        ({"xid": "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."}, "fatal GPU error"),
-        ({"xid": "NVRM: Xid (PCI:0000:3b:00): 31, pid=1, MMU fault of a user's program"}, ""),
+        ({"held": "[N/A]"}, ""),
+        ({"xid": "[99999999.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."}, "fatal GPU error"),
+        ({"xid": "[    1.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, of another job, long ago"}, ""),
+        ({"xid": "[99999999.5] NVRM: Xid (PCI:0000:3b:00): 94, pid=1, contained"}, ""),
+        ({"xid": '[99999999.5] NVRM: Xid (PCI:0000:3b:00): 31, pid=1, MMU fault of a user"s program'}, ""),
         ({"tmp": "999999999"}, "MIN_TMP_GIB is 999999999"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -486,11 +571,18 @@ def test_an_unhealthy_node_is_named_before_ray_starts(tmp_path: Path, fault: dic
         (tmp_path / "bin" / name).write_text(content)
         (tmp_path / "bin" / name).chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    settings = {"PATH": path, "HEALTH": "1", "GPUS_PER_NODE": "8", "MIN_TMP_GIB": fault.get("tmp", "0")}
+    settings = {
+        "PATH": path,
+        "HEALTH": "1",
+        "GPUS_PER_NODE": "8",
+        "STARTED": str(int(time.time())),
+        "MIN_TMP_GIB": fault.get("tmp", "0"),
+    }
     done = node(tmp_path, **settings, **({"PYTHON": "true"}))
     bad = tmp_path / "bad-n1"
     assert (bad.read_text() if bad.exists() else "").find(cause) >= 0 and bad.exists() == bool(cause)
     assert (done.returncode == 0) == (not cause), (tmp_path / "node-n1.log").read_text()
+    assert cause or "GPU 7: " in (tmp_path / "judged-n1").read_text(), "the record says what was judged"
 
 
 @pytest.mark.slow  # each node imports torch
@@ -527,11 +619,12 @@ def left_out(
     (folder / "left_out.tsv").write_text("".join(f"c\t1\t{name}\tsees 7 GPUs\n" for name in before))
     variables = {
         "ATTEMPT_DIR": str(folder), "RUN_DIR": str(folder), "REQUEUE": "requeue", "SLURM_JOB_ID": "2", "CHAIN": "c",
-        "NEMO_ADA_OPTIONS": options,
+        "NEMO_ADA_OPTIONS": options, "MAX_ATTEMPTS": "2",
     }  # fmt: skip
     program = (
-        f"verdict; squeue() {{ echo '1:00|a|p|q|(null)|n7|(null)'; }}; NODES=({nodes}); leave_out && follow_up && "
-        'echo "$REQUEUE ${FOLLOW[*]}"; wc -l <$RUN_DIR/attempts.tsv'
+        f"verdict; NODES=({nodes}); STATE=unhealthy decide why >&2; "
+        "squeue() { echo '1:00|a|p|q|(null)|n7|(null)'; }; "
+        'leave_out && follow_up && echo "$REQUEUE ${FOLLOW[*]}" && guard && echo goes on'
     )
     return bash(program, **variables)
 
@@ -540,7 +633,8 @@ def test_the_next_job_leaves_unhealthy_nodes_out_and_the_attempt_does_not_count(
     done = left_out(tmp_path, {"n2": "nvidia-smi sees 7 GPUs"}, "n1 n2", before=("n5",), options="--exclude=n6,n[8-9]")
     assert done.stdout.splitlines()[0] == "unhealthy"
     assert "node n2 is unhealthy: nvidia-smi sees 7 GPUs" in done.stdout
-    assert "resubmit --dependency=afterany:2 --nodes=2" in done.stdout and done.stdout.rstrip().endswith("1")
+    assert "resubmit --dependency=afterany:2 --nodes=2" in done.stdout and done.stdout.endswith("goes on\n"), done
+    assert (tmp_path / "attempts.tsv").read_text().splitlines()[1].split("\t")[6] == "node lost"
     assert "--exclude=n7,n6,n[8-9],n5,n2\n" in done.stdout, "one list, behind the options: sbatch takes the last"
 
 

@@ -1,8 +1,6 @@
 """Settings of the site come from the environment, else from slurm/site.env, which batch scripts read.
 
-python-dotenv does not read the file as bash does. It turns a backslash and an n in double quotes into a line break,
-expands ${NAME} but not $NAME, and accepts spaces around the equals sign. A value that bash reads otherwise would
-mislead, so only lines that have one reading are used.
+bash reads the file here, too. A second reader would give other values than the jobs get.
 """
 
 from __future__ import annotations
@@ -10,15 +8,19 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 
+from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
 
 CODE = Path(__file__).parents[3]
 """The folder that holds this package: the project's folder, or site-packages."""
 HOME_VARIABLE, SITE_VARIABLE = "NEMO_ADA_HOME", "NEMO_ADA_SITE"
-LINE = re.compile(r"""\s*(?:export\s+)?([A-Za-z_]\w*)=(["']?)([^"'`$#\s\\]*)\2\s*(?:#.*)?""")
+READ = 'set -aeuo pipefail; . "$1" >&2; command -p env -0'  # as slurm/lib.sh reads it
+READ_SECONDS = 20.0
 MAX_BYTES = 1_000_000
 
 
@@ -72,22 +74,44 @@ def site_said() -> str:
 def site_setting(name: str) -> str:
     """Return the value of a variable, empty where nobody set it.
 
-    The environment wins over site.env, as in the batch scripts. Of site.env only lines NAME=value without shell
-    expansions are read.
+    The environment wins over site.env, as in the batch scripts.
+
+    Raises:
+        UserError: bash cannot read site.env, or its lines end as those of Windows do.
     """
     if name in os.environ:
         return os.environ[name]
     path = site_file()
-    try:
-        text = read_bounded(path, MAX_BYTES).decode("utf-8") if _is_read(path) else ""
-    except (OSError, ValueError):
+    if not _is_read(path):
         return ""
-    value = ""
-    for line in text.splitlines():
-        match = LINE.fullmatch(line)
-        if match is not None and match[1] == name:
-            value = match[3]
-    return value
+    try:
+        content = read_bounded(path, MAX_BYTES)
+    except OSError as problem:
+        raise UserError(f"{path} cannot be read: {problem.strerror}") from None
+    if b"\r" in content:
+        line = content[: content.index(b"\r")].count(b"\n") + 1
+        raise UserError(
+            f"{path}, line {line}, has a line end of Windows, which bash reads as a part of the value; remove it"
+        )
+    return dict(_read_by_bash(path, content, tuple(sorted(os.environ.items())))).get(name, "")
+
+
+@lru_cache(maxsize=4)
+def _read_by_bash(path: Path, content: bytes, environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """Return all variables after bash has read site.env in this environment. `content` says which file was read."""
+    given = {key: value for key, value in environment if key != "BASH_ENV" and not key.startswith("BASH_FUNC_")}
+    command = ["bash", "--noprofile", "--norc", "-c", READ, "bash", str(path)]
+    try:
+        done = subprocess.run(
+            command, env=given, stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        raise UserError(f"bash cannot read {path}: {problem}") from None
+    if done.returncode:
+        said = " ".join(done.stderr.decode(errors="replace").split())[-300:]
+        raise UserError(f"bash cannot read {path} (exit code {done.returncode}): {said or 'it says nothing'}")
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in done.stdout.split(b"\0") if entry)
+    return tuple((key, value) for key, _, value in pairs)
 
 
 def worker_python(kind: str) -> Path | None:

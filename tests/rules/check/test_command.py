@@ -136,7 +136,7 @@ def test_the_sites_file_is_read_where_the_environment_says_nothing(tmp_path, mon
     )
     monkeypatch.setenv("NEMO_ADA_SITE", str(file))
     assert [site_setting(name) for name in ("CONTAINER", "RUN_ROOT", "HF_HOME", "MOUNTS")] == [
-        "/nowhere.sqsh", str(tmp_path), "", "",
+        "/nowhere.sqsh", str(tmp_path), os.path.expandvars("$HOME/x"), "",
     ]  # fmt: skip
     assert [finding.level for finding in site.image()] == ["error"]
     disk = next(f for f in examine_nemo_rl(changed({})) if f.key == "checkpointing.checkpoint_dir")

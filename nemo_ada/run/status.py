@@ -1,0 +1,178 @@
+"""What a run's folder and SLURM say about a run: `nemo-ada status`. Both back ends write the same files.
+
+    status.json    state, step of steps          pace.json      last saved step
+    heartbeat      phase, median step seconds    attempts.tsv   one line per attempt, with the reason of its end
+    job            SLURM's id of the job         left_out.tsv   unhealthy nodes
+
+slurm/chain.py writes the two tables and says what their columns are.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import read_json, text_of
+from nemo_ada.run.redaction import hide, printable
+
+LEAST = 4  # columns of a line of both tables
+STARTED, SAVED, FOLDER, ENDED, REASON, DETAIL = 2, 3, 4, 5, 6, 7  # columns of attempts.tsv
+SQUEUE = ("squeue", "--me", "-h", "-o", "%i|%T|%S|%r|%E")
+SQUEUE_SECONDS = 5.0
+MARKS = ("status.json", "attempts.tsv", "heartbeat")  # one of them is in every folder of a run
+REMEDIES = {
+    "own failure": "mend what its log says; a new submission goes on from the last save",
+    "no space": "make room; the chain tries again by itself",
+    "lock": "end the other process that trains in this folder; the chain tries again by itself",
+}
+QUIET = ("done", "asked", "wall", "preempted", "")
+
+
+def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return what is known about a run. None stands for what its files do not say.
+
+    Args:
+        folder: the run's folder.
+        jobs: the lines of `queue`; None where there is no SLURM.
+
+    Raises:
+        UserError: the folder holds no run.
+    """
+    if not any((folder / name).exists() for name in MARKS):
+        raise UserError(f"{folder} holds no run: name the run_dir of a `nemo-ada train`, or `all`")
+    status, pace, beat = (_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
+    attempts, left_out = (_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
+    last = attempts[-1] if attempts else []
+    job = _text(folder / "job").strip() or (last[1] if last else None)
+    reason, detail = _cell(last, REASON), _cell(last, DETAIL)
+    failed = reason not in QUIET
+    return {
+        "run": str(folder),
+        "state": status.get("state", "not started"),
+        "step": status.get("step"),
+        "max_steps": status.get("max_steps"),
+        "saved_step": pace.get("saved_step"),
+        "phase": beat.get("phase"),
+        "silent_seconds": _age(folder / "heartbeat"),
+        "median_step_seconds": beat.get("median_step_seconds"),
+        "job": job,
+        "queue": None if jobs is None else _job_of(job, jobs),
+        "attempts": len(attempts),
+        "reasons": [_cell(line, REASON) or "not ended" for line in attempts],
+        "last_reason": reason or None,
+        "slots_left": _slots_left(attempts, pace.get("saved_step"), status.get("max_steps")),
+        "left_out": {line[2]: line[3] for line in left_out},
+        "error": detail if failed and detail else None,
+        "remedy": REMEDIES.get(reason),
+        "log": str(folder / "attempts" / _cell(last, FOLDER)) if _cell(last, FOLDER) else None,
+    }
+
+
+def queue() -> list[str] | None:
+    """Return the user's jobs as SQUEUE prints them; None where SLURM is missing or does not answer."""
+    if shutil.which(SQUEUE[0]) is None:
+        return None
+    try:
+        done = subprocess.run(SQUEUE, capture_output=True, text=True, timeout=SQUEUE_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.splitlines()
+
+
+def render(status: Mapping[str, Any]) -> str:
+    """Return the status of one run as lines for people."""
+    lines = [f"{status['run']}: {status['state']}"]
+    if status["step"] is not None:
+        lines.append(f"  step {status['step']} of {status['max_steps']}; last save: step {status['saved_step'] or 0}")
+    if status["silent_seconds"] is not None and status["state"] == "running":
+        lines.append(f"  last sign of life {status['silent_seconds']:.0f} s ago ({status['phase']})")
+    if status["job"] is not None:
+        lines.append(f"  job {status['job']}: {_queue_said(status['queue'])}")
+    if status["attempts"]:
+        lines.append(f"  attempts: {', '.join(status['reasons'])}")
+    if status["slots_left"] is not None:
+        lines.append(f"  job slots left: {status['slots_left']}, at the pace of the slots so far")
+    lines += [f"  left out: {node}, {cause}" for node, cause in status["left_out"].items()]
+    if status["error"]:
+        lines.append(f"  last error: {status['error']}")
+    if status["remedy"]:
+        lines.append(f"  {status['remedy']}; log: {status['log']}")
+    return printable(hide("\n".join(lines)))
+
+
+def runs_below(root: Path) -> list[Path]:
+    """Return the folders of runs directly below `root`, the newest sign of life first."""
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder: name a run's folder, or set RUN_ROOT")
+    found = [folder for folder in root.iterdir() if any((folder / name).exists() for name in MARKS)]
+    return sorted(found, key=lambda folder: _age(folder / "heartbeat") or math.inf)
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except (OSError, ValueError, RecursionError, UserError):
+        return {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return text_of(path, errors="replace")
+    except (OSError, ValueError):
+        return ""
+
+
+def _table(path: Path) -> list[list[str]]:
+    lines = [line.split("\t") for line in _text(path).splitlines()]
+    return [line for line in lines if len(line) >= LEAST]
+
+
+def _cell(line: Sequence[str], column: int) -> str:
+    return line[column] if len(line) > column else ""
+
+
+def _age(path: Path) -> float | None:
+    """Return the seconds since a file was written, None where it is missing."""
+    try:
+        return max(0.0, time.time() - path.stat().st_mtime)
+    except OSError:
+        return None
+
+
+def _job_of(job: str | None, jobs: Sequence[str]) -> dict[str, str] | None:
+    """Return the job of a run or the one that follows it, None where neither is in the queue."""
+    rows = [line.split("|", 4) for line in jobs]
+    for own in (True, False):
+        for row in rows:
+            if len(row) == 5 and job and (row[0] == job if own else f":{job}(" in f"{row[4]}("):
+                return {"job": row[0], "state": row[1], "start": row[2], "reason": row[3]}
+    return None
+
+
+def _queue_said(job: Mapping[str, str] | None) -> str:
+    if job is None:
+        return "not in SLURM's queue"
+    if job["state"] == "PENDING":
+        return f"job {job['job']} waits ({job['reason']}), next start {job['start']}"
+    return f"{job['state']} since {job['start']}"
+
+
+def _slots_left(attempts: Sequence[Sequence[str]], saved: object, steps: object) -> int | None:
+    """Return how many slots the rest takes at the mean gain of those that met the wall; None before the first."""
+    if not isinstance(saved, int) or not isinstance(steps, int):
+        return None
+    marks = [int(line[SAVED]) if line[SAVED].isdigit() else 0 for line in attempts] + [saved]
+    gains = [
+        after - before
+        for line, before, after in zip(attempts, marks, marks[1:], strict=False)
+        if _cell(line, REASON) == "wall"
+    ]
+    if not sum(gains):
+        return None
+    return math.ceil(max(0, steps - saved) * len(gains) / sum(gains))

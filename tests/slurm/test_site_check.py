@@ -1,0 +1,36 @@
+"""`nemo-ada check --site` on a real SLURM: it says what will not work for a chain of jobs."""
+
+from __future__ import annotations
+
+import pytest
+from cluster import Cluster
+
+from nemo_ada.rules.check.cluster import cluster
+
+pytestmark = pytest.mark.slurm
+
+
+def found(
+    monkeypatch: pytest.MonkeyPatch, running: Cluster, seconds: float | None = None, **shell: str
+) -> set[tuple[str, str]]:
+    """The findings that are no `ok`, as (level, key)."""
+    for name, value in {**running.env, "NEMO_ADA_SITE": "/none", **shell}.items():
+        monkeypatch.setenv(name, value)
+    return {(finding.level, finding.key) for finding in cluster(seconds) if finding.level != "ok"}
+
+
+def test_what_fits_gives_no_warning_and_each_misfit_its_own(one_node: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found(monkeypatch, one_node, 3600.0) == set(), "KillWait 15 and GraceTime 30 hold the 25 s"
+    assert found(monkeypatch, one_node, SBATCH_PARTITION="again") >= {("warning", "PREEMPT_SECONDS")}
+    assert ("error", "SBATCH_PARTITION") in found(monkeypatch, one_node, SBATCH_PARTITION="none")
+    monkeypatch.delenv("SBATCH_PARTITION")
+    assert found(monkeypatch, one_node, CONTAINER="/x.sqsh") == {("error", "RUNTIME")}
+    monkeypatch.delenv("CONTAINER")
+    assert found(monkeypatch, one_node, SQUEUE_FORMAT="%i") == {("warning", "environment")}
+    monkeypatch.delenv("SQUEUE_FORMAT")
+    one_node.run("scontrol", "update", "partitionname=main", "maxtime=60")
+    try:
+        assert found(monkeypatch, one_node, 7200.0) == {("error", "--time")}
+        assert found(monkeypatch, one_node, 1800.0) == set()
+    finally:
+        one_node.run("scontrol", "update", "partitionname=main", "maxtime=INFINITE")
