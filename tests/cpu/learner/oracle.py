@@ -16,6 +16,9 @@ import numpy as np
 
 from tests.lazy import Lazy
 
+TEMPERATURE = 1.3
+"""Sampling temperature of the tests: the policy is the softmax of the logits divided by it."""
+
 torch, transformers = Lazy("torch"), Lazy("transformers")
 
 
@@ -83,7 +86,7 @@ def minibatch_loss(model: torch.nn.Module, rows: list[Row], published: Published
     total = torch.zeros(())
     for row in real:
         logits = model(torch.tensor([[*row.prompt, *row.response]])).logits[0, len(row.prompt) - 1 : -1]
-        log_p = torch.log_softmax(logits, -1)
+        log_p = torch.log_softmax(logits / TEMPERATURE, -1)
         total = total - published.entropy * -(log_p.exp() * log_p).sum()
         for position, (token, old) in enumerate(zip(row.response, row.old_logprobs, strict=True)):
             total = total - objective(torch.exp(log_p[position, token] - old), row.advantage, published)
