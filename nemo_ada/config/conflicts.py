@@ -299,12 +299,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.n == 1 and not f.shrunk,
     ),
     Conflict(
-        f"{ADVANTAGE}.keep_fraction={{f.advantage.keep_fraction:g}}",
-        f"keeps the expected update only with {ADVANTAGE}.denominator=all_rows",
-        "set that, or keep_fraction to 1",
-        lambda f: f.advantage.keep_fraction < 1.0 and f.advantage.denominator == "live_rows",
-    ),
-    Conflict(
         f"{ADVANTAGE}.weighting=objective",
         f"compares a response with the others of its prompt, and with {SAMPLING}.min_responses=1 a prompt may have one",
         f"set min_responses to at least 2, or {ADVANTAGE}.weighting to reference with {ADVANTAGE}.baseline=shrunk",

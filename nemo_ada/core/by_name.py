@@ -66,11 +66,7 @@ def load(key: str, name: str) -> Callable[..., Any]:
 def made(key: str, name: str, *arguments: Any, **named: Any) -> Any:
     """Call what `load` finds. Raises UserError with the user's file and line where the call fails."""
     maker = load(key, name)
-    try:
-        return maker(*arguments, **named)
-    except (Exception, SystemExit) as problem:  # noqa: BLE001 - the user's code may raise anything
-        why = f"{type(problem).__name__}: {problem} ({place_of(problem)})"
-        raise UserError(f"{key}={name!r}: calling it ended with {why}") from None
+    return _tried(f"{key}={name!r}: calling it", lambda: maker(*arguments, **named))
 
 
 def checked(key: str, name: str, call: Callable[[], Any], kind: type, length: int | None = None) -> Any:
@@ -86,17 +82,20 @@ def checked(key: str, name: str, call: Callable[[], Any], kind: type, length: in
     Raises:
         UserError: The call failed, or gave something else.
     """
-    try:
-        value = call()
-    except (Exception, SystemExit) as problem:  # noqa: BLE001 - the user's code may raise anything
-        why = f"{type(problem).__name__}: {problem} ({place_of(problem)})"
-        raise UserError(f"{key}={name!r}: trying it ended with {why}") from None
+    value = _tried(f"{key}={name!r}: trying it", call)
     wanted = f"an array of {length} of {kind.__name__}" if length is not None else f"a {kind.__name__}"
     array = np.asarray(value)
     fits = array.shape == (() if length is None else (length,)) and np.can_cast(array.dtype, kind, "same_kind")
     if not fits or (kind is bool and array.dtype != np.bool_):
         raise UserError(f"{key}={name!r}: a method gave {str(value)[:60]!r} in place of {wanted} (see recipes/extend)")
     return value
+
+
+def _tried(what: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - the user's code may raise anything
+        raise UserError(f"{what} ended with {type(problem).__name__}: {problem} ({place_of(problem)})") from None
 
 
 def file_of(name: str) -> Path | None:

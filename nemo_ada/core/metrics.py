@@ -53,7 +53,6 @@ TABLE: Mapping[str, str] = {
     "weight_mean": "gradient weight w_x per prompt, mean",
     "weight_max": "gradient weight w_x per prompt, maximum",
     "live_rows": "kept rows with a non-zero advantage",
-    "thinned_rows": "rows with an advantage that `keep_fraction` left out of the update",
     "placeholder_rows": "rows without loss weight that keep the batch shape",
     "retried_prompts": "with retry_probability: prompts of the step that had an attempt before",
     "gradient_cosine": "with logger.gradient_cosine (CPU): cosine between the gradients of two halves of an update's "

@@ -194,7 +194,8 @@ class AdaSampler:
         if final_rewards is not None:
             result = replace(result, reward_N=final_rewards(result))
         earlier_P = None if self.chains is None else self.chains.earlier(prompt_ids)
-        rows = self._weigh(step, result, self.select(step, result, len(prompt_ids) - reserve), prior_P, earlier_P)
+        selection = self.select(step, result, len(prompt_ids) - reserve)
+        rows = weigh(result, selection, self.rows, prior_P=prior_P, earlier_P=earlier_P)
         self._learn(prompt_ids, result, features_PF)
         again, retried = self._retry(step, prompt_ids, result, earlier_P)
         sampled = SampledStep(result, rows, raw_reward_N, metrics | retried, _mean(prior_P), again)
@@ -224,18 +225,6 @@ class AdaSampler:
     def select(self, step: int, result: SamplingResult, batch: int = 1) -> Selection:
         """Choose the rows of a result with `batch` groups. A group chooses the same rows alone and within a step."""
         return select(result, self.rows, batch, run_seed=self.run_seed, step=step)
-
-    def _weigh(
-        self,
-        step: int,
-        result: SamplingResult,
-        selection: Selection,
-        prior_P: tuple[FloatArray, FloatArray] | None,
-        earlier_P: tuple[IntArray, FloatArray] | None = None,
-    ) -> StepRows:
-        return weigh(
-            result, selection, self.rows, run_seed=self.run_seed, step=step, prior_P=prior_P, earlier_P=earlier_P
-        )
 
     def _learn(self, prompt_ids: Sequence[str], result: SamplingResult, features_PF: FloatArray | None) -> None:
         if self.estimator is not None:
@@ -288,7 +277,7 @@ class AdaSampler:
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
         selection = self.select(step, result, len(pools)) if selection is None else selection
         earlier_P = None if self.chains is None else self.chains.earlier(prompt_ids)
-        rows = self._weigh(step, result, selection, prior_P, earlier_P)
+        rows = weigh(result, selection, self.rows, prior_P=prior_P, earlier_P=earlier_P)
         self._learn(prompt_ids, result, features_PF)
         again, retried = self._retry(step, prompt_ids, result, earlier_P)
         metrics = self._summary(result) | group_metrics(pools) | retried

@@ -58,7 +58,7 @@ from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_
 from nemo_ada.run.provenance import environment
 from nemo_ada.run.redaction import hide
 
-RUNS = STOCK, OURS, RESUMED, FP8, BF16 = "stock", "ours", "resumed", "fp8", "bf16"
+STOCK, OURS, RESUMED, FP8, BF16 = "stock", "ours", "resumed", "fp8", "bf16"
 MIN_STEPS = 3
 LIMIT_SECONDS = 4 * 3600.0
 SLOT = "04:00:00"

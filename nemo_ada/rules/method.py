@@ -263,12 +263,6 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.candidate_prompts={ada.candidate_prompts} chooses the prompts of a step when it begins, and "
             f"with {loop} groups begin one by one, steps ahead; set it to 0",
         )
-    if ada.advantage.keep_fraction < 1.0:
-        yield error(
-            f"{SECTION}.advantage.keep_fraction",
-            f"{SECTION}.advantage.keep_fraction={ada.advantage.keep_fraction:g} draws rows from the whole step, and "
-            f"with {loop} the rows without gradient leave before the step is known; set it to 1",
-        )
 
 
 def live_rows(values: Values, ada: AdaSettings) -> Findings:

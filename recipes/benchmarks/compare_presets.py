@@ -46,7 +46,6 @@ CHOSEN_KNOWN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDAT
 INFORMED = (
     "sampling: {kind: estimation, allocation: {kind: information}, min_responses: 1, max_responses: 8}"  # mean: n
 )
-HALF = "reinforce_ada={preset: ada_single, advantage: {keep_fraction: 0.5}}"
 TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
 MEAN = "estimator: {kind: ema, adaptive_prior: true, per_prompt: false}"  # one running mean over all prompts
 METHODS = {
@@ -87,9 +86,6 @@ METHODS = {
     "ada_single n=2, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "UPDATES x2"],
     "ada_single n=2, chosen prompts, four updates": [CHOSEN, "PROMPTS x2", N2, "UPDATES x4"],
     "ada_single n=2, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2, "UPDATES x4"],
-    "ada_single n=1, half of the rows": [HALF, "PROMPTS x4", N1],
-    "ada_single n=1, half of the rows, four updates": [HALF, "PROMPTS x4", N1, "UPDATES x4"],
-    "ada_single n=1, half of the rows, eight updates": [HALF, "PROMPTS x4", N1, "UPDATES x8"],
     "ada_single n=1, running-mean baseline": [f"reinforce_ada={{preset: ada_single, {MEAN}}}", "PROMPTS x4", N1],
     "ada_single n=1, running-mean baseline, eight updates": [
         f"reinforce_ada={{preset: ada_single, {MEAN}}}",
@@ -165,7 +161,6 @@ RATES = {
         "ada_single n=1, four updates": 1e-4,
         "ada_single n=1, eight updates": 5e-5,
         "ada_single n=1, sixteen updates": 5e-5,
-        "ada_single n=1, half of the rows, eight updates": 5e-5,
         "ada_single n=1, weighted choice, eight updates": 5e-5,
     },
     "repeated": {
@@ -191,7 +186,6 @@ RATES = {
         "ada_single n=1, four updates": 1.2e-4,
         "ada_single n=1, eight updates": 1.2e-4,
         "ada_single n=1, sixteen updates": 1.2e-4,
-        "ada_single n=1, half of the rows, four updates": 1.2e-4,
         "ada_single n=2, chosen prompts": 4.8e-4,
         "ada_single n=2, by information": 4.8e-4,
     },

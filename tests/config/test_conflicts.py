@@ -26,7 +26,7 @@ CASES = [
     ({**EST, "sampling": {"min_responses": 1}, "advantage": DECLARED}, 8),
     ({**EST, "sampling": {"min_responses": 4}}, 4),
     ({**SINGLE, "advantage": {"normalize": "std"}}, 1),
-    ({"preset": "grpo", "advantage": {"normalize": "batch", "keep_fraction": 0.5, "denominator": "live_rows"}}, 1),
+    ({"preset": "grpo", "advantage": {"normalize": "batch"}}, 1),
     ({"preset": "grpo", "candidate_prompts": 9, "advantage": {**DECLARED, "normalize": "std"}}, 1),
     ({"preset": "ada_seq_idle", "advantage": {"pass_rate": "haldane"}}, 4),
     ({"sampling": {"kind": "sequential", "exit": {"kind": "balanced", "k_pos": 1, "k_neg": 3}, **ORDER},

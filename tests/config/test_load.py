@@ -77,7 +77,6 @@ def test_every_cpu_recipe_loads(path):
         ),
         ("grpo.num_generations_per_prompt=1", "(preset ada_single)"),
         ("reinforce_ada={preset: grpo, advantage: {normalize: batch}}", "set reinforce_ada.advantage.baseline=shrunk"),
-        ("reinforce_ada.advantage={keep_fraction: 0.5, denominator: live_rows}", "denominator=all_rows"),
         ("reinforce_ada={preset: grpo, candidate_choice: weighted}", "set candidate_prompts"),
         ("reinforce_ada={preset: grpo, budget: {mode: idle}}", "preset ada_seq_idle"),
         ("a=[1", "override"),

@@ -157,7 +157,6 @@ WINDOW = {"kind": "issue_order", "window": 3}
         (GRPO | {"advantage": {"baseline": "shrunk"}}, "rows.shrunk_baseline", True),
         (GRPO | {"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
         (GRPO | {"advantage": {"baseline": "shrunk", "normalize": "batch"}}, "rows.advantage.normalize", "batch"),
-        ({"advantage": {"keep_fraction": 0.5}}, "rows.advantage.keep_fraction", 0.5),
         ({"candidate_choice": "weighted", "candidate_prompts": 64}, "weighted_choice", True),
         ({"advantage": {"pass_rate": "first_wave"}}, "rows.advantage.pass_rate", "first_wave"),
         ({"advantage": {"pass_rate": "haldane"}}, "rows.advantage.pass_rate", "haldane"),

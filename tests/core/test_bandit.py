@@ -286,7 +286,7 @@ def built(pools, total_P, prior_P, exponent=None, **settings):
     group = int(total_P.sum()) // POOLS
     settings = replace(settings, group=group)
     selection = select(result, settings, POOLS, run_seed=5, step=1)
-    return weigh(result, selection, settings, run_seed=5, step=1, prior_P=prior_P).advantage_R
+    return weigh(result, selection, settings, prior_P=prior_P).advantage_R
 
 
 def est_claimed(total, p, objective, weighting, kind, exponent):

@@ -297,7 +297,6 @@ REFUSED = [
     (BALANCE | {"sampling": {"stopping": {"kind": "issue_order"}}}, {}, "stopping.kind=issue_order"),
     ({"preset": "ada_seq_idle"}, {}, "budget.mode=idle"),
     (BALANCE | {"budget": {"max_seconds": 9.0}}, {}, "budget.max_seconds=9"),
-    (BALANCE | {"advantage": {"keep_fraction": 0.5}}, {}, "advantage.keep_fraction=0.5"),
     (BALANCE, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
     (BALANCE, {"grpo__reward_shaping": {"enabled": True}}, "grpo.reward_shaping.enabled=true"),
     (BALANCE, {"policy__generation__colocated": {"enabled": True}}, "policy.generation.colocated.enabled=false"),

@@ -46,8 +46,7 @@ ISSUE_ORDER = {
     "sampling": {"kind": "sequential", "stopping": {"kind": "issue_order", "window": 3}},
 }
 SEQUENTIAL = ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log")
-SINGLE = {"preset": "ada_single", "advantage": {"keep_fraction": 0.5}}
-EVERYWHERE = [*({"preset": name} for name in (*SEQUENTIAL, "ada_est_ema", "ada_est_value", "ada_single")), SINGLE]
+EVERYWHERE = [{"preset": name} for name in (*SEQUENTIAL, "ada_est_ema", "ada_est_value", "ada_single")]
 
 
 def script(prompt, draw):

@@ -237,7 +237,6 @@ ADA_REFUSED = [
     (BALANCE | {"sampling": {"stopping": {"kind": "issue_order"}}}, "sampling.stopping.kind"),
     ({"preset": "ada_seq_idle"}, "budget.mode"),
     (BALANCE | {"budget": {"max_seconds": 9.0}}, "budget.max_seconds"),
-    (BALANCE | {"advantage": {"keep_fraction": 0.5}}, "advantage.keep_fraction"),
 ]
 
 

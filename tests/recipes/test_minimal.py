@@ -29,7 +29,7 @@ def test_pools_and_rows_are_the_cores(seed):
     result = collect(plan, script)[0]
     settings = RowSettings(group=minimal.N, stop=StopRule(exit_rule, waves, minimal.N_MAX))
     selection = select(result, settings, len(RATES), run_seed=RUN_SEED, step=STEP)
-    rows = weigh(result, selection, settings, run_seed=RUN_SEED, step=STEP, prior_P=None)
+    rows = weigh(result, selection, settings, prior_P=None)
 
     index = [0] * len(RATES)
 

@@ -21,19 +21,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_ada.core import seeds
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.objectives import gradient_weight
 from nemo_ada.core.learning.settings import RowSettings
-from nemo_ada.core.prompts.allocation import water_fill
 from nemo_ada.core.sampling.pass_rate import estimate, without_own
 from nemo_ada.core.sampling.result import SamplingResult, ranks
 from nemo_ada.core.seeds import SeedStream, bits64
 from nemo_ada.errors import InvariantError
-
-# A share of the mean |A|. It bounds the inverse weight of a row with a long gradient and a small advantage.
-MIN_SIZE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +124,6 @@ def weigh(
     selection: Selection,
     settings: RowSettings,
     *,
-    run_seed: int,
-    step: int,
     prior_P: tuple[FloatArray, FloatArray] | None,
     earlier_P: tuple[IntArray, FloatArray] | None = None,
 ) -> StepRows:
@@ -140,8 +133,6 @@ def weigh(
         result: the pools of the step.
         selection: the rows, from `select`.
         settings: how advantages are computed.
-        run_seed: seed of the run.
-        step: number of the step, for the seed of `thin`.
         prior_P: (a, b) of each prompt's Beta prior, needed by `shrunk`.
         earlier_P: responses and reward of each prompt's earlier attempts (`retry_probability`).
     """
@@ -172,8 +163,6 @@ def weigh(
         prior_P=prior_P,
         earlier_P=earlier_P,
     )
-    full_R = advantage_R
-    advantage_R = thin(full_R, settings.advantage.keep_fraction, run_seed=run_seed, step=step)
     real = row_weight_R > 0
     kept = pool_R[real]
     metrics = {
@@ -182,7 +171,6 @@ def weigh(
         "weight_mean": float(weight_P[groups].mean()),
         "weight_max": float(weight_P[groups].max()),
         "live_rows": int((real & (advantage_R != 0.0)).sum()),
-        "thinned_rows": int(((full_R != 0.0) & (advantage_R == 0.0)).sum()),
         "placeholder_rows": int((~real).sum()),
     }
     response_id_R = np.full(len(pool_R), -1, np.int64)
@@ -295,38 +283,3 @@ def select_step(
     in_issue_order_PR = np.argsort(np.where(real_PR, index_N[row_PR], np.iinfo(np.int64).max), axis=1, kind="stable")
     row_PR = np.take_along_axis(row_PR, in_issue_order_PR, axis=1)
     return np.where(empty_P1, -1, row_PR).astype(np.int64), real_PR.astype(np.float64)
-
-
-def thin(advantage_R: FloatArray, keep_fraction: float, *, run_seed: int, step: int) -> FloatArray:
-    """Keep round(keep_fraction * R) of the rows (at least 1) for the same mean update (ours).
-
-    A row whose outcome was expected has a small advantage and teaches little. Row i is kept with probability c_i, and
-    its advantage is divided by c_i (Horvitz and Thompson, 1952). So the expected sum of A_i g_i over the kept rows is
-    the sum over all rows, for any gradients g_i. c_i is proportional to |A_i|, which has the smallest variance when all
-    gradients are equally long. It is never below that of a tenth of the mean |A|. The kept rows are drawn by systematic
-    sampling in a seeded random order.
-
-    Args:
-        advantage_R: advantages of all rows.
-        keep_fraction: fraction of the rows that stay, in (0, 1].
-        run_seed: seed of the run.
-        step: number of the step.
-
-    Returns:
-        The advantages, 0 for rows that left.
-    """
-    live = np.flatnonzero(advantage_R)
-    kept = max(round(keep_fraction * len(advantage_R)), 1)
-    if len(live) <= kept:
-        return advantage_R
-    size_L = np.abs(advantage_R[live])
-    chance_L = water_fill(np.maximum(size_L, MIN_SIZE * size_L.mean()), kept, 0, 1)
-    row = np.arange(len(live) + 1, dtype=np.int64)
-    draw = seeds.uniform(run_seed, step, row, 0, stream=seeds.SeedStream.THINNING)
-    order = np.argsort(draw[1:], kind="stable")
-    edge = np.cumsum(chance_L[order])
-    ticks = np.floor(edge * (kept / edge[-1]) + draw[0])
-    taken = order[np.diff(ticks, prepend=0.0) > 0.0]
-    thinned_R = np.zeros_like(advantage_R)
-    thinned_R[live[taken]] = advantage_R[live[taken]] / chance_L[taken]
-    return thinned_R

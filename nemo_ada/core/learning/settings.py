@@ -35,9 +35,6 @@ class AdvantageSettings:
     """Smallest estimate of p in weights."""
     max_weight: Positive = 100.0
     """Largest weight of a prompt, w_x."""
-    keep_fraction: Annotated[float, Bounds(gt=0, le=1)] = 1.0
-    """Fraction of the rows that enter the update. They are drawn in proportion to |advantage| and have inverse weights,
-    so the expected update stays the same."""
     denominator: Literal["all_rows", "live_rows"] = "all_rows"
     """The rows over whose tokens the loss is averaged, all rows or only rows with a gradient."""
 

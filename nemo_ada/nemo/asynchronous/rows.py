@@ -53,7 +53,7 @@ class GroupRows:
         if pool is not None:
             step, result = pool.step, pool.result
             selection = self._sampler.select(step, result)
-            rows = weigh(result, selection, self._rows, run_seed=self._settings.seed, step=step, prior_P=None)
+            rows = weigh(result, selection, self._rows, prior_P=None)
             rewards = pool_rewards(result, result.reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, settings, step, whole=False)
         if "mask_sample" in batch:  # the environment wants these rows out of the loss

@@ -12,7 +12,6 @@ from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 REPLACEMENTS = Replacements("NCCL", "gloo between processes of this machine")
 
 REDUCTIONS = ("all_reduce", "reduce_scatter_tensor")
-C10D = "torch.distributed.distributed_c10d"
 REFIT_GROUP = "nemo_rl.distributed.stateless_process_group"
 REFIT_LIMIT = timedelta(minutes=10)
 

@@ -27,7 +27,7 @@ def rows_of(result, batch, *, step=1, ab=(1.0, 1.0), **options):
     others = {name: value for name, value in options.items() if name not in advantage}
     options = RowSettings(**{"group": 4, "stop": STOP, "advantage": AdvantageSettings(**advantage), **others})
     selection = select(result, options, batch, run_seed=5, step=step)
-    return weigh(result, selection, options, run_seed=5, step=step, prior_P=prior)
+    return weigh(result, selection, options, prior_P=prior)
 
 
 def groups(rows, group):

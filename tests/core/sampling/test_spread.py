@@ -29,7 +29,7 @@ def pools(reward_PI, *, exit_rule, threshold=0.7):
 def rows_of(plan, result):
     settings = RowSettings(WAVE, plan.stop_rule)
     selection = select(result, settings, len(result.uid_P), run_seed=3, step=1)
-    return weigh(result, selection, settings, run_seed=3, step=1, prior_P=None)
+    return weigh(result, selection, settings, prior_P=None)
 
 
 def test_with_two_rewards_that_are_one_apart_it_is_the_balanced_rule():
