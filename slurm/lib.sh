@@ -55,7 +55,7 @@ again() {  # again COMMAND...: SLURM's controller may not answer for a while; un
     said=$("$@" 2>&1) || code=$?
     if ((code == 0)) || [[ $said == *"pending execution"* ]]; then break; fi  # the second: an earlier try got through
     echo "$said" >&2
-    [[ $said =~ (ontact.slurm|timed.out|onnection.refused|onnection.reset|emporarily|Zero.Bytes) ]] || return "$code"
+    ((code == 143)) || [[ $said =~ (ontact.slurm|timed.out|onnection.refused|onnection.reset|emporarily|Zero.Bytes) ]] || return "$code"
     say "SLURM does not answer; trying again: $*"
     nap "${AGAIN_SECONDS:-10}"
   done
@@ -383,6 +383,7 @@ on_usr1() {
 on_term() {  # scancel, preemption, a lost node, or the wall: SLURM takes a requeue now, and KILL comes later
   trap '' TERM INT
   local waited=0
+  if [[ $ASKED_SLURM == asking && $(decide called-off) == wall ]]; then return 0; fi  # `again` goes on until KILL
   if [[ -n $ASKED_SLURM ]]; then exit 143; fi  # our own requeue ends this script
   CALLED_OFF=$(decide called-off)
   say "TERM: $CALLED_OFF; the run has $PREEMPT_SECONDS s to save"
@@ -467,14 +468,14 @@ later() {  # later WORDS...: a cause that time mends, and that no requeue waits 
 }
 
 next_job() {  # next_job WORDS...: asks SLURM for the chain's next attempt
-  ASKED_SLURM=1
+  ASKED_SLURM=asking
   case $REQUEUE in
     none)
       if ((INSIDE)); then say "this allocation ends: the same command in a new one goes on from the last save, and HERE=submit in front makes a chain of jobs of it"
       else say "REQUEUE=none: submit $SCRIPT again to continue"; fi ;;
     requeue)
       say "requeueing job $SLURM_JOB_ID"
-      if run again scontrol requeue "${JOB:-$SLURM_JOB_ID}"; then return 0; fi
+      if run again scontrol requeue "${JOB:-$SLURM_JOB_ID}"; then ASKED_SLURM=1; return 0; fi
       say "SLURM does not requeue this job; submitting a follow-up job"
       REQUEUE=resubmit
       next_job "$@" ;;
@@ -482,6 +483,7 @@ next_job() {  # next_job WORDS...: asks SLURM for the chain's next attempt
       follow_up
       export NEMO_ADA_CHAIN=$CHAIN NEMO_ADA_CHECKED=1
       (
+        trap '' TERM INT
         only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN NEMO_ADA_CHECKED
         if ! dry; then forget_slurm; fi
         RUN_DIR=${RUN_BASE:-$RUN_DIR} run again sbatch --export=ALL "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"

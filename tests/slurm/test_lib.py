@@ -88,6 +88,20 @@ def test_a_controller_that_does_not_answer_is_asked_again(tmp_path: Path) -> Non
     assert (tmp_path / "calls").read_text() == "xxx"
 
 
+def test_the_wall_does_not_end_the_wait_for_a_silent_controller(tmp_path: Path) -> None:
+    """TERM comes while a requeue is asked for: the script has until KILL, and asks on."""
+    silent = answers(tmp_path, "error: Unable to contact slurm controller (connect failure)", "error: timed out")
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.write_text(scontrol.read_text().replace("n=", "kill -TERM $SHELL_ITSELF; n=", 1))
+    program = "export SHELL_ITSELF=$$; trap on_term TERM INT; ASKED_SLURM=; next_job && echo went on"
+    variables = {"REQUEUE": "requeue", "SLURM_JOB_ID": "7", "NEMO_ADA_JOB_END": "1", **silent}
+    done = bash(program, **variables)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "went on", done
+    assert (tmp_path / "calls").read_text() == "xxx"
+    called_off = bash(program, **variables | {"NEMO_ADA_JOB_END": ""})
+    assert called_off.returncode == 143 and "went on" not in called_off.stdout, "preempted, or our own requeue"
+
+
 def test_a_requeue_that_an_earlier_try_brought_through_counts(tmp_path: Path) -> None:
     texts = (
         "error: Socket timed out on send/recv operation",
