@@ -49,7 +49,7 @@ def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, An
     status, pace, beat = (_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
     attempts, left_out = (_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
     last = attempts[-1] if attempts else []
-    job = _text(folder / "job").strip() or (last[1] if last else None)
+    job = _text(folder / "job").strip() or _cell(last, 1) or None
     reason, detail = _cell(last, REASON), _cell(last, DETAIL)
     failed = reason not in QUIET
     return {
@@ -62,6 +62,7 @@ def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, An
         "silent_seconds": _age(folder / "heartbeat"),
         "median_step_seconds": beat.get("median_step_seconds"),
         "job": job,
+        "slurm": jobs is not None,
         "queue": None if jobs is None else _job_of(job, jobs),
         "attempts": len(attempts),
         "reasons": [_cell(line, REASON) or "not ended" for line in attempts],
@@ -93,7 +94,8 @@ def render(status: Mapping[str, Any]) -> str:
     if status["silent_seconds"] is not None and status["state"] == "running":
         lines.append(f"  last sign of life {status['silent_seconds']:.0f} s ago ({status['phase']})")
     if status["job"] is not None:
-        lines.append(f"  job {status['job']}: {_queue_said(status['queue'])}")
+        said = _queue_said(status["queue"]) if status["slurm"] else "SLURM is not here or does not answer"
+        lines.append(f"  job {status['job']}: {said}")
     if status["attempts"]:
         lines.append(f"  attempts: {', '.join(status['reasons'])}")
     if status["slots_left"] is not None:
