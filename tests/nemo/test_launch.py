@@ -296,7 +296,7 @@ def launched(tmp_path, monkeypatch):
 
     def launch(set_up, supervised=lambda *_: False, **settings):
         monkeypatch.setitem(sys.modules, LOOP, SimpleNamespace(MasterConfig=SimpleNamespace))
-        monkeypatch.setattr(launch_module.rules, "refuse", lambda *_: None)
+        monkeypatch.setattr(launch_module.rulebook, "refuse", lambda *_: None)
         monkeypatch.setattr(launch_module, "check_environments", lambda _: None)
         monkeypatch.setattr(launch_module.nemo_settings, "uses_reinforce_ada", lambda _: False)
         monkeypatch.setattr(launch_module, "_set_up", set_up)

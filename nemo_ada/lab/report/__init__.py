@@ -1,1 +1,6 @@
 """`nemo-ada report`: a page that compares runs and evaluations."""
+
+import pandas as pd
+
+# Where pyarrow is installed, pandas keeps texts in it. It refuses names and answers that are no valid Unicode.
+pd.options.mode.string_storage = "python"
