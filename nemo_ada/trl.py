@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from nemo_ada.by_name import load
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.arrays import IntArray
-from nemo_ada.core.by_name import load
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import UserError

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
+from nemo_ada.by_name import checked, made
 from nemo_ada.config.conflicts import conflicts, refuse
 from nemo_ada.config.parsing import Section
-from nemo_ada.core.by_name import checked, made
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, AllocationRule, PowerRule
 from nemo_ada.core.prompts.estimators import (

@@ -23,9 +23,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nemo_ada.by_name import search_working_folder
 from nemo_ada.config.parsing import parse, suggestion
 from nemo_ada.config.run import RunConfig
-from nemo_ada.core.by_name import search_working_folder
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import secret_keys
 from nemo_ada.run.yaml_file import read_yaml

@@ -25,7 +25,7 @@ import ray
 import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
-from nemo_ada.core.by_name import search_working_folder
+from nemo_ada.by_name import search_working_folder
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.rollouts.response import ADA_MATH, NO_VERDICT
 from nemo_ada.verify import MathVerifier, VerifierLimits, last_boxed

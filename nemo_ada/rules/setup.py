@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from nemo_ada.by_name import load
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
-from nemo_ada.core.by_name import load
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.models import find_shape
 from nemo_ada.rules.facts.nemo_config import other_learner

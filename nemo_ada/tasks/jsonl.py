@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 
-from nemo_ada.core.by_name import load
+from nemo_ada.by_name import load
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, records
 from nemo_ada.tasks.lines import pair_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
-from nemo_ada.core.by_name import checked, made
+from nemo_ada.by_name import checked, made
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.arithmetic import Arithmetic
 from nemo_ada.tasks.jsonl import JsonlTask

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nemo_ada.core.by_name import place_of
+from nemo_ada.by_name import place_of
 from nemo_ada.errors import UserError
 from nemo_ada.verify.verdict import REWARD, Verdict, no_score
 

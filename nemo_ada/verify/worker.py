@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import cast
 
-from nemo_ada.core.by_name import place_of
+from nemo_ada.by_name import place_of
 from nemo_ada.verify.confine import confine
 from nemo_ada.verify.messages import line
 from nemo_ada.verify.verdict import INVALID, MEMORY, no_score

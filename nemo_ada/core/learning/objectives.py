@@ -18,8 +18,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
+from nemo_ada.by_name import checked, made
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.core.by_name import checked, made
 from nemo_ada.core.schema import STRICT, ByKind, Positive
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from nemo_ada.core.by_name import file_of, load
+from nemo_ada.by_name import file_of, load
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded
 from nemo_ada.tasks.reward import try_reward
