@@ -1,8 +1,8 @@
 """The command `nemo-ada simulate`. It helps to choose exit rule, wave size and cap before spending GPU hours.
 
-With `--pass-rate` it prints the exact cost of one prompt, under a preset or the rule of --exit. Otherwise it simulates
-whole steps over a distribution of pass rates, for presets side by side or for that rule. An option without effect is an
-error.
+With `--pass-rate` it prints the exact cost of one prompt, under a preset or the rule of --exit. With `--objective` it
+prints what presets teach. Otherwise it simulates whole steps over a distribution of pass rates, for presets side by
+side or for that rule. An option without effect is an error.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from rich.console import Console
 
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.core.learning.factor import SHOWN_P
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import PilotExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
 from nemo_ada.errors import UserError
 from nemo_ada.lab.simulate import exact
+from nemo_ada.lab.simulate import objective as teaching
 from nemo_ada.lab.simulate import steps as simulation
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.variants import OWN_RULE, preset_variant
@@ -49,6 +51,7 @@ PILOT_GROUPS = (4, 8, 16, 32, 64)
 PILOT_RATES = 100  # pass rates that the comparison averages over
 
 RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--window", "--scheduler")
+TAUGHT = ("--objective", "--preset", "--group", "--json")
 EXACT = ("--pass-rate", "--exit", "--k-pos", "--k-neg", "--wave", "--cap", "--window", "--preset", "--group", "--json")
 DEFAULT_RULE = "ada_seq_balance"  # the preset of exact costs
 
@@ -56,6 +59,9 @@ DEFAULT_RULE = "ada_seq_balance"  # the preset of exact costs
 def simulate(
     context: typer.Context,
     pass_rate: Annotated[float | None, typer.Option(help="exact cost of one prompt with this pass rate")] = None,
+    objective: Annotated[
+        bool, typer.Option("--objective", help="what presets teach: a prompt's weight in the mean update, by pass rate")
+    ] = False,
     exit_kind: Annotated[
         str | None, typer.Option("--exit", help="rule to simulate: positive, balanced, fixed (at n responses) or pilot")
     ] = None,
@@ -93,6 +99,9 @@ def simulate(
     """Estimate responses, tokens, engine steps and zero-signal share of sampling settings."""
     _check_limits(context)
     _check_effect(context)
+    if objective:
+        _print_taught(preset, group, as_json)
+        return
     own = None if exit_kind is None else _own_settings(exit_kind, k_pos, k_neg, wave, cap, window, scheduler)
     if pass_rate is not None:
         _print_exact(own, preset, group, pass_rate, as_json)
@@ -131,6 +140,27 @@ def _variants(
     return variants
 
 
+def _print_taught(names: Sequence[str] | None, group: int, as_json: bool) -> None:
+    rows = []
+    for name in names or presets():
+        ada = ada_settings({"preset": name})
+        try:
+            rows.append(teaching.taught(name, ada, 1 if name == "ada_single" else group))
+        except UserError as unfit:
+            if names:
+                raise
+            typer.echo(f"left out: {name}: {unfit}", err=True)
+    if as_json:
+        typer.echo(json.dumps({"pass_rates": SHOWN_P.tolist(), "presets": [asdict(row) for row in rows]}))
+    else:
+        _console().print(teaching.render(rows))
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=TABLE_WIDTH)
+
+
 def _pilot_against_grpo(rates: simulation.RateDistribution) -> str:
     """Say from which n on the pilot rule gives more signal per response than GRPO."""
     rate_P = np.clip(rates.draw(PILOT_RATES, seed=0), 1e-6, 1.0 - 1e-6)
@@ -152,9 +182,7 @@ def _print(rows: Sequence[simulation.SimulatedVariant], plot: Path | None, as_js
     if as_json:
         typer.echo(json.dumps([_without_nan(asdict(row)) for row in rows]))
     else:
-        console = Console()
-        wide = console if console.is_terminal else Console(width=TABLE_WIDTH)
-        wide.print(simulation.render_table(rows))
+        _console().print(simulation.render_table(rows))
 
 
 def _without_nan(value: Any) -> Any:
@@ -175,6 +203,9 @@ def _check_effect(context: typer.Context) -> None:
             f"{', '.join(alone)} belongs to a rule of your own; add --exit positive, balanced, fixed or pilot, or "
             "leave it out"
         )
+    useless = [option for option in given if option not in TAUGHT]
+    if "--objective" in given and useless:
+        raise UserError(f"{', '.join(useless)} has no effect with --objective; leave one of them out")
     without = [option for option in given if option not in EXACT]
     if "--pass-rate" in given and without:
         raise UserError(

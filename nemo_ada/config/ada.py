@@ -13,6 +13,7 @@ from pydantic import Discriminator, Field, PositiveFloat, Tag
 from nemo_ada.by_name import checked, made
 from nemo_ada.config.conflicts import conflicts, refuse
 from nemo_ada.config.parsing import Section
+from nemo_ada.core.learning.factor import RANGE, declared_deviation, factors
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, AllocationRule, PowerRule
 from nemo_ada.core.prompts.estimators import (
@@ -203,13 +204,19 @@ class SequentialSampling(Section):
         """Return N_max for groups of n = `group`."""
         return group if self.max_responses is None else _at(self.max_responses, group)
 
+    def stop(self, group: int) -> StopRule:
+        """Return when a pool ends for groups of n = `group`, if no cap of the batch ends it."""
+        rule = self.exit.rule(group)
+        if not self.stopping.in_waves and rule.smallest_pool < group:
+            rule = AtLeastExit(rule, group)
+        return StopRule(rule, self.stopping.judged_waves(self.waves(group)), self.cap(group))
+
     def fixed_pool(self, group: int) -> int | None:
         """Return the number of responses of every pool for groups of n = `group`. None when the labels decide it."""
         if not isinstance(self.exit, FixedSettings):
             return None
-        rule = self.exit.rule(group)
-        judged_N = StopRule(rule, self.stopping.judged_waves(self.waves(group)), self.cap(group)).judged()
-        return next((int(size) for size in judged_N.nonzero()[0] if size >= rule.smallest_pool), self.cap(group))
+        stop = self.stop(group)
+        return next((int(size) for size in stop.judged().nonzero()[0] if size >= stop.exit.smallest_pool), stop.cap)
 
 
 class EstimationSampling(Section):
@@ -313,7 +320,7 @@ class AdaSettings(Section):
                 )
             return ValueRegressor(features, settings)
         used = isinstance(self.sampling, EstimationSampling) or self.candidate_prompts
-        if used or "shrunk" in (advantage.pass_rate, advantage.baseline):
+        if used or advantage.baseline == "shrunk":
             return EmaBeta(settings)
         return None
 
@@ -370,10 +377,8 @@ class AdaSettings(Section):
         sampling = self.sampling
         stopping, scheduler = SamplingPlan.stopping, SamplingPlan.scheduler
         if isinstance(sampling, SequentialSampling):
-            rule, waves, cap = sampling.exit.rule(group), sampling.waves(group), sampling.cap(group)
+            rule, waves, cap = sampling.stop(group).exit, sampling.waves(group), sampling.cap(group)
             stopping, scheduler = sampling.stopping, sampling.scheduler
-            if not stopping.in_waves:
-                rule = rule if rule.smallest_pool >= group else AtLeastExit(rule, group)
         else:
             cap = sampling.bounds(group)[1]
             rule, waves = FixedExit(1), (cap,)
@@ -388,6 +393,33 @@ class AdaSettings(Section):
             stopping=stopping,
             budget=self.budget,
             max_failed_share=self.max_failed_share,
+        )
+
+    def teaches(self, group: int) -> str:
+        """Say in a line which objective the mean update follows, for groups of n = `group`.
+
+        Raises:
+            UserError: settings contradict each other.
+        """
+        shown = "`nemo-ada simulate --objective` shows what it follows"
+        if isinstance(self.sampling, EstimationSampling) or self.budget.mode == "idle":
+            return f"no objective is declared, and an estimate or the engine decides what is drawn; {shown}"
+        kind, low, high = self.advantage.objective.kind, *RANGE
+        self.check_rows(group)
+        rows = RowSettings(group, self.sampling.stop(group), self.advantage)
+        if rows.shrunk_baseline:
+            return f"follows the {kind} objective"
+        if rows.stop.exit.judges_rewards:
+            return "no objective is declared: rewards choose the rows"
+        if self.advantage.weighting == "objective":
+            return (
+                f"follows the {kind} objective within {declared_deviation(rows):.0%} for pass rates of {low} to {high}"
+            )
+        factor_P = factors(rows, np.array([low, 0.5, high]))
+        few, many = factor_P[[0, 2]] / factor_P[1]
+        return (
+            f"no objective is declared: a prompt of pass rate {low} weighs {few:.1f} times and one of {high} "
+            f"{many:.1f} times as much as one of 0.5; {shown}"
         )
 
     def _drawn_as(self) -> float | None:

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from nemo_ada.core.learning.factor import LARGEST_DEVIATION, declared_deviation
 from nemo_ada.core.learning.objectives import Linear
+from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.prompts.allocation import PowerRule
 from nemo_ada.core.prompts.estimators import EmaSettings
-from nemo_ada.core.sampling.exits import ExitRule
+from nemo_ada.core.sampling.exits import ExitRule, FixedExit
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 
 if TYPE_CHECKING:
@@ -123,9 +126,23 @@ class Facts:
         return isinstance(self.advantage.objective, Linear) and power == 0.0
 
     @property
-    def side(self) -> int:
-        """The fewest responses that the exit asks of one side."""
-        return min(getattr(self.rule, "k_pos", 2), getattr(self.rule, "k_neg", 2))
+    def chosen_by_labels(self) -> bool:
+        """Whether labels or rewards choose the rows of a pool, beyond the number of each side."""
+        return not self.estimation and (self.exit == "pilot" or self.rule.judges_rewards)
+
+    @cached_property
+    def missed(self) -> float:
+        """By how much the mean update misses the declared objective. 0 where none is declared."""
+        if not self.declared or self.n < 2 or self.chosen_by_labels or (self.estimation and self.fewest < 2):
+            return 0.0
+        stop = StopRule(FixedExit(1), (self.cap,), self.cap) if self.estimation else self.sampling.stop(self.n)
+        settings = RowSettings(self.n, stop, self.advantage, keep_all=self.estimation)
+        return declared_deviation(settings, self.fewest if self.estimation else 0)
+
+    @property
+    def larger(self) -> str:
+        """The setting that brings the update nearer to the declared objective."""
+        return f"{SAMPLING}.{'min_responses' if self.estimation else 'max_responses'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +192,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{SAMPLING}.exit.kind={{f.exit}}",
         f"chooses rows by labels or rewards, which no weight of {ADVANTAGE}.weighting=objective undoes",
         "use weighting: reference",
-        lambda f: f.exit in ("pilot", "spread") and f.declared,
+        lambda f: f.declared and f.chosen_by_labels,
     ),
     Conflict(
         f"{SAMPLING}.exit",
@@ -272,12 +289,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"set {ADA}.budget.mode=capped and {ADA}.reserve_prompts=0",
         lambda f: f.estimation and (f.budget.mode == "idle" or f.ada.reserve_prompts > 0),
     ),
-    Conflict(
-        f"{ADVANTAGE}.pass_rate=haldane",
-        "corrects for pools that stop by their labels, and the estimation variant's do not",
-        "use pool or shrunk",
-        lambda f: f.estimation and f.advantage.pass_rate == "haldane",
-    ),
     # -- advantages
     Conflict(
         f"{ADVANTAGE}.baseline=shrunk",
@@ -323,22 +334,31 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.declared and f.n < 2,
     ),
     Conflict(
-        f"{ADVANTAGE}.pass_rate=haldane",
-        f"is right for pools that end by the exit, by N_max or at random, and in {IDLE} lengths decide, too",
-        "use first_wave or shrunk",
-        lambda f: f.advantage.pass_rate == "haldane" and f.budget.mode == "idle",
+        f"{ADVANTAGE}.objective={{f.advantage.objective.kind}} with weighting=objective",
+        "is missed by {f.missed:.0%} at some pass rate from .05 to .95, because too few pools have both labels there",
+        f"raise {{f.larger}}, take an objective nearer to the linear one, or set {ADVANTAGE}.weighting=reference",
+        lambda f: f.missed > LARGEST_DEVIATION,
     ),
     Conflict(
-        f"{ADVANTAGE}.pass_rate=haldane",
-        "with stopping.kind=issue_order and k_pos or k_neg of 1 is the first response's label, 0 or 1",
-        "ask for 2 of each side at least, or use pass_rate: shrunk",
-        lambda f: f.in_order and f.advantage.pass_rate == "haldane" and f.rule.smallest_pool >= f.n and f.side == 1,
+        f"{ADVANTAGE}.weighting=objective with {IDLE}",
+        "cannot follow an objective: whether a prompt draws its extra waves depends on the engine, and no weights are "
+        "right with and without them",
+        "use weighting: reference (`nemo-ada simulate --objective` shows what it follows), or another budget.mode",
+        lambda f: f.declared and f.budget.mode == "idle",
     ),
     Conflict(
-        f"{ADVANTAGE}.pass_rate=first_wave",
-        "is not defined with stopping.kind=issue_order, which has no waves",
-        "use haldane or shrunk",
-        lambda f: f.in_order and f.advantage.pass_rate == "first_wave",
+        f"{ADVANTAGE}.max_weight={{f.advantage.max_weight:g}} and min_pass_rate={{f.advantage.min_pass_rate:g}}",
+        f"have no effect with {ADVANTAGE}.weighting=objective, which computes its weights from the objective",
+        "set max_weight to 100 and min_pass_rate to 0.01, their defaults",
+        lambda f: f.declared and (f.advantage.max_weight != 100.0 or f.advantage.min_pass_rate != 0.01),
+    ),
+    Conflict(
+        f"{ADVANTAGE}.objective={{f.advantage.objective.kind}} with {ADVANTAGE}.baseline=shrunk",
+        "would be missed: a prediction of the pass rate is uncertain, and the mean of f' over it is not f' (log: 2.7 "
+        "times f' at a pass rate of .05)",
+        f"use the linear objective (in Est with {SAMPLING}.allocation.exponent=0), or groups with "
+        f"{ADVANTAGE}.weighting=objective",
+        lambda f: f.shrunk and not f.flat,
     ),
     # -- which prompts a step has
     Conflict(
@@ -388,13 +408,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"set {SAMPLING}.exit.kind=fixed with pools of {N}={{f.n}} responses (preset grpo, for groups of 1 preset "
         f"ada_single), {SAMPLING}.kind=estimation, or {ADVANTAGE}.baseline=pool",
         lambda f: f.shrunk and not f.estimation and f.sampling.fixed_pool(f.n) != f.n,
-        rows=True,
-    ),
-    Conflict(
-        f"{ADVANTAGE}.pass_rate={{f.advantage.pass_rate}}",
-        "with baseline=shrunk would weigh a row by its own label",
-        "set pass_rate to shrunk, which leaves that label out",
-        lambda f: f.shrunk and not f.flat and f.advantage.pass_rate != "shrunk",
         rows=True,
     ),
     Conflict(

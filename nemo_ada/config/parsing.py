@@ -27,6 +27,13 @@ Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """A number of steps, rows or prompts, at least zero."""
 
+REMOVED = {
+    "keep_fraction": "all rows that carry an advantage are trained on; leave it out",
+    "pass_rate": "weights are computed from objective, exit rule and waves (`nemo-ada simulate --objective`); leave it "
+    "out",
+}
+"""Settings of earlier releases, and what to do. An entry stays for one release."""
+
 
 class Section(BaseModel):
     """A block of the YAML. Unknown keys are errors, and nothing changes after loading."""
@@ -96,6 +103,8 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
             tagged = [t for t in parents if part in _tags(t)]
             parents = tagged or [inner for t in parents for inner in _models(_fields(t).get(str(part)))]
         names = sorted({name for t in parents for name in _fields(t)})
+        if path[-1] in REMOVED:
+            return f"{key} is no longer a setting: {REMOVED[path[-1]]}"
         return f"unknown key {key}; {suggestion(path[-1], names, 'known keys')}"
     if cause == "union_tag_invalid":
         choices = [choice.strip().strip("'") for choice in context["expected_tags"].split(",")]

@@ -118,9 +118,8 @@ class AdaSampler:
             retry_probability: probability that a prompt without a correct response comes again. See retry.py.
             stop_after: dead steps in a row that end the run. See doctor.py.
         """
-        shrunk = "shrunk" in (rows.advantage.baseline, rows.advantage.pass_rate)
-        if estimator is None and (allocation is not None or shrunk):
-            raise InvariantError("allocation and shrunk estimates need an estimator, and there is none")
+        if estimator is None and (allocation is not None or rows.shrunk_baseline):
+            raise InvariantError("allocation and a shrunk baseline need an estimator, and there is none")
         self.plan, self.rows, self.run_seed = plan, rows, run_seed
         self.estimator, self.allocation, self.weighted_choice = estimator, allocation, weighted_choice
         self.latency = LatencyModel()

@@ -13,7 +13,7 @@ from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
-from nemo_ada.rules.finding import Findings, error, warning
+from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.single_controller import CONTROLLER, controller_groups
 
@@ -389,6 +389,14 @@ ADA_RULES: tuple[Callable[[Values, AdaSettings], Findings], ...] = (
 )  # fmt: skip
 
 
+def objective(values: Values, ada: AdaSettings) -> Findings:
+    """What the mean update follows, said and not judged."""
+    try:
+        yield ok(f"{SECTION}.advantage", ada.teaches(int(values.get("grpo.num_generations_per_prompt", 0))))
+    except (UserError, TypeError, ValueError):
+        return  # another rule names it
+
+
 def reinforce_ada(values: Values) -> Findings:
     """All rules for a config that chooses Reinforce-Ada."""
     if not uses_reinforce_ada(values):
@@ -400,6 +408,7 @@ def reinforce_ada(values: Values) -> Findings:
         return
     for rule in ADA_RULES:
         yield from rule(values, ada)
+    yield from objective(values, ada)
     yield from controller_groups(values)
 
 

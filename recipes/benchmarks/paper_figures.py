@@ -23,10 +23,10 @@ from measure import measure
 
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, PositiveExit
-from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.paths import StopRule, endings
 from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.lab.report.draw import COLOURS
-from nemo_ada.lab.simulate.exact import endings, summary
+from nemo_ada.lab.simulate.exact import summary
 
 BUDGETS = ((32, 4), (64, 8), (128, 16))  # (N_max, M) of Figure 10
 WANTED = (1, 2, 4, 8)  # K of Figure 10
@@ -77,17 +77,17 @@ def figure_5(mean: float, strength: float = STRENGTH) -> Step:
 
 def _prompt(p: float) -> tuple[float, ...]:
     """Step's quantities for one prompt."""
-    end = endings(SEQ_BALANCE, p)
+    end = endings(SEQ_BALANCE)
     neg = end.total_E - end.pos_E
-    after_two = endings(StopRule(BalancedExit(CAP, CAP), (WAVE,), 2 * WAVE), p)  # never met: two waves, all outcomes
+    after_two = endings(StopRule(BalancedExit(CAP, CAP), (WAVE,), 2 * WAVE))  # never met: two waves, all outcomes
     two_neg = after_two.total_E - after_two.pos_E
     return (
         summary(SEQ_POSITIVE, p).expected_samples - GROUP,
-        end.mean(end.total_E) - GROUP,
-        after_two.mean(after_two.pos_E >= 2),
-        after_two.mean((after_two.pos_E >= 2) & (two_neg >= 2)),
-        end.mean(end.pos_E < 2),
-        end.mean(neg < 2),
+        end.mean(end.total_E, p) - GROUP,
+        after_two.mean(after_two.pos_E >= 2, p),
+        after_two.mean((after_two.pos_E >= 2) & (two_neg >= 2), p),
+        end.mean(end.pos_E < 2, p),
+        end.mean(neg < 2, p),
     )
 
 

@@ -23,7 +23,7 @@ from measure import measure
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.core.learning.rows import kept_counts
+from nemo_ada.core.learning.factor import kept_counts
 from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.errors import InvariantError, UserError

@@ -40,8 +40,8 @@ def test_every_cpu_recipe_loads(path):
         ("reinforce_ada.preset=ada_est_ema", "every prompt would get 4 responses, which is GRPO"),
         ("reinforce_ada={preset: ada_seq_idle, sampling: {wave_size: 8}}", "set wave_size to 4, to null or to a list"),
         (
-            "reinforce_ada={preset: ada_seq_idle, advantage: {pass_rate: haldane}}",
-            "lengths decide, too; use first_wave or shrunk",
+            "reinforce_ada={preset: ada_seq_idle, advantage: {weighting: objective}}",
+            "depends on the engine",
         ),
         ("reinforce_ada.sampling.wave_size=2", None),  # balanced(2, 2) cannot exit with less than a group
         ("reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}", "raise wave_size to at least 4"),
@@ -66,11 +66,8 @@ def test_every_cpu_recipe_loads(path):
         ("reinforce_ada.candidate_prompts=64", "set it above 64, or to 0"),
         ("reinforce_ada={reserve_prompts: 8, candidate_prompts: 70}", "set it above 72, or to 0"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
-        (
-            "reinforce_ada={sampling: {exit: {kind: balanced, k_pos: 1, k_neg: 3}, stopping: {kind: issue_order}}, "
-            "advantage: {pass_rate: haldane}}",
-            "use pass_rate: shrunk",
-        ),
+        ("reinforce_ada.advantage={pass_rate: haldane}", "pass_rate is no longer a setting: weights are computed"),
+        ("reinforce_ada={preset: ada_seq_log, sampling: {max_responses: 8}}", "raise reinforce_ada.sampling.max_resp"),
         (
             "reinforce_ada={sampling: {stopping: {kind: issue_order}, scheduler: rounds}}",
             "set reinforce_ada.sampling.scheduler=continuous",
@@ -100,6 +97,7 @@ def test_a_group_of_one_is_drawn_once():
 SINGLE = "preset: ada_single"
 SHRUNK = "preset: grpo, advantage: {baseline: shrunk}"
 OBJECTIVE = "advantage: {weighting: objective}"
+LINEAR = "advantage: {weighting: objective, objective: {kind: linear}, max_weight: 100}"
 
 
 @pytest.mark.parametrize(
@@ -109,12 +107,17 @@ OBJECTIVE = "advantage: {weighting: objective}"
         (f"{SINGLE}, estimator: {{kind: ema, per_prompt: false}}", 1, "set adaptive_prior to true"),
         (f"{SINGLE}, estimator: {{kind: ema, per_prompt: false, adaptive_prior: true}}", 1, None),
         ("preset: ada_est_ema, estimator: {per_prompt: false, adaptive_prior: true}", 8, "neither allocate"),
-        # a weight from the row's own label
-        (f"{SINGLE}, advantage: {{objective: {{kind: log}}}}", 1, None),
-        (f"{SINGLE}, advantage: {{objective: {{kind: log}}, pass_rate: pool}}", 1, "set pass_rate to shrunk"),
-        (f"{SINGLE}, advantage: {{objective: {{kind: power}}, pass_rate: first_wave}}", 2, "set pass_rate to shrunk"),
-        ("preset: ada_est_ema, advantage: {baseline: shrunk}", 8, "set pass_rate to shrunk"),
-        ("preset: ada_est_ema, advantage: {baseline: shrunk, pass_rate: shrunk}", 8, None),
+        # a weight from an uncertain prediction
+        (f"{SINGLE}, advantage: {{objective: {{kind: log}}}}", 1, "use the linear objective"),
+        (f"{SHRUNK[:-1]}, objective: {{kind: power}}}}", 4, "use the linear objective"),
+        ("preset: ada_est_ema, advantage: {baseline: shrunk}", 8, "allocation.exponent=0"),
+        ("preset: ada_est_ema, advantage: {baseline: shrunk, objective: {kind: linear}}", 8, "allocation.exponent=0"),
+        (
+            "preset: ada_est_ema, advantage: {baseline: shrunk, objective: {kind: linear}}, "
+            "sampling: {allocation: {kind: power, exponent: 0}}",
+            8,
+            None,
+        ),
         # labels decide which groups or how many responses there are
         (f"{SINGLE}, reserve_prompts: 8", 1, "set reserve_prompts to 0"),
         (f"{SHRUNK}, reserve_prompts: 8", 4, "set reserve_prompts to 0"),
@@ -128,8 +131,8 @@ OBJECTIVE = "advantage: {weighting: objective}"
         # a choice or an allocation that the weights do not undo
         (f"preset: grpo, candidate_prompts: 256, candidate_choice: weighted, {OBJECTIVE}", 4, "candidate_prompts to 0"),
         (f"preset: grpo, candidate_prompts: 256, {OBJECTIVE}", 4, "set candidate_prompts to 0"),
-        (f"preset: ada_est_ema, sampling: {{min_responses: 1}}, {OBJECTIVE}", 8, "set min_responses to at least 2"),
-        (f"preset: ada_est_ema, sampling: {{min_responses: 2}}, {OBJECTIVE}", 8, None),
+        (f"preset: ada_est_ema, sampling: {{min_responses: 1}}, {LINEAR}", 8, "set min_responses to at least 2"),
+        (f"preset: ada_est_ema, sampling: {{min_responses: 2}}, {LINEAR}", 8, None),
     ],
 )
 def test_settings_that_would_not_do_what_they_say_are_refused(section, group, remedy):

@@ -36,15 +36,15 @@ PRESETS = {
         4,
         BALANCED,
         {},
-        {"advantage": AdvantageSettings("objective", Log(), pass_rate="shrunk", max_weight=8.0)},
+        {"advantage": AdvantageSettings("objective", Log())},
         None,
-        EmaBeta,
+        None,
     ),
     "ada_single": (
         1,
         StopRule(FixedExit(1), (1,), 1),
         {},
-        {"advantage": AdvantageSettings(baseline="shrunk", pass_rate="shrunk")},
+        {"advantage": AdvantageSettings(baseline="shrunk")},
         None,
         ValueRegressor,
     ),
@@ -116,6 +116,9 @@ def test_an_own_number_takes_the_place_of_one_that_follows_n():
     assert [sampler(own, n).plan.max_responses for n in (8, 32)] == [32, 96]
 
 
+LINEAR = {"weighting": "objective", "objective": {"kind": "linear"}, "max_weight": 100.0}
+
+
 def reached(made, path):
     return reduce(lambda found, name: getattr(found, name, None), path.split("."), made)
 
@@ -158,8 +161,6 @@ WINDOW = {"kind": "issue_order", "window": 3}
         (GRPO | {"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
         (GRPO | {"advantage": {"baseline": "shrunk", "normalize": "batch"}}, "rows.advantage.normalize", "batch"),
         ({"candidate_choice": "weighted", "candidate_prompts": 64}, "weighted_choice", True),
-        ({"advantage": {"pass_rate": "first_wave"}}, "rows.advantage.pass_rate", "first_wave"),
-        ({"advantage": {"pass_rate": "haldane"}}, "rows.advantage.pass_rate", "haldane"),
         ({"advantage": {"min_pass_rate": 0.2}}, "rows.advantage.min_pass_rate", 0.2),
         ({"advantage": {"max_weight": 3.0}}, "rows.advantage.max_weight", 3.0),
         ({"budget": {"max_samples": 900}}, "plan.budget", Budget(max_samples=900)),
@@ -180,7 +181,7 @@ WINDOW = {"kind": "issue_order", "window": 3}
         (EST | {"sampling": {"allocation": {"kind": "information"}}}, "allocation.rule", InformationRule()),
         (EST | {"sampling": {"allocation": {"kind": "information"}}}, "rows.exponent", None),
         (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "rows.exponent", 1.0),
-        (EST | {"advantage": {"weighting": "objective"}}, "rows.exponent", None),
+        (EST | {"advantage": LINEAR}, "rows.exponent", None),
         (EST | {"estimator": {"decay": 0.3}}, "estimator.decay", 0.3),
         (
             SHRUNK | {"estimator": {"kind": "ema", "adaptive_prior": True, "per_prompt": False}},

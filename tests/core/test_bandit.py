@@ -1,7 +1,7 @@
 """A softmax bandit: does the mean of the estimator equal the gradient that it claims?
 
 Six arms (two correct), p from 0.1 to 0.7, grad p known in closed form. 20 000 prompts each draw a pool (arms, not just
-labels), stopped by loops written here; the code under test selects rows, estimates q and computes advantages; the
+labels), stopped by loops written here; the code under test selects rows and computes advantages; the
 update is sum_r A_r grad log pi(arm_r) / rows. The claim comes from `claimed`, a walk over (n_pos, n_neg) in plain
 Python dictionaries with section 4's formulas. Each of the six components must lie within 4.5 standard errors of its
 claim (a false alarm once in some 10^5 components). That a dropped weight lies far out: tests/mutation/named_nemo.json.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from math import comb
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -19,19 +19,18 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from nemo_ada.core.learning.factor import contrasts, factors, objective_weights
 from nemo_ada.core.learning.objectives import Linear, Log, Power, gradient_weight
 from nemo_ada.core.learning.rows import select, select_step, weigh
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
-from nemo_ada.core.sampling.pass_rate import estimate
+from nemo_ada.core.sampling.pass_rate import pool
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.lab.simulate.exact import gradient_factor
 from tests.core.scripted import advantages_of, met
 
 POOLS, ARMS, CORRECT, KEPT, SIGMAS = 20_000, 6, 2, 4, 4.5
 MIN_RATE, MAX_WEIGHT, PRIOR, STRENGTH = 0.02, 30.0, 0.3, 4.0
-PRIOR_COUNTS = (STRENGTH * PRIOR, STRENGTH * (1 - PRIOR))
 
 
 class Variant(NamedTuple):
@@ -61,14 +60,6 @@ VARIANTS = {
     "positive(2), issue_order": Variant(PositiveExit(2), (1,), 16),
 }
 OBJECTIVES = {"linear": Linear(), "log": Log(), "power": Power(a=0.5)}
-CORRECTIONS = [
-    ("reference", "pool"),
-    ("reference", "haldane"),
-    ("objective", "pool"),
-    ("objective", "haldane"),
-    ("objective", "shrunk"),
-    ("objective", "first_wave"),
-]
 
 
 def policy(p):
@@ -88,7 +79,6 @@ class Pools(NamedTuple):
     positive_N: np.ndarray
     pos_P: np.ndarray
     total_P: np.ndarray
-    first_pos_P: np.ndarray
     row_PR: np.ndarray
     weight_PR: np.ndarray
 
@@ -107,7 +97,6 @@ def pools_of(name, p):
     prompt_N, index_N = np.nonzero(kept)
     positive_N = arm_PC[kept] < CORRECT
     row_PR, weight_PR = select_step(prompt_N, index_N, positive_N, np.arange(POOLS), KEPT, run_seed=5, step=1)
-    first = variant.waves[0]
     return Pools(
         arm_PC[kept],
         prompt_N,
@@ -115,22 +104,14 @@ def pools_of(name, p):
         positive_N,
         seen_PC[np.arange(POOLS), total_P - 1],
         total_P,
-        seen_PC[:, first - 1],
         row_PR,
         weight_PR,
     )
 
 
-def rates_of(name, kind, pools):
-    return estimate(
-        kind,
-        pools.pos_P,
-        pools.total_P,
-        first_pos_P=pools.first_pos_P,
-        first_total_P=np.full(POOLS, VARIANTS[name].waves[0]),
-        rule=VARIANTS[name].rule,
-        prior_P=(np.full(POOLS, STRENGTH * PRIOR), np.full(POOLS, STRENGTH * (1 - PRIOR))),
-    )
+def settings_of(name, objective, weighting):
+    advantage = AdvantageSettings(weighting, objective, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT)
+    return RowSettings(KEPT, VARIANTS[name].rule, advantage)
 
 
 def advantage_of(pools, **options):
@@ -161,53 +142,38 @@ def deviation(update_PA, claim_A):
 
 @cache
 def walk(name):
-    """Ends (n_pos, n_neg, correct in the first wave) -> label sequences: all, and those that start with a success."""
+    """Ends (n_pos, n_neg) -> label sequences that lead there."""
     variant = VARIANTS[name]
-    judged, first = set(variant.judged_sizes()), variant.waves[0]
-    ends = defaultdict(lambda: [0, 0])
-    for column, start in enumerate([(0, 0, 0), (1, 0, 1)]):
-        layer = {start: 1}
-        while layer:
-            following = defaultdict(int)
-            for (pos, neg, early), ways in layer.items():
-                total = pos + neg
-                if total and total in judged and (met(variant.exit, pos, neg) or total == variant.cap):
-                    ends[pos, neg, early][column] += ways
-                    continue
-                following[pos + 1, neg, early + (total < first)] += ways
-                following[pos, neg + 1, early] += ways
-            layer = following
-    return {end: (ways[0], ways[1]) for end, ways in ends.items()}
+    judged, ends, layer = set(variant.judged_sizes()), defaultdict(int), {(0, 0): 1}
+    while layer:
+        following = defaultdict(int)
+        for (pos, neg), ways in layer.items():
+            total = pos + neg
+            if total and total in judged and (met(variant.exit, pos, neg) or total == variant.cap):
+                ends[pos, neg] += ways
+                continue
+            following[pos + 1, neg] += ways
+            following[pos, neg + 1] += ways
+        layer = following
+    return ends
 
 
-def claimed(name, p, objective, weighting, kind):
+def claimed(name, p, objective, weighting):
     """The expected update in units of grad p: c+ / p + c- / (1-p), averaged over all ends of a pool."""
-    first = VARIANTS[name].waves[0]
-    by_counts = defaultdict(lambda: [0, 0])
-    for (pos, neg, _), ways in walk(name).items():
-        by_counts[pos, neg] = [a + b for a, b in zip(by_counts[pos, neg], ways, strict=True)]
-    factor = 0.0
-    for (pos, neg, early), (ways, _) in walk(name).items():
+    factor, contrast_NK = 0.0, contrasts(VARIANTS[name].rule, OBJECTIVES[objective])
+    for (pos, neg), ways in walk(name).items():
         total = pos + neg
         probability = ways * p**pos * (1 - p) ** neg
-        q = pos / total
-        if kind == "haldane":
-            paths, success_first = by_counts[pos, neg]
-            q = success_first / paths
-        elif kind == "shrunk":
-            q = (pos + STRENGTH * PRIOR) / (total + STRENGTH)
-        elif kind == "first_wave":
-            q = early / first
-        floored = max(q, MIN_RATE)
-        weight = min({"linear": 1.0, "log": 1 / floored, "power": 0.5 * floored**-0.5}[objective], MAX_WEIGHT)
+        b = pos / total
         kept_pos = min(pos, KEPT // 2 + max(KEPT - KEPT // 2 - neg, 0))
         kept_neg = min(neg, KEPT - KEPT // 2 + max(KEPT // 2 - pos, 0))
         if weighting == "reference":
-            b = pos / total
-            pull, push = kept_pos / KEPT * (1 - b), kept_neg / KEPT * b
+            floored = max(b, MIN_RATE)
+            weight = min({"linear": 1.0, "log": 1 / floored, "power": 0.5 * floored**-0.5}[objective], MAX_WEIGHT)
+            pull, push = weight * kept_pos / KEPT * (1 - b), weight * kept_neg / KEPT * b
         else:
-            pull = push = q * (1 - q) if kept_pos and kept_neg else 0.0
-        factor += probability * weight * (pull / p + push / (1 - p))
+            pull = push = contrast_NK[total, pos] if kept_pos and kept_neg else 0.0
+        factor += probability * (pull / p + push / (1 - p))
     return factor
 
 
@@ -216,26 +182,18 @@ def claimed(name, p, objective, weighting, kind):
 def test_the_mean_update_is_the_claimed_gradient(name, p):
     pools, slope = pools_of(name, p), gradient_of_p(policy(p))
     failures = []
-    for weighting, kind in CORRECTIONS:
-        if kind == "first_wave" and VARIANTS[name].waves[0] == 1:
-            continue  # not offered: the first wave of issue_order is one response
-        rates = rates_of(name, kind, pools)
+    for weighting in ("reference", "objective"):
         for label, objective in OBJECTIVES.items():
-            advantage = advantage_of(pools, weight_P=weight_of(objective, rates), rate_P=rates, weighting=weighting)
-            factor = claimed(name, p, label, weighting, kind)
-            package = gradient_factor(
-                VARIANTS[name].rule,
-                p,
-                n=KEPT,
-                weighting=weighting,
-                kind=kind,
-                weight=partial(weight_of, objective),
-                prior=PRIOR_COUNTS,
-            )
-            assert package == pytest.approx(factor, rel=1e-9)
+            settings = settings_of(name, objective, weighting)
+            weight_P = weight_of(objective, pool(pools.pos_P, pools.total_P))
+            if weighting == "objective":
+                weight_P = objective_weights(settings, pools.pos_P, pools.total_P)
+            advantage = advantage_of(pools, weight_P=weight_P, weighting=weighting)
+            factor = claimed(name, p, label, weighting)
+            assert factors(settings, np.array([p]))[0] == pytest.approx(factor, rel=1e-9)
             z = deviation(update(pools, advantage, p, KEPT), factor * slope)
             if z > SIGMAS:
-                failures.append((weighting, kind, label, z))
+                failures.append((weighting, label, z))
     assert not failures
 
 
@@ -245,7 +203,7 @@ def test_division_by_the_standard_deviation_multiplies_by_it(name, p):
     """normalize: std makes a pool's (1-b) and -b into sqrt((1-b)/b) and -sqrt(b/(1-b)), its share b of correct ones."""
     pools, factor = pools_of(name, p), 0.0
     advantage = advantage_of(pools, weight_P=np.ones(POOLS), normalize="std")
-    for (pos, neg, _), (ways, _) in walk(name).items():
+    for (pos, neg), ways in walk(name).items():
         if pos and neg:
             kept_pos, b = min(pos, max(KEPT // 2, KEPT - neg)), pos / (pos + neg)
             up, down = ((1 - b) / b) ** 0.5, (b / (1 - b)) ** 0.5
@@ -253,7 +211,7 @@ def test_division_by_the_standard_deviation_multiplies_by_it(name, p):
             factor += ways * p**pos * (1 - p) ** neg * moved / KEPT
     found = update(pools, advantage, p, KEPT)
     assert deviation(found, factor * gradient_of_p(policy(p))) < SIGMAS
-    undivided = claimed(name, p, "linear", "reference", "pool")
+    undivided = claimed(name, p, "linear", "reference")
     assert deviation(found, undivided * gradient_of_p(policy(p))) > 2 * SIGMAS
 
 
@@ -268,7 +226,7 @@ def est_pools(p, low=4):
     positive_N = arm_N < CORRECT
     pos_P = np.bincount(prompt_N, positive_N, POOLS).astype(np.int64)
     rows = np.arange(len(prompt_N))
-    pools = Pools(arm_N, prompt_N, index_N, positive_N, pos_P, total_P, pos_P, rows, np.ones(len(rows)))
+    pools = Pools(arm_N, prompt_N, index_N, positive_N, pos_P, total_P, rows, np.ones(len(rows)))
     return pools, total_P
 
 
@@ -289,11 +247,11 @@ def built(pools, total_P, prior_P, exponent=None, **settings):
     return weigh(result, selection, settings, prior_P=prior_P).advantage_R
 
 
-def est_claimed(total, p, objective, weighting, kind, exponent):
+def est_claimed(total, p, objective, weighting, exponent):
     """The expected update of a prompt with `total` responses in units of grad p, over all counts of correct ones.
 
-    Objective mode: the mean of f'(q) over the rows, whose rewards are compared with the others' mean. Reference mode:
-    summed over its rows, with the gradient's part f'(q) / w_sample(q) of the weight.
+    Objective mode: per row of the batch. Reference mode: summed over the prompt's rows, with the gradient's part
+    f'(q) / w_sample(q) of the weight.
     """
 
     def whole(q):
@@ -301,56 +259,31 @@ def est_claimed(total, p, objective, weighting, kind, exponent):
         slope = {"linear": 1.0, "log": 1 / floored, "power": 0.5 * floored**-0.5}[objective]
         return min(slope * floored ** (exponent or 0.0), MAX_WEIGHT)
 
-    factor = 0.0
+    contrast_NK, factor = contrasts(StopRule(FixedExit(total), (total,), total), OBJECTIVES[objective]), 0.0
     for pos in range(total + 1):
         b, neg = pos / total, total - pos
-        pull, push = pos * (1 - b) / p, neg * b / (1 - p)
-        weights = whole(b), whole(b)
-        if kind == "shrunk":
-            mass = total - 1 + STRENGTH
-            weights = whole((pos - 1 + STRENGTH * PRIOR) / mass), whole((pos + STRENGTH * PRIOR) / mass)
-        moved = pull * weights[0] + push * weights[1]
+        pull, push = whole(b) * pos * (1 - b), whole(b) * neg * b
         if weighting == "objective":
-            moved /= total - 1
-        factor += comb(total, pos) * p**pos * (1 - p) ** neg * moved
+            pull = push = contrast_NK[total, pos]
+        factor += comb(total, pos) * p**pos * (1 - p) ** neg * (pull / p + push / (1 - p))
     return factor / (1 if weighting == "objective" else 8)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.7])
 @pytest.mark.parametrize(
-    ("weighting", "kind", "exponent"),
-    [
-        ("objective", "pool", None),
-        ("objective", "shrunk", None),
-        ("reference", "pool", 0.5),
-        ("reference", "pool", 1.0),
-        ("reference", "pool", None),
-    ],
+    ("weighting", "exponent"), [("objective", None), ("reference", 0.5), ("reference", 1.0), ("reference", None)]
 )
-def test_estimation_leaves_to_the_gradient_what_sampling_has_not_realised(weighting, kind, exponent, p):
+def test_estimation_leaves_to_the_gradient_what_sampling_has_not_realised(weighting, exponent, p):
     pools, total_P = est_pools(p)
     slope, failures = gradient_of_p(policy(p)), []
     sizes, counts = np.unique(total_P, return_counts=True)
     prior_P = np.full(POOLS, STRENGTH * PRIOR), np.full(POOLS, STRENGTH * (1 - PRIOR))
     for label, objective in OBJECTIVES.items():
-        options = {"weighting": weighting, "objective": objective, "pass_rate": kind, "exponent": exponent}
-        advantage = built(pools, total_P, prior_P, **options)
-        factors = [est_claimed(size, p, label, weighting, kind, exponent) for size in sizes.tolist()]
-        z = deviation(update(pools, advantage, p, 8.0), float(np.average(factors, weights=counts)) * slope)
+        advantage = built(pools, total_P, prior_P, weighting=weighting, objective=objective, exponent=exponent)
+        expected = [est_claimed(size, p, label, weighting, exponent) for size in sizes.tolist()]
+        z = deviation(update(pools, advantage, p, 8.0), float(np.average(expected, weights=counts)) * slope)
         if z > SIGMAS:
             failures.append((label, z))
-        if weighting == "objective":
-            for size, factor in zip(sizes.tolist(), factors, strict=True):
-                package = gradient_factor(
-                    StopRule(FixedExit(size), (size,), size),
-                    p,
-                    n=None,
-                    weighting=weighting,
-                    kind=kind,
-                    weight=partial(weight_of, objective),
-                    prior=PRIOR_COUNTS,
-                )
-                assert package == pytest.approx(factor, rel=1e-9)
     assert not failures
 
 
@@ -365,35 +298,3 @@ def test_objective_weights_undo_an_allocation_for_every_size_of_pool(p, low):
     assert len(tried) > 3 and tried[0] <= 5
     for size in tried:
         assert deviation(found_PA[total_P == size], gradient_of_p(policy(p))) < SIGMAS, size
-
-
-@pytest.mark.parametrize("p", [0.02, 0.1, 0.7])
-@pytest.mark.parametrize("objective", [Log(), Power(a=0.5)], ids=["log", "power"])
-@pytest.mark.parametrize("group", [1, 4])
-def test_weights_with_the_shrunk_baseline_give_the_objectives_exact_gradient(group, objective, p):
-    """A prior whose mean is p, and worth so many responses that the others of the pool do not move it."""
-    rng = np.random.default_rng(13)
-    prompt_N = np.repeat(np.arange(POOLS), group)
-    arm_N = rng.choice(ARMS, len(prompt_N), p=policy(p))
-    positive_N, total_P = arm_N < CORRECT, np.full(POOLS, group)
-    pos_P = np.bincount(prompt_N, positive_N, POOLS).astype(np.int64)
-    rows, index_N = np.arange(len(prompt_N)), np.tile(np.arange(group), POOLS)
-    pools = Pools(arm_N, prompt_N, index_N, positive_N, pos_P, total_P, pos_P, rows, np.ones(len(rows)))
-    strength = 4.0 if group == 1 else 1e6
-    prior_P = np.full(POOLS, strength * p), np.full(POOLS, strength * (1 - p))
-    settings = {"objective": objective, "baseline": "shrunk", "pass_rate": "shrunk"}
-    weight = min(float(objective.weight(np.array([max(p, MIN_RATE)]))[0]), MAX_WEIGHT)
-    found_PA = update(pools, built(pools, total_P, prior_P, **settings), p, float(group))
-    assert deviation(found_PA, weight * gradient_of_p(policy(p))) < SIGMAS
-
-
-def test_a_weight_with_the_shrunk_baseline_does_not_hold_the_rows_own_label():
-    """Prior Beta(1, 3), three responses: the mean of the others and the prior, (others + 1) / (2 + 4)."""
-    positive_N = np.array([True, False, False] * POOLS)
-    prompt_N, rows = np.repeat(np.arange(POOLS), 3), np.arange(3 * POOLS)
-    pos_P, total_P = np.ones(POOLS, np.int64), np.full(POOLS, 3)
-    pools = Pools(rows, prompt_N, rows % 3, positive_N, pos_P, total_P, pos_P, rows, np.ones(len(rows)))
-    prior_P = np.ones(POOLS), np.full(POOLS, 3.0)
-    advantage_R = built(pools, total_P, prior_P, objective=Log(), baseline="shrunk", pass_rate="shrunk")
-    expected = np.array([(1 - 1 / 6) * 6, -(2 / 6) * 3, -(2 / 6) * 3])
-    np.testing.assert_allclose(advantage_R[:3], expected)

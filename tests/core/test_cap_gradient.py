@@ -1,9 +1,9 @@
 """Under a cap on samples that binds, the mean update is the gradient that the linear objective declares.
 
 A softmax bandit of four arms, two of them correct. Lengths depend on the arm, so correct answers and some arms end
-early. The session, selection and advantages are those of training (objective weighting, haldane). Its baseline q costs
-the known factor q (1-q) / v per pool, where v estimates p (1-p) without bias. `contrast` counts its paths in plain
-Python. With that factor undone the mean update must be grad p, whatever the scheduler and the stopping rule.
+early. The session, selection and advantages are those of training (objective weighting), but for the mass of a group,
+which is replaced by v, an estimate of p (1-p) without bias. `contrast` counts its paths in plain Python. Then the mean
+update must be grad p, whatever the scheduler and the stopping rule.
 """
 
 from functools import cache
@@ -47,7 +47,7 @@ def updates(sampling, wave, p):
     section = {
         "preset": "ada_seq_balance",
         "sampling": sampling,
-        "advantage": {"weighting": "objective", "pass_rate": "haldane"},
+        "advantage": {"weighting": "objective"},
         "budget": {"max_samples": PER_PROMPT * PROMPTS},
     }
     sampler = ada_settings(section).sampler(KEPT, 100, run_seed=3)
@@ -66,7 +66,7 @@ def updates(sampling, wave, p):
         assert result.cut_P.any()
         v_P = np.array([contrast(wave, 4)[int(k), int(n)] for k, n in zip(result.pos_P, result.size_P, strict=True)])
         advantage_R = rows.advantage_R.copy()
-        mass_P = np.bincount(rows.prompt_R, np.abs(advantage_R) / 2, PROMPTS)  # n' q (1-q)
+        mass_P = np.bincount(rows.prompt_R, np.abs(advantage_R) / 2, PROMPTS)  # n' c
         live_R = mass_P[rows.prompt_R] > 0
         advantage_R[live_R] *= (KEPT * v_P / np.where(mass_P > 0, mass_P, 1))[rows.prompt_R[live_R]]
         arm_R = arm_PI[result.prompt_N[rows.pool_R], result.index_N[rows.pool_R]]

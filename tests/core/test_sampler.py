@@ -218,9 +218,8 @@ def test_the_state_of_another_estimator_is_refused():
 def test_settings_that_need_an_estimator_are_refused_without_one():
     with pytest.raises(InvariantError, match="need an estimator"):
         sampler(EST, allocation=ALLOCATION)
-    for options in ({"baseline": "shrunk"}, {"pass_rate": "shrunk"}):
-        with pytest.raises(InvariantError, match="need an estimator"):
-            AdaSampler(PLAN, RowSettings(4, ROWS.stop, AdvantageSettings(**options)), run_seed=0)
+    with pytest.raises(InvariantError, match="need an estimator"):
+        AdaSampler(PLAN, RowSettings(4, ROWS.stop, AdvantageSettings(baseline="shrunk")), run_seed=0)
 
 
 def test_a_step_counts_its_responses_and_their_failures_by_cause():
@@ -242,7 +241,7 @@ def test_a_step_counts_its_responses_and_their_failures_by_cause():
             lambda: advantage_of_two(weighting="objective", prior_P=(np.ones(1), np.ones(1))),
             "needs reference weighting",
         ),
-        (lambda: advantage_of_two(weighting="objective"), "needs pass rates"),
+        (lambda: advantage_of_two(weighting="objective", normalize="std"), "needs normalize=none"),
         (lambda: Ledger(Budget(max_samples=3)).reserve(4, 0, forced=True), "against max_samples"),
         (lambda: Ledger(Budget(max_tokens=3)).reserve(1, 4), "against max_tokens"),
         (lambda: Ledger(Budget()).settle(1, 1), "settled 1 tokens of 0"),

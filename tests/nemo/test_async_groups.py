@@ -146,9 +146,7 @@ def labels(rates):
 
 
 @pytest.mark.parametrize("too_long", [(), (1,)], ids=["all", "one too long"])
-@pytest.mark.parametrize(
-    "advantage", [{}, {"weighting": "objective", "pass_rate": "first_wave"}, {"baseline": "shrunk"}], ids=str
-)
+@pytest.mark.parametrize("advantage", [{}, {"weighting": "objective"}, {"baseline": "shrunk"}], ids=str)
 def test_a_step_of_groups_is_the_synchronous_step(tmp_path, advantage, too_long):
     preset = BALANCE if advantage.get("baseline") != "shrunk" else {"preset": "grpo"}  # labels decide no pool's size
     ada, prompts = preset | {"advantage": advantage}, [11, 12, 13]

@@ -100,7 +100,7 @@ ADA = {
     "value": {
         "preset": "grpo",
         "estimator": {"kind": "value"},
-        "advantage": {"baseline": "shrunk", "pass_rate": "shrunk"},
+        "advantage": {"baseline": "shrunk"},
     },
 }
 

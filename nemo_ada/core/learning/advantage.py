@@ -13,30 +13,22 @@ incorrect rows to -c-. Then the expected update is
 `weighting: reference` (the authors'): A = (r - b) w on the rows as they are, b = pool mean. A kept group of h correct
 and n-h incorrect rows has c+ = h (1-b) w and c- = (n-h) b w. With h = n/2 and b = p, (*) is n grad p w times
 [(1-p)^2 + p^2] / (2 p (1-p)). No objective declares that weight (section 4). On all rows of a pool of fixed size N
-(GRPO, Est), (*) is (N-1) grad p w: the row's own reward in b costs one response.
+(GRPO, Est), (*) is (N-1) grad p w: the row's own reward in b costs one response. `factor.factors` computes (*) per row.
 
 `baseline: shrunk` (ours, with reference weighting): b_i = (S - r_i + a) / (N - 1 + a + b). This is the posterior mean
 of p from the prompt's other responses and its Beta(a, b) prior. It does not depend on r_i. So on all rows of a pool of
 fixed size, (*) is exactly N grad p w. Its error is the posterior variance, which is below the error p (1-p) / (N-1) of
 the others' mean. A group with equal labels keeps a gradient: its labels against the prior. Rewards between 0 and 1 are
-allowed: S, a and b then sum rewards, and b_i still does not hold r_i. A weight that depends on a pass rate takes the
-same b_i: then (*) is N grad p E[f'(b_i)]. A weight from the whole pool would hold r_i: with n = 1 and f = log it was
-100 for an incorrect response and 1 for a correct one, whatever p was.
+allowed: S, a and b then sum rewards, and b_i still does not hold r_i. No objective but the linear one goes with it: a
+weight f'(b_i) has the mean E[f'(b_i)], which for f = log was 2.7 / p at p = .05, because b_i is uncertain.
 
-`weighting: objective`: rows carry the inverse of the sampling design. Let q be an estimate of p. Correct rows share the
-mass n' q and incorrect rows n' (1-q), with n' = R/P rows per prompt (of the prompts with rows). With the baseline b = q
-and 0/1 rewards, both sides have c = n' q (1-q) w. Then (*) is n' grad p w times E[q (1-q)] / (p (1-p)). For unbiased q
-(`pool` where sizes are fixed, `haldane`, `first_wave`) and w = 1 that is the factor 1 - Var(q) / (p (1-p)), for every
-exit, plan and cap; 1 - 1/N for pools of fixed size. Other objectives multiply by w = f'(q), which varies with the same
-pool; `exact.gradient_factor` computes the mean.
-In Est all rows are trained on, and the sizes N_x differ between prompts. There a factor 1 - 1/N_x would leave a part
-of the allocation in the update (and nothing of a prompt with N_x = 1). So a row has n'/N_x times its reward less the
-mean of the *other* rewards, which is n'/(N_x - 1) times its reward less the pool's mean. With w = 1, (*) is then
-exactly n' grad p for every N_x >= 2. w is all of f'. With `pass_rate: shrunk` it is f'(b_i), and (*) is
-n' grad p E[f'(b_i)].
-Real rewards: with m+ and m- the pool's mean rewards of the two sides, a correct row gets n' q/h (r - (q m+ + (1-q) m-))
-and an incorrect row n' (1-q)/(n-h) times the same difference. That is the inverse-design row weight times the reward
-less the corrected mean.
+`weighting: objective`: both sides of a group get the mass n' c, with n' = R/P rows per prompt (of the prompts with
+rows) and c from `factor`, which chooses it so that (*) is n' f'(p) grad p for the objective E[f(p)], whatever ended the
+pool. With q = K/N of the pool and w = c / (q (1-q)), correct rows share the mass n' q w and incorrect ones n' (1-q) w,
+against the baseline q. In Est every response is a row, and a row then has n'/N_x times its reward less the pool's mean,
+times w: for f' = 1, w is N_x/(N_x - 1), and (*) is n' grad p for every N_x >= 2.
+Real rewards: with m+ and m- the pool's mean rewards of the two sides, a correct row gets n' q w/h (r - (q m+ +
+(1-q) m-)) and an incorrect row n' (1-q) w/(n-h) times the same difference.
 A pool with one label has no rows for the other side. The mass of that side goes to the rows there are. So 0/1 rewards
 give A = 0 (no contrast, as in GRPO), and real rewards give their contrast within the side.
 
@@ -53,7 +45,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.settings import Normalize, RowSettings
-from nemo_ada.core.sampling.pass_rate import without_own
+from nemo_ada.core.sampling.pass_rate import pool, without_own
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.errors import InvariantError, UserError
 
@@ -68,7 +60,6 @@ def advantages(
     settings: RowSettings,
     *,
     weight_N: FloatArray,
-    rate_P: FloatArray | None = None,
     prior_P: tuple[FloatArray, FloatArray] | None = None,
     earlier_P: tuple[IntArray, FloatArray] | None = None,
 ) -> FloatArray:
@@ -79,8 +70,7 @@ def advantages(
         row: positions in the pools, from `rows.select`.
         row_weight: 0.0 marks a placeholder row, whose advantage is 0.
         settings: how advantages are computed, and whether the rows are all responses of the pools (Est).
-        weight_N: w_grad of each response (`objectives.gradient_weight`).
-        rate_P: pass rates, needed for objective weighting of selected rows.
+        weight_N: weight of each response's prompt (`objectives.gradient_weight`, `factor.objective_weights`).
         prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`. Without a prior the baseline is the pool's.
         earlier_P: responses and rewards of each prompt's earlier attempts, which its mean includes (retry.py).
 
@@ -100,18 +90,16 @@ def advantages(
         if weighting != "reference" or normalize == "std":
             raise InvariantError("a shrunk baseline needs reference weighting without std normalisation")
         advantage_R = _against_posterior(reward_N, prompt_N, pool_R, prior_P)
-    elif weighting == "objective" and settings.keep_all and normalize == "none":
-        advantage_R = _against_others(reward_N, prompt_N, pool_R, active_R, prompts)
     elif weighting == "reference":
         advantage_R = _reference(reward_N, prompt_N, pool_R, prompts, normalize, earlier_P)
         if earlier_P is not None:
             advantage_R = np.where(active_R, advantage_R, 0.0)
             positive_R, prompt_R = positive_N[pool_R] & active_R, prompt_N[pool_R]
             advantage_R = _recentred(advantage_R, positive_R, active_R, prompt_R, earlier_P[0] > 0)
-    elif rate_P is None or normalize != "none":
-        raise InvariantError("objective weighting needs pass rates and no std normalisation")
+    elif normalize != "none":
+        raise InvariantError("objective weighting needs normalize=none")
     else:
-        advantage_R = _objective(reward_N, positive_N, prompt_N, pool_R, active_R, rate_P)
+        advantage_R = _objective(reward_N, positive_N, prompt_N, pool_R, active_R, prompts)
     live_R = active_R & (np.abs(advantage_R) > ROUNDING * max(1.0, float(np.abs(reward_N).max())))
     weighted_R = np.where(live_R, advantage_R * weight_N[pool_R], 0.0)
     if normalize == "batch":
@@ -164,25 +152,15 @@ def _against_posterior(
     return np.asarray(reward_N[pool_R] - without_own(reward_N, prompt_N, prior_P, pool_R))
 
 
-def _against_others(
-    reward_N: FloatArray, prompt_N: IntArray, pool_R: IntArray, active_R: BoolArray, prompts: int
-) -> FloatArray:
-    """Every prompt has the same mass, whatever its pool's size; the baseline is the mean of the other rewards."""
-    centred_R = _reference(reward_N, prompt_N, pool_R, prompts, "none")
-    others_P = np.maximum(np.bincount(prompt_N, minlength=prompts) - 1, 1)
-    mass = len(pool_R) / len(np.unique(prompt_N[pool_R[active_R]]))
-    return np.asarray(mass / others_P[prompt_N[pool_R]] * centred_R)
-
-
 def _objective(
     reward_N: FloatArray,
     positive_N: BoolArray,
     prompt_N: IntArray,
     pool_R: IntArray,
     active_R: BoolArray,
-    rate_P: FloatArray,
+    prompts: int,
 ) -> FloatArray:
-    prompts = len(rate_P)
+    rate_P = pool(np.bincount(prompt_N, positive_N, prompts), np.bincount(prompt_N, minlength=prompts))
     side_N = prompt_N * 2 + positive_N  # even: incorrect, odd: correct
     side_R = side_N[pool_R]
     mean_S = np.bincount(side_N, reward_N, 2 * prompts) / np.maximum(np.bincount(side_N, minlength=2 * prompts), 1)

@@ -23,9 +23,10 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.advantage import advantages
+from nemo_ada.core.learning.factor import kept_counts, objective_weights
 from nemo_ada.core.learning.objectives import gradient_weight
 from nemo_ada.core.learning.settings import RowSettings
-from nemo_ada.core.sampling.pass_rate import estimate, without_own
+from nemo_ada.core.sampling.pass_rate import pool
 from nemo_ada.core.sampling.result import SamplingResult, ranks
 from nemo_ada.core.seeds import SeedStream, bits64
 from nemo_ada.errors import InvariantError
@@ -133,33 +134,17 @@ def weigh(
         result: the pools of the step.
         selection: the rows, from `select`.
         settings: how advantages are computed.
-        prior_P: (a, b) of each prompt's Beta prior, needed by `shrunk`.
+        prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`.
         earlier_P: responses and reward of each prompt's earlier attempts (`retry_probability`).
     """
     groups, pool_R, row_weight_R = result.group_G, selection.pool_R, selection.weight_R
-    rate_P = estimate(
-        settings.advantage.pass_rate,
-        result.pos_P,
-        result.size_P,
-        first_pos_P=result.first_pos_P,
-        first_total_P=result.first_size_P,
-        rule=settings.stop,
-        prior_P=prior_P,
-    )
-    weight_P = _weights(settings, rate_P)
-    weight_N = weight_P[result.prompt_N]
-    if prior_P is not None and settings.own_label_left_out:
-        others_N = without_own(result.positive_N.astype(np.float64), result.prompt_N, prior_P)
-        weight_N = _weights(settings, others_N)
-        mean_P = np.bincount(result.prompt_N, weight_N, len(weight_P)) / np.maximum(result.size_P, 1)
-        weight_P = np.where(result.size_P > 0, mean_P, weight_P)
+    weight_P = _weights(settings, result)
     advantage_R = advantages(
         result,
         pool_R,
         row_weight_R,
         settings,
-        weight_N=weight_N,
-        rate_P=rate_P,
+        weight_N=weight_P[result.prompt_N],
         prior_P=prior_P,
         earlier_P=earlier_P,
     )
@@ -179,14 +164,17 @@ def weigh(
     return StepRows(selection.prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics, teach)
 
 
-def _weights(settings: RowSettings, rate: FloatArray) -> FloatArray:
-    """Compute w_grad at these pass rates of prompts or of responses."""
+def _weights(settings: RowSettings, result: SamplingResult) -> FloatArray:
+    """Compute the weight of each prompt."""
+    advantage = settings.advantage
+    if advantage.weighting == "objective":
+        return objective_weights(settings, result.pos_P, result.size_P)
     return gradient_weight(
-        settings.advantage.objective,
-        rate,
+        advantage.objective,
+        pool(result.pos_P, result.size_P),
         exponent=settings.exponent,
-        min_pass_rate=settings.advantage.min_pass_rate,
-        max_weight=settings.advantage.max_weight,
+        min_pass_rate=advantage.min_pass_rate,
+        max_weight=advantage.max_weight,
     )
 
 
@@ -215,20 +203,6 @@ def _all_rows(result: SamplingResult, rows: int) -> Selection:
         return Selection(np.zeros(rows, np.int64), np.full(rows, -1, np.int64), np.zeros(rows))
     pool_R = np.resize(np.arange(total), rows)
     return Selection(result.prompt_N[pool_R], pool_R, (np.arange(rows) < total).astype(np.float64))
-
-
-def kept_counts(pos_P: IntArray, neg_P: IntArray, n: int) -> tuple[IntArray, IntArray]:
-    """Compute how many correct and how many incorrect responses of each pool become rows.
-
-    Args:
-        pos_P: correct responses in each pool.
-        neg_P: incorrect responses in each pool.
-        n: rows per prompt. A smaller pool keeps all its responses.
-    """
-    want_pos, want_neg = n // 2, n - n // 2
-    keep_pos_P = np.minimum(pos_P, want_pos + np.maximum(want_neg - neg_P, 0))
-    keep_neg_P = np.minimum(neg_P, want_neg + np.maximum(want_pos - pos_P, 0))
-    return keep_pos_P, keep_neg_P
 
 
 def select_step(

@@ -1,43 +1,35 @@
-"""Estimates of a prompt's pass rate p from its pool (algorithm.md section 4, `pass_rate: ...`). P prompts.
+"""Estimates of a prompt's pass rate p from its pool. P prompts.
 
-| kind | estimate | unbiased for |
+| estimate | | unbiased for |
 |---|---|---|
 | pool | n_pos / N | pools whose size does not depend on their labels: fixed(n), Est, GRPO |
 | haldane | paths from (1, 0) / paths from (0, 0) to the pool's counts | every exit, wave plan and cap; see below |
-| first_wave | n_pos / N of the first wave | `wave` stopping, every exit |
-| shrunk | (n_pos + a) / (N + a + b), the posterior mean | no pool; smallest error where the prior is good |
 
 `haldane` is the mean of the first response's label, given the pool's counts. All label orders with the same counts are
-equally probable. So it is a ratio of path counts without p in it, and its mean is E[r_1] = p. It is the Rao-Blackwell
-form of `first_wave`. Special cases (N responses, stop at the exact response):
+equally probable. So it is a ratio of path counts without p in it, and its mean is E[r_1] = p. Special cases (N
+responses, stop at the exact response):
   positive(K), ended by the K-th success: C(N-2, K-2) / C(N-1, K-1) = (K-1)/(N-1) (Haldane, 1945).
   balanced(K+, K-), ended by the K+-th success: (K+-1)/(N-1). Ended by the K--th failure: 1 - (K--1)/(N-1). With exactly
   (K+, K-) either label may have come last and every order survives: K+/(K+ + K-).
   ended by the cap without the exit, or fixed(n): every order survives: n_pos / N.
 A pool that another cap ended before its exit is treated as if its size were N_max. This is right when that cap did not
 look at the prompt's labels. A cap that cuts at random does not look. A cap on seconds does, when wrong answers are
-longer. With K = 1 at the exact response the estimate is the first label alone: unbiased and useless. The configuration
-asks for K >= 2 there.
+longer. The metric `pass_rate` of `issue_order` uses it.
 
-`without_own` is `shrunk` for a response instead of a prompt: the posterior mean from the prompt's other responses. It
-is independent of the response's own label where the size of the pool is. So a baseline or a weight that uses it does
-not bend the expected update. N responses of all pools.
+`without_own` is for a response instead of a prompt: the posterior mean from the prompt's other responses. It is
+independent of the response's own label where the size of the pool is. So a baseline that uses it does not bend the
+expected update. N responses of all pools.
 """
 
 from __future__ import annotations
-
-from typing import Literal
 
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.sampling.paths import StopRule, path_counts
-from nemo_ada.errors import InvariantError
-
-PassRateKind = Literal["pool", "haldane", "first_wave", "shrunk"]
 
 
-def pool(pos_P: IntArray, total_P: IntArray) -> FloatArray:
+def pool(pos_P: IntArray | FloatArray, total_P: IntArray) -> FloatArray:
     """Compute n_pos / N. It is 0 for an empty pool."""
     return np.asarray(pos_P / np.maximum(total_P, 1))
 
@@ -60,13 +52,6 @@ def haldane(pos_P: IntArray, total_P: IntArray, rule: StopRule) -> FloatArray:
     return np.where(reached_P, ratio_P, pool(pos_P, total_P))
 
 
-def shrunk(pos_P: IntArray, total_P: IntArray, prior_P: tuple[FloatArray, FloatArray]) -> FloatArray:
-    """Compute the posterior mean of each prompt's pass rate under its Beta prior (a, b)."""
-    a_P, b_P = prior_P
-    strength_P = a_P + b_P
-    return np.asarray((pos_P + strength_P * (a_P / strength_P)) / (total_P + strength_P))
-
-
 def without_own(
     label_N: FloatArray, prompt_N: IntArray, prior_P: tuple[FloatArray, FloatArray], chosen: IntArray | None = None
 ) -> FloatArray:
@@ -85,35 +70,3 @@ def without_own(
     others_R = sum_P[prompt_R] - label_R
     mass_R = total_P[prompt_R] - 1 + a_P[prompt_R] + b_P[prompt_R]
     return np.asarray((others_R + a_P[prompt_R]) / mass_R)
-
-
-def estimate(
-    kind: PassRateKind,
-    pos_P: IntArray,
-    total_P: IntArray,
-    *,
-    first_pos_P: IntArray,
-    first_total_P: IntArray,
-    rule: StopRule,
-    prior_P: tuple[FloatArray, FloatArray] | None,
-) -> FloatArray:
-    """Compute an estimate of each prompt's pass rate.
-
-    Args:
-        kind: name of the estimate.
-        pos_P: correct responses in each pool.
-        total_P: responses in each pool.
-        first_pos_P: correct responses of the first wave.
-        first_total_P: responses of the first wave.
-        rule: the rule that ended the pools, for `haldane`.
-        prior_P: (a, b) of each prompt's Beta prior, for `shrunk`.
-    """
-    if kind == "pool":
-        return pool(pos_P, total_P)
-    if kind == "haldane":
-        return haldane(pos_P, total_P, rule)
-    if kind == "first_wave":
-        return pool(first_pos_P, first_total_P)
-    if prior_P is None:
-        raise InvariantError("pass_rate=shrunk needs a prior")
-    return shrunk(pos_P, total_P, prior_P)

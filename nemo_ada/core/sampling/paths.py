@@ -2,9 +2,10 @@
 
 The walk starts at (0, 0) and takes one step per response. It may end only where the pool is judged: after each wave
 (`wave` stopping), or after each response (`issue_order`, which is the same walk with waves of one). All label sequences
-to one point have the same probability p^n_pos (1-p)^n_neg. So path counts alone give unbiased estimates: with k(e)
-paths from (0, 0) and k_10(e) paths from (1, 0) to the end point e, the mean of k_10(e) / k(e) is p (Girshick, Mosteller
-and Savage, 1946). `pass_rate` uses this; `simulate.exact` computes expectations over the same walk.
+to one point have the same probability p^n_pos (1-p)^n_neg. So path counts alone give the distribution of the end for
+every p, and unbiased estimates: with k(e) paths from (0, 0) and k_10(e) paths from (1, 0) to the end point e, the mean
+of k_10(e) / k(e) is p (Girshick, Mosteller and Savage, 1946). `pass_rate` uses the estimate, `learning.factor` and
+`simulate.exact` the distribution.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from nemo_ada.core.arrays import BoolArray, FloatArray
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.exits import ExitRule, PoolView
 
 
@@ -72,3 +73,43 @@ def path_counts(rule: StopRule) -> tuple[FloatArray, FloatArray]:
             current_2K[1, 1] = 0.0
         counts_2NK[:, total] = current_2K
     return counts_2NK[0], counts_2NK[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Endings:
+    """Every way in which a pool can end. P pass rates, E ways.
+
+    Attributes:
+        pos_E: correct responses of the pool.
+        total_E: responses of the pool.
+        log_paths_E: logarithm of the number of label orders that lead there.
+    """
+
+    pos_E: IntArray
+    total_E: IntArray
+    log_paths_E: FloatArray
+
+    def probability(self, rate_P: FloatArray) -> FloatArray:
+        """Compute the probability of each way [P, E]. A row sums to 1.
+
+        Args:
+            rate_P: pass rates, in [0, 1].
+        """
+        with np.errstate(divide="ignore"):
+            log_P, log_other_P = np.log(rate_P)[:, None], np.log1p(-rate_P)[:, None]
+        neg_E = self.total_E - self.pos_E
+        correct_PE = np.multiply(self.pos_E, log_P, out=np.zeros((len(rate_P), len(neg_E))), where=self.pos_E > 0)
+        incorrect_PE = np.multiply(neg_E, log_other_P, out=np.zeros_like(correct_PE), where=neg_E > 0)
+        return np.asarray(np.exp(self.log_paths_E + correct_PE + incorrect_PE))
+
+    def mean(self, value_E: FloatArray | IntArray | BoolArray, p: float) -> float:
+        """Compute the expectation of a quantity that depends on how the pool ends, for pass rate p."""
+        return float(self.probability(np.array([p]))[0] @ value_E.astype(np.float64))
+
+
+@lru_cache(maxsize=64)
+def endings(rule: StopRule) -> Endings:
+    """Find every way in which a pool can end. Time and memory are O(cap^2)."""
+    all_NK, _ = path_counts(rule)
+    total_E, pos_E = np.nonzero(rule.ends() & np.isfinite(all_NK))
+    return Endings(pos_E, total_E, all_NK[total_E, pos_E])

@@ -17,6 +17,8 @@ import numpy as np
 from nemo_ada.config.ada import AdaSettings, SequentialSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.arrays import FloatArray
+from nemo_ada.core.learning.factor import factors
+from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
@@ -186,10 +188,10 @@ def figures_by_rate(rule: StopRule, group: int) -> ByRate:
     """Compute the expectations of a rule."""
     found = []
     for p in RATE_J.tolist():
-        summary, end = exact.summary(rule, p), exact.endings(rule, p)
+        summary, end = exact.summary(rule, p), exact.endings(rule)
         inside = 0.0 < p < 1.0
-        factor = exact.gradient_factor(rule, p, n=group, weighting="reference") if inside else 0.0
-        pos = end.mean(end.pos_E)
+        factor = float(factors(RowSettings(group, rule), np.array([p]))[0]) if inside else 0.0
+        pos = end.mean(end.pos_E, p)
         signal = group * p * (1.0 - p) * factor
         found.append((summary.expected_samples, pos, summary.expected_samples - pos, summary.p_zero_signal, signal))
     responses_J, pos_J, neg_J, zero_J, signal_J = np.array(found).T

@@ -34,9 +34,7 @@ class GroupRows:
         rows = sampler.rows
         # With these every row of a pool may have an advantage, and the step computes it.
         self._always_live = rows.shrunk_baseline or sampler.chains is not None
-        rate = "pool" if rows.advantage.pass_rate == "shrunk" else rows.advantage.pass_rate
-        advantage = replace(rows.advantage, baseline="pool", normalize="none", pass_rate=rate)
-        self._rows = replace(rows, advantage=advantage)
+        self._rows = replace(rows, advantage=replace(rows.advantage, baseline="pool", normalize="none"))
 
     def of(self, prompts: Prompts, source: Responses, pool: GroupPool | None, *, number: int) -> Any:
         """Return the n rows of a group as a batch with the columns of step.py.

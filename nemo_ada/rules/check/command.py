@@ -123,6 +123,7 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
     return [
         ok("policy.model", text),
         ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts{_layout(task)}"),
+        ok("reinforce_ada.advantage", run.reinforce_ada.teaches(run.grpo.num_generations_per_prompt)),
         *(warning("grpo.num_prompts_per_step", text) for text in warnings),
         ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
            f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),

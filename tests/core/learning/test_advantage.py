@@ -6,7 +6,6 @@ Expectations (what the rows do to the policy) are in test_bandit.py.
 import numpy as np
 import pytest
 
-from nemo_ada.core.sampling.pass_rate import pool
 from tests.core.scripted import advantages_of
 
 ONES = np.ones(3)
@@ -14,8 +13,6 @@ PROMPT = np.repeat(np.arange(3), 6)
 REWARD = np.array([1, 0, 0, 1, 0, 1] + [0.9, 0.1, -1.0, 0.3, 2.0, 0.8] + [0] * 6, float)
 POSITIVE = REWARD > 0.7
 ALL = np.arange(18)
-TOTAL = np.bincount(PROMPT)
-POS = np.bincount(PROMPT, POSITIVE).astype(int)
 
 
 def test_fixed_groups_in_reference_mode_are_plain_grpo():
@@ -37,7 +34,6 @@ def test_one_label_with_real_rewards_still_has_contrast():
             np.arange(3),
             np.ones(3),
             weight_P=np.ones(1),
-            rate_P=pool(np.array([0]), np.array([3])),
             weighting=weighting,
         )
         np.testing.assert_allclose(ours, [-0.2, 0, 0.2], atol=1e-12)
@@ -53,12 +49,9 @@ def test_prompts_without_rows_do_not_change_the_others():
         rows,
         weight,
         weight_P=np.ones(2),
-        rate_P=pool(POS[:2], TOTAL[:2]),
         weighting="objective",
     )
-    many = advantages_of(
-        REWARD, POSITIVE, PROMPT, rows, weight, weight_P=ONES, rate_P=pool(POS, TOTAL), weighting="objective"
-    )
+    many = advantages_of(REWARD, POSITIVE, PROMPT, rows, weight, weight_P=ONES, weighting="objective")
     np.testing.assert_array_equal(few, many)
 
 

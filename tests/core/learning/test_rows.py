@@ -111,6 +111,7 @@ def test_live_rows_have_weight_and_advantage():
 
 # each setting reaches the rows: of one pool of 4 with one correct response, p = 1/4 -----------------------------------
 
+FOUR = StopRule(FixedExit(4), (4,), 4)
 ONE_OF_FOUR = Script.of("+---", "-+--")
 BASE = np.array([0.75, -0.25, -0.25, -0.25])
 
@@ -123,9 +124,7 @@ BASE = np.array([0.75, -0.25, -0.25, -0.25])
         ({"objective": Log(), "min_pass_rate": 0.4}, 2.5 * BASE),
         ({"objective": Log(), "exponent": 0.5}, 2 * BASE),
         ({"normalize": "std"}, BASE / (np.sqrt(3) / 4 + 1e-6)),
-        ({"weighting": "objective"}, BASE),
-        ({"objective": Log(), "pass_rate": "shrunk", "ab": (3.0, 1.0)}, BASE * 2),  # (1 + 3) / (4 + 4)
-        ({"objective": Log(), "pass_rate": "shrunk", "ab": (1.0, 11.0)}, BASE * 8),  # (1 + 1) / (4 + 12)
+        ({"weighting": "objective", "stop": FOUR}, 4 / 3 * BASE),  # N / (N - 1)
         ({"baseline": "shrunk", "ab": (1.0, 2.0)}, np.array([1 - 1 / 6, -2 / 6, -2 / 6, -2 / 6])),
     ],
     ids=str,
@@ -138,22 +137,13 @@ def test_each_setting_reaches_the_advantages(options, expected):
 
 
 def test_objective_weighting_gives_kept_rows_the_inverse_of_their_design():
-    """3 of 12 correct, 2 and 2 kept: row weights q / (1/2) and (1 - q) / (1/2) with q = 1/4, baseline q."""
+    """3 of 12 correct, 2 and 2 kept: row weights q / (1/2) and (1 - q) / (1/2) with q = 1/4, baseline q, w = 12/11."""
     result = drawn(Script.of("+++-"), plan=SamplingPlan(FixedExit(12), (12,), 12, 4, 40))
-    objective = rows_of(result, 1, weighting="objective")
+    objective = rows_of(result, 1, weighting="objective", stop=StopRule(FixedExit(12), (12,), 12))
     positive = result.positive_N[objective.pool_R]
     assert positive.sum() == 2
-    np.testing.assert_allclose(objective.advantage_R, np.where(positive, 0.5 * 0.75, 1.5 * -0.25))
+    np.testing.assert_allclose(objective.advantage_R, 12 / 11 * np.where(positive, 0.5 * 0.75, 1.5 * -0.25))
     np.testing.assert_allclose(rows_of(result, 1).advantage_R, np.where(positive, 0.75, -0.25))
-
-
-def test_the_pass_rate_of_a_stopped_pool_follows_its_kind():
-    result = drawn(Script.of("----" + "++--"))  # positive ones only in the second wave
-    weight = {kind: rows_of(result, 1, objective=Log(), pass_rate=kind).weight_P[0] for kind in ("pool", "haldane")}
-    assert weight["pool"] == pytest.approx(4.0)  # 2 of 8
-    # given that the first four are all of one label and 2 of 8 correct, the first response never is: p has its floor
-    assert weight["haldane"] == pytest.approx(100.0)
-    assert rows_of(result, 1, objective=Log(), pass_rate="first_wave").weight_P[0] == pytest.approx(100.0)
 
 
 def test_metrics_are_those_of_a_recount():

@@ -7,8 +7,7 @@ import pytest
 
 from nemo_ada.core.sampling import pass_rate
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
-from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.lab.simulate.exact import endings, estimates
+from nemo_ada.core.sampling.paths import StopRule, endings
 from tests.core.scripted import met
 
 RULES = [
@@ -52,12 +51,18 @@ def test_path_counts_are_those_of_an_enumeration(rule):
         assert rates[0] == pytest.approx(float(Fraction(success_first, sequences)), abs=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["haldane", "first_wave"])
 @pytest.mark.parametrize("p", [0.02, 0.3, 0.5, 0.97])
-def test_the_estimate_is_unbiased_for_every_rule(kind, p):
+def test_the_estimate_is_unbiased_for_every_rule(p):
     for rule in RULES:
-        end = endings(rule, p)
-        assert end.mean(estimates(kind, end, rule)) == pytest.approx(p, rel=1e-9)
+        end = endings(rule)
+        assert end.mean(pass_rate.haldane(end.pos_E, end.total_E, rule), p) == pytest.approx(p, rel=1e-9)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.3, 1.0])
+def test_the_probabilities_of_all_ends_sum_to_one(p):
+    for rule in RULES:
+        end = endings(rule)
+        assert end.probability(np.array([p])).sum() == pytest.approx(1.0, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -65,18 +70,9 @@ def test_the_estimate_is_unbiased_for_every_rule(kind, p):
 )
 def test_the_pools_own_rate_overstates_as_published(exit_rule, overstated):
     """Section 4's figures were simulated; the exact values are +82.1, +29.7, +20.7 and +32.1 %."""
-    rule = StopRule(exit_rule, (8,), 32)
+    end = endings(StopRule(exit_rule, (8,), 32))
     for p, published in zip((0.02, 0.1), overstated, strict=True):
-        end = endings(rule, p)
-        assert end.mean(estimates("pool", end, rule)) / p - 1 == pytest.approx(published, abs=0.01)
-
-
-def test_the_planner_shrinks_towards_a_uniform_prior_unless_it_is_told_another():
-    rule = StopRule(FixedExit(4), (4,), 4)
-    end = endings(rule, 0.3)
-    np.testing.assert_allclose(estimates("shrunk", end, rule), (end.pos_E + 1) / 6)
-    told = estimates("shrunk", end, rule, prior=(1.0, 4.0))
-    np.testing.assert_allclose(told, (end.pos_E + 1) / 9)
+        assert end.mean(pass_rate.pool(end.pos_E, end.total_E), p) / p - 1 == pytest.approx(published, abs=0.01)
 
 
 def test_path_counts_hold_for_long_pools():
@@ -88,9 +84,8 @@ def test_path_counts_hold_for_long_pools():
     np.testing.assert_allclose(rates, [1.0, 499 / 1999, 1 / 3000, 499 / 3000], rtol=1e-9)
 
 
-def test_shrunk_is_the_posterior_mean_and_empty_or_impossible_pools_have_defined_estimates():
-    prior, none = (np.array([1.0, 1.0]), np.array([4.0, 3.0])), np.array([0])
-    np.testing.assert_allclose(pass_rate.shrunk(np.array([3, 0]), np.array([10, 0]), prior), [4 / 15, 1 / 4])
+def test_empty_or_impossible_pools_have_defined_estimates():
+    none = np.array([0])
     assert pass_rate.pool(none, none)[0] == pass_rate.haldane(none, none, RULES[0])[0] == 0.0
     no_path = pass_rate.haldane(np.array([10]), np.array([15]), StopRule(PositiveExit(1), (8,), 32))
     assert no_path[0] == pytest.approx(10 / 15)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.learning.rows import kept_counts, select, weigh
+from nemo_ada.core.learning.factor import kept_counts
+from nemo_ada.core.learning.rows import select, weigh
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.sampling.exits import BalancedExit, PoolView, SpreadExit, squared_deviations
 from nemo_ada.core.sampling.plan import SamplingPlan

@@ -1,0 +1,43 @@
+"""What presets teach: the simulation through the sampler agrees with the exact factor, and Est and idle have errors."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nemo_ada.cli.main import app
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.learning.factor import SHOWN_P, factors
+from nemo_ada.errors import UserError
+from nemo_ada.lab.simulate import objective
+
+
+def test_the_simulation_is_the_exact_factor(monkeypatch):
+    monkeypatch.setattr(objective, "STEPS", 60)
+    ada = ada_settings({"preset": "ada_seq_lean"})
+    factor_P, error_P = objective._simulated(ada, 4)
+    exact_P = factors(ada.sampler(4, 1, run_seed=0).rows, SHOWN_P)
+    # the mass per row is that of prompts with rows, so the factors agree up to a common scale
+    scale = float((factor_P / exact_P).mean())
+    assert scale == pytest.approx(1.0, abs=0.1)
+    assert (np.abs(factor_P / scale - exact_P) < 4.5 * error_P + 0.03 * exact_P).all()
+
+
+def test_what_an_estimate_or_the_engine_decides_has_an_error_and_the_rest_has_none(monkeypatch):
+    monkeypatch.setattr(objective, "STEPS", 20)
+    idle = objective.taught("idle", ada_settings({"preset": "ada_seq_idle"}), 4)
+    est = objective.taught("est", ada_settings({"preset": "ada_est_ema"}), 8)
+    grpo = objective.taught("grpo", ada_settings({"preset": "grpo"}), 4)
+    assert all(error > 0 for row in (idle, est) for error in row.error_P)
+    assert grpo.error_P == (0.0,) * len(SHOWN_P) and grpo.relative_P == pytest.approx((1.0,) * len(SHOWN_P))
+    assert est.relative_P[0] > 2.0  # hard prompts get more responses and larger weights
+
+
+def test_the_command_prints_presets_and_names_what_does_not_fit():
+    shown = CliRunner().invoke(app, ["simulate", "--objective", "--preset", "ada_seq_log", "--json"])
+    (row,) = json.loads(shown.stdout)["presets"]
+    assert (row["declared"], row["error_P"][0]) == ("log", 0.0) and row["missed"] < 0.1
+    for words in (["--preset", "ada_est_ema"], ["--preset", "grpo", "--seeds", "3"], ["--preset", "ngu"]):
+        with pytest.raises(UserError):
+            CliRunner().invoke(app, ["simulate", "--objective", *words], catch_exceptions=False)
