@@ -28,6 +28,7 @@ EXIT_REFUSED = 2  # nothing is submitted
 WARNINGS_ONLY = 3  # exit code of `nemo-ada check`: nemo_ada/rules/finding.py
 COLUMNS = 4  # that a line of both tables has at least
 FOLDER, REASON = 4, 6  # columns of attempts.tsv
+SIGNALLED = r"about to end: (\d+) s are left"  # of the text that lib.sh gives a stop file at USR1
 STATES = ("done", "stopped", "failed")
 
 # Why an attempt ended. One of these words stands in attempts.tsv.
@@ -373,6 +374,7 @@ def options() -> int:
         NEMO_ADA_OPTIONS: options of the first submission, one per line.
         NODE_NAMES: the nodes of this job.
         LATER: seconds until the next job may start.
+        LEAD: seconds before the end at which the header of the script asks for USR1.
     """
     # A constraint may hold a |, so it is the last field.
     fields = (setting("JOB_FIELDS").split("|", 6) + [""] * 7)[:7]
@@ -401,6 +403,9 @@ def options() -> int:
     others = [word for word in given if _excluded(word) is None and not re.match(r"--array=|-a", word)]
     if task:
         print(f"--array={task}")
+    lead = _lead(limit)
+    if lead and not any(word.startswith("--signal") for word in others):
+        print(f"--signal=B:USR1@{lead}")
     for word in others:
         print(word)
     lists = [excluded, *(_excluded(word) for word in given), *(line[2] for line in of_chain("left_out.tsv"))]
@@ -408,6 +413,28 @@ def options() -> int:
     if names:
         print(f"--exclude={','.join(dict.fromkeys(names))}")
     return 0
+
+
+def _lead(limit: str) -> int:
+    """Seconds before its end at which the next job wants USR1. 0: the header of the script is right.
+
+    squeue does not show what sbatch was told, so the signals of this chain count. Without one, the header's lead must
+    leave half of the job.
+    """
+    seen = [int(found[1]) for line in of_chain("attempts.tsv") if (found := re.search(SIGNALLED, line[-1]))]
+    if seen:
+        return max(min(seen), 1)
+    seconds, header = _seconds(limit), int(setting("LEAD") or 0)
+    return seconds // 4 if seconds and 2 * header > seconds else 0
+
+
+def _seconds(limit: str) -> int:
+    """Seconds of [days-][hours:]minutes:seconds, as squeue shows a time limit. 0 for none."""
+    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit.strip())
+    if found is None:
+        return 0
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _absent(value: str) -> bool:

@@ -285,7 +285,7 @@ users_stop() {  # a stop file that is not ours, or that was touched after we wro
 }
 
 prepare() {
-  local owner nodes word folder lead
+  local owner nodes word folder
   mapfile -t NODES < <(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
   case $RUNTIME in  # in a job: the login node may lack what the nodes have
@@ -341,9 +341,9 @@ prepare() {
   export CHECK_FIRST
   if dry; then NEMO_ADA_JOB_END='<end of the job, epoch seconds>'; else NEMO_ADA_JOB_END=$(job_end); fi
   say "attempt $ATTEMPT of at most $MAX_ATTEMPTS, job $SLURM_JOB_ID on ${#NODES[@]} node(s): $nodes"
-  lead=$(asked --signal= --none)
-  if ! dry && [[ -z ${NEMO_ADA_OPTIONS:-} && -n $NEMO_ADA_JOB_END && $lead == *@* ]] && ((NEMO_ADA_JOB_END - STARTED <= ${lead##*@})); then
-    say "warning: the job is not longer than ${lead##*@} s, at which the signal comes by the header of $SCRIPT: add --signal=B:USR1@SECONDS to sbatch, or start slurm/train.sh, which plans it"
+  LEAD=$(asked --signal= --none) LEAD=${LEAD##*@}
+  if ! dry && [[ -z ${NEMO_ADA_OPTIONS:-} && -n $NEMO_ADA_JOB_END && -n $LEAD ]] && ((NEMO_ADA_JOB_END - STARTED <= LEAD)); then
+    say "warning: the job is not longer than $LEAD s, at which the signal comes by the header of $SCRIPT: add --signal=B:USR1@SECONDS to sbatch, or start slurm/train.sh, which plans it"
   fi
   say "run directory $RUN_DIR; logs $ATTEMPT_DIR/node-*.log; the job ends at ${NEMO_ADA_JOB_END:-no set time}"
 }
@@ -377,7 +377,9 @@ ask_to_stop() {  # ask_to_stop TEXT: by a stop file that is known to be ours
 
 on_usr1() {
   if [[ ! -e $RUN_DIR/STOP ]]; then say "USR1: the job's end is near, asking the run to save and stop"; fi
-  ask_to_stop "slurm: job $SLURM_JOB_ID is about to end"
+  local left=''
+  if [[ $NEMO_ADA_JOB_END == *[0-9] ]]; then left=": $((NEMO_ADA_JOB_END - $(date +%s))) s are left"; fi
+  ask_to_stop "slurm: job $SLURM_JOB_ID is about to end$left"
 }
 
 on_term() {  # scancel, preemption, a lost node, or the wall: SLURM takes a requeue now, and KILL comes later
@@ -499,7 +501,7 @@ follow_up() {  # sets FOLLOW: sbatch's options for the next job
     return
   fi
   fields=$(squeue -h -j "${JOB:-$SLURM_JOB_ID}" -o '%l|%a|%P|%q|%v|%x|%f' || true)
-  mapfile -t FOLLOW < <(JOB_FIELDS=$fields decide options)
+  mapfile -t FOLLOW < <(JOB_FIELDS=$fields LEAD=$LEAD decide options)
 }
 
 wandb_hint() {

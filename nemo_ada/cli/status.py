@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.run.redaction import hide_in
@@ -16,12 +18,22 @@ from nemo_ada.run.status import queue, read_status, render, runs_below
 def status(
     run: Annotated[str, typer.Argument(help="the folder of a run, or all: those in RUN_ROOT, else in runs/")] = "all",
     as_json: Annotated[bool, typer.Option("--json", help="print what is known as JSON")] = False,
+    watch: Annotated[
+        float | None, typer.Option(min=1, help="print it again every so many seconds, until no job is left or Ctrl-C")
+    ] = None,
 ) -> None:
     """Say how runs and their chains of jobs stand: step, last save, job, reasons, next start, what is left.
 
     Works on a login node: it reads files of the run's folder and asks squeue, where there is one.
     """
-    folders = runs_below(Path(site_setting("RUN_ROOT") or "runs")) if run == "all" else [Path(run)]
-    jobs = queue()
-    found = [read_status(folder, jobs) for folder in folders]
-    typer.echo(json.dumps(hide_in(found), indent=1) if as_json else "\n".join(map(render, found)))
+    while True:
+        folders = runs_below(Path(site_setting("RUN_ROOT") or "runs")) if run == "all" else [Path(run)]
+        jobs = queue()
+        found = [read_status(folder, jobs) for folder in folders]
+        shown = json.dumps(hide_in(found), indent=None if watch else 1) if as_json else "\n".join(map(render, found))
+        if watch and not as_json:
+            Console().clear()
+        typer.echo(shown)
+        if not watch or not any(one["queue"] or one["state"] == "running" for one in found):
+            return
+        time.sleep(watch)

@@ -38,7 +38,8 @@ class Run:
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def attempts(self) -> int:
-        return len((self.run_dir / "attempts.tsv").read_text().splitlines())
+        path = self.run_dir / "attempts.tsv"
+        return len(path.read_text().splitlines()) if path.exists() else 0
 
     def reasons(self) -> list[str]:
         """Why each attempt ended, in their order; `?` for one that has not written it down."""

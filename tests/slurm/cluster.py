@@ -51,6 +51,7 @@ class Cluster:
         self.folder, self.nodes = folder, list(nodes)
         self.env = {"PATH": search_path(), "SLURM_CONF": str(folder / "slurm.conf"), "HOME": str(folder)}
         self._daemons: list[subprocess.Popen[bytes]] = []
+        self._controller: subprocess.Popen[bytes]
         self._of_node: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -71,7 +72,7 @@ class Cluster:
             f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed",
         )  # fmt: skip
         self._until(lambda: (munge / "socket").exists(), "munged's socket")
-        self._spawn("slurmctld", "-D")
+        self._controller = self._spawn("slurmctld", "-D")
         for node in self.nodes:
             self.raise_node(node)
         self._until(
@@ -113,6 +114,20 @@ class Cluster:
         )
         log.close()
         return self._daemons[-1]
+
+    @contextmanager
+    def silent_controller(self) -> Iterator[None]:
+        """Stop the controller for the duration of the block: it takes connections and answers none."""
+        self._controller.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._controller.send_signal(signal.SIGCONT)
+
+    def batch_script(self) -> int:
+        """The process of the only batch script that runs."""
+        found = [number for number, command in self.processes().items() if re.search(r"job\d+/slurm_script", command)]
+        return min(found)
 
     def lose_node(self, node: str) -> None:
         """Let SLURM lose a node. What runs there runs on."""

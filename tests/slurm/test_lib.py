@@ -653,6 +653,31 @@ def test_the_next_job_leaves_unhealthy_nodes_out_and_the_attempt_does_not_count(
 
 
 @pytest.mark.parametrize(
+    ("limit", "told", "seen", "signal"),
+    [
+        ("2:00", "", "", "--signal=B:USR1@30"),  # the header's 900 s are longer than the job
+        ("4:00:00", "", "", ""),
+        ("UNLIMITED", "", "", ""),
+        ("2:00", "", "slurm: job 1 is about to end: 19 s are left", "--signal=B:USR1@19"),
+        ("1-00:00:00", "", "slurm: job 1 is about to end: 1700 s are left", "--signal=B:USR1@1700"),
+        ("2:00", "--signal=B:USR1@40", "slurm: job 1 is about to end: 41 s are left", "--signal=B:USR1@40"),
+        ("4:00:00", "", "40 s are left of the job and 60 s are needed", ""),
+    ],
+)
+def test_the_next_job_is_signalled_as_this_one_was(
+    tmp_path: Path, limit: str, told: str, seen: str, signal: str
+) -> None:
+    """A direct sbatch has options that squeue does not show."""
+    (tmp_path / "attempts.tsv").write_text(f"c\t1\t0\t0\t1-0\t9\twall\t{seen}\n")
+    variables = {
+        "RUN_DIR": str(tmp_path), "CHAIN": "c", "SLURM_JOB_ID": "1", "NEMO_ADA_OPTIONS": told, "LEAD": "900",
+        "NODE_NAMES": "n1", "JOB_FIELDS": f"{limit}|a|p|q|(null)|(null)|(null)",
+    }  # fmt: skip
+    done = bash("decide options", **variables)
+    assert [word for word in done.stdout.split() if word.startswith("--signal")] == [signal] * bool(signal), done
+
+
+@pytest.mark.parametrize(
     ("bad", "nodes", "before", "message"),
     [
         ({"n1": "/tmp has 3 GiB", "n2": "/tmp has 5 GiB"}, "n1 n2", (), "every node of the job gives the same cause"),

@@ -114,7 +114,9 @@ def plan_slots(
     each = max(1, int(usable / (step.p50 + between))) if usable > 0 else 0
     worst_between = save.worst / save_period + (evaluation.worst / val_period if val_period else 0.0)
     step_seconds = seconds - cold_start - before_save[1] - save.worst - MARGIN_SECONDS
-    guaranteed = max(0, int(step_seconds / (step.worst + worst_between)))
+    worst = step.worst + worst_between
+    # A step that begins before the signal is made; after it none begins.
+    guaranteed = max(int(min(step_seconds, usable) / worst), int(usable > 0 and step_seconds >= worst))
     count = math.ceil(steps / each) if each else 0
     left = steps - (count - 1) * each if each else 0
     last = cold_start + left * (step.p50 + between) + save.p50
