@@ -421,9 +421,10 @@ def _lead(limit: str) -> int:
     squeue does not show what sbatch was told, so the signals of this chain count. Without one, the header's lead must
     leave half of the job.
     """
-    seen = [int(found[1]) for line in of_chain("attempts.tsv") if (found := re.search(SIGNALLED, line[-1]))]
-    if seen:
-        return max(min(seen), 1)
+    seen = [re.search(SIGNALLED, line[-1]) for line in of_chain("attempts.tsv")]
+    leads = [int(found.group(1)) for found in seen if found]
+    if leads:
+        return max(min(leads), 1)
     seconds, header = _seconds(limit), int(setting("LEAD") or 0)
     return seconds // 4 if seconds and 2 * header > seconds else 0
 

@@ -378,7 +378,7 @@ ask_to_stop() {  # ask_to_stop TEXT: by a stop file that is known to be ours
 on_usr1() {
   if [[ ! -e $RUN_DIR/STOP ]]; then say "USR1: the job's end is near, asking the run to save and stop"; fi
   local left=''
-  if [[ $NEMO_ADA_JOB_END == *[0-9] ]]; then left=": $((NEMO_ADA_JOB_END - $(date +%s))) s are left"; fi
+  if [[ ${NEMO_ADA_JOB_END:-} == *[0-9] ]]; then left=": $((NEMO_ADA_JOB_END - $(date +%s))) s are left"; fi
   ask_to_stop "slurm: job $SLURM_JOB_ID is about to end$left"
 }
 
@@ -501,7 +501,7 @@ follow_up() {  # sets FOLLOW: sbatch's options for the next job
     return
   fi
   fields=$(squeue -h -j "${JOB:-$SLURM_JOB_ID}" -o '%l|%a|%P|%q|%v|%x|%f' || true)
-  mapfile -t FOLLOW < <(JOB_FIELDS=$fields LEAD=$LEAD decide options)
+  mapfile -t FOLLOW < <(JOB_FIELDS=$fields LEAD=${LEAD:-} decide options)
 }
 
 wandb_hint() {
