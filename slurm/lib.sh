@@ -255,11 +255,17 @@ submit() {
 
 # --- inside SLURM: one attempt ----------------------------------------------------------------------------------------
 
-job_end() {  # epoch seconds at which SLURM ends this job; empty for a job without a limit
+clock_ahead() {  # seconds by which this node's clock is ahead of the controller's; 0 where that is not known
+  local text
+  text=$(scontrol show config 2>/dev/null | sed -n 's/^Configuration data as of //p' || true)
+  if [[ $text == 2* ]]; then echo $(($(date +%s) - $(date -d "$text" +%s))); else echo 0; fi
+}
+
+job_end() {  # epoch seconds, by this node's clock, at which SLURM ends this job; empty for a job without a limit
   local text
   text=$(squeue -h -j "${JOB:-$SLURM_JOB_ID}" -o %e 2>/dev/null || true)
   [[ $text == 2* ]] || text=$(scontrol show job -o "${JOB:-$SLURM_JOB_ID}" 2>/dev/null | sed -n 's/.* EndTime=\([^ ]*\).*/\1/p' || true)
-  if [[ $text == 2* ]]; then date -d "$text" +%s; fi
+  if [[ $text == 2* ]]; then echo $(($(date -d "$text" +%s) + ${1:-0})); fi
 }
 
 follow() {  # follow DECISION: log what it says; its exit code
@@ -285,7 +291,7 @@ users_stop() {  # a stop file that is not ours, or that was touched after we wro
 }
 
 prepare() {
-  local owner nodes word folder
+  local owner nodes word folder ahead
   mapfile -t NODES < <(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
   case $RUNTIME in  # in a job: the login node may lack what the nodes have
@@ -339,7 +345,13 @@ prepare() {
   CHECK_FIRST=0
   if ((PREFLIGHT && ATTEMPT == 1)) && [[ -z ${NEMO_ADA_CHECKED:-} && $LAUNCH == nemo-ada\ * ]]; then CHECK_FIRST=1; fi
   export CHECK_FIRST
-  if dry; then NEMO_ADA_JOB_END='<end of the job, epoch seconds>'; else NEMO_ADA_JOB_END=$(job_end); fi
+  if dry; then
+    NEMO_ADA_JOB_END='<end of the job, epoch seconds>'
+  else
+    ahead=$(clock_ahead)
+    if ((ahead > -30 && ahead < 30)); then ahead=0; else say "the clock of $(hostname) is $ahead s ahead of the controller's; the job's end is counted by it all the same"; fi
+    NEMO_ADA_JOB_END=$(job_end "$ahead")
+  fi
   say "attempt $ATTEMPT of at most $MAX_ATTEMPTS, job $SLURM_JOB_ID on ${#NODES[@]} node(s): $nodes"
   LEAD=$(asked --signal= --none) LEAD=${LEAD##*@}
   if ! dry && [[ -z ${NEMO_ADA_OPTIONS:-} && -n $NEMO_ADA_JOB_END && -n $LEAD ]] && ((NEMO_ADA_JOB_END - STARTED <= LEAD)); then

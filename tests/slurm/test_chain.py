@@ -43,6 +43,7 @@ def test_slurm_itself_sends_the_signal_and_the_run_knows_the_job_end(
     run.ends("COMPLETED")
     assert "USR1: the job's end is near" in run.log()
     assert "ended: stopped" in run.log()
+    assert "the clock of" not in run.log(), "the controller says what time it is, not when it started"
     end = float((run.run_dir / "job_end").read_text())
     assert 55 < end - submitted < 75
     assert 0 < len(run.steps()) < 400

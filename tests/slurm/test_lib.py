@@ -128,6 +128,24 @@ def test_times_are_read_whatever_format_the_users_shell_asks_slurm_for(tmp_path:
     assert done.stdout.strip() == "1795694400", done.stderr
 
 
+@pytest.mark.parametrize("ahead", [0, 600, -600])
+def test_the_jobs_end_is_counted_by_the_nodes_clock(tmp_path: Path, ahead: int) -> None:
+    """The controller says when the job ends and what time it is. A node's clock may be minutes away from that."""
+    (tmp_path / "scontrol").write_text(
+        f"#!/bin/bash\necho Configuration data as of $(date -d '{-ahead} seconds' +%Y-%m-%dT%H:%M:%S)\n"
+    )
+    (tmp_path / "squeue").write_text(f"#!/bin/bash\ndate -d '{3600 - ahead} seconds' +%Y-%m-%dT%H:%M:%S\n")
+    for name in ("scontrol", "squeue"):
+        (tmp_path / name).chmod(0o755)
+    done = bash(
+        'echo "$(clock_ahead) $(($(job_end "$(clock_ahead)") - $(date +%s)))"', SLURM_JOB_ID="7",
+        PATH=f"{tmp_path}:{os.environ['PATH']}",
+    )  # fmt: skip
+    seen, left = map(int, done.stdout.split())
+    assert abs(seen - ahead) <= PATIENCE and abs(left - 3600) <= PATIENCE and abs(seen - ahead) < 300
+    assert bash("clock_ahead", PATH=f"{tmp_path}/none:/usr/bin:/bin").stdout.strip().lstrip("-").isdigit()
+
+
 def test_a_submission_takes_its_variables_along_whatever_the_shell_says(tmp_path: Path) -> None:
     done = script(tmp_path, "configs/cpu/mini_sudoku.yaml", name="train.sh", SBATCH_EXPORT="NONE", FORCE="1",
                   **tools(tmp_path, 0))  # fmt: skip
