@@ -31,7 +31,7 @@ from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.reward import rewarded
+from nemo_ada.tasks.reward import rewarded, try_reward
 
 log = logging.getLogger(__name__)
 Reward = Callable[..., Sequence[float | None]] | Callable[..., Awaitable[Sequence[float | None]]]
@@ -135,10 +135,19 @@ class AdaRollout:
 
 
 def by_answer(name: str) -> Reward:
-    """Return the reward function that TRL wants, from the name of one that gets a response and its answer."""
-    function = load("reward", name)
+    """Return the reward function that TRL wants, from the name of one that gets a response and its answer.
 
-    def rewards(completions: Sequence[Any], answer: Sequence[str], **_: Any) -> list[float | None]:
+    Its first call tries that one on a reference. Raises UserError with the user's file and line where that fails.
+    """
+    function, tried = load("reward", name), False
+
+    def rewards(completions: Sequence[Any], answer: Sequence[str] | None = None, **_: Any) -> list[float | None]:
+        nonlocal tried
+        if answer is None:
+            raise UserError(f"reward={name!r} needs a column `answer`, and train_dataset has none; rename your column")
+        if not tried:
+            try_reward(function, f"reward={name!r}", str(answer[0]))
+            tried = True
         texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
         verdicts = [rewarded(function, text, str(own), True) for text, own in zip(texts, answer, strict=True)]
         for cause in {verdict.cause for verdict in verdicts} - {None}:

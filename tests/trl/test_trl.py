@@ -3,7 +3,9 @@
 import ast
 import json
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -129,6 +131,24 @@ def test_a_reward_that_gives_no_list_of_numbers_is_refused_before_anything_is_dr
     trainer = Trainer()
     with pytest.raises(UserError, match=says):
         trainer.step(AdaRollout(reward, {"preset": "ada_seq_lean"}))
+    assert trainer.rng.bit_generator.state == Trainer().rng.bit_generator.state, "a response was drawn"
+
+
+@pytest.mark.parametrize(
+    ("body", "column", "says"),
+    [
+        ("return 1.0 / 0", "answer", "own_reward.py:2"),
+        ("return [1.0]", "answer", "own_reward.py:1"),
+        ("return 1.0", "solution", "rename your column"),
+    ],
+)
+def test_a_reward_by_name_is_tried_on_a_reference_before_anything_is_drawn(tmp_path, monkeypatch, body, column, says):
+    (tmp_path / "own_reward.py").write_text(f"def judge(response, answer):\n    {body}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_reward", raising=False)
+    trainer = Trainer(rows=[{"prompt": "1+1=", column: "2"}])
+    with pytest.raises(UserError, match=re.escape(says)):
+        trainer.step(AdaRollout("own_reward:judge", {"preset": "grpo"}))
     assert trainer.rng.bit_generator.state == Trainer().rng.bit_generator.state, "a response was drawn"
 
 
