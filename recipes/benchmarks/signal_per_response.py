@@ -40,16 +40,21 @@ INFORMED = {
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Of one method: responses drawn, sum of A * score, sum of A^2, share of groups with equal labels."""
+    """Of one method: responses drawn, sum of A * score, sum of A^2, share of groups with equal labels, prompts."""
 
     responses: int
     signal: float
     noise: float
     zero_signal: float
+    prompts: int
 
     @property
     def per_response(self) -> float:
         return self.signal**2 / self.noise / self.responses
+
+    @property
+    def per_prompt(self) -> float:
+        return self.signal**2 / self.noise / self.prompts
 
 
 class Known(EmaBeta):
@@ -84,6 +89,7 @@ def trained(
         float((a_R * score_R).sum()),
         float((a_R**2).sum()),
         sampled.sampling_metrics["zero_signal_groups"],
+        len(rate_P),
     )
 
 
@@ -103,7 +109,7 @@ def resampled_by_gain(n: int, rate_P: FloatArray, known: tuple[FloatArray, Float
     signal_P = kept_pos_P * (1 - mean_P) * (1 - rate_P) + kept_neg_P * mean_P * rate_P
     noise_P = kept_pos_P * (1 - mean_P) ** 2 + kept_neg_P * mean_P**2
     alike = float(((pos_P == 0) | (pos_P == size_P)).mean())
-    return Worth(int(size_P.sum()), float(signal_P.sum()), float(noise_P.sum()), alike)
+    return Worth(int(size_P.sum()), float(signal_P.sum()), float(noise_P.sum()), alike, len(rate_P))
 
 
 def main() -> int:
@@ -129,6 +135,12 @@ def main() -> int:
             name: trained({"preset": name}, n, rate_P, population)
             for name in ("ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log")
         },
+        **{
+            f"{name}, weights of the linear objective": trained(
+                {"preset": name, "advantage": {"weighting": "objective"}}, n, rate_P, population
+            )
+            for name in ("ada_seq_balance", "ada_seq_lean")
+        },
         f"ada_est_ema n={2 * n}, knowing p": trained({"preset": "ada_est_ema"}, 2 * n, rate_P, exact),
         f"grpo n={n}, reserve prompts": trained({"preset": "grpo"}, n, rate_P, population, reserve=len(rate_P) // 2),
         f"grpo n={n}, re-sampling by gain": resampled_by_gain(n, rate_P, population),
@@ -150,6 +162,7 @@ def main() -> int:
         {
             "method": name,
             "signal^2 / noise per response": f"{worth.per_response / reference.per_response:.2f}",
+            "signal^2 / noise per prompt": f"{worth.per_prompt / reference.per_prompt:.2f}",
             "signal per response": f"{worth.signal / worth.responses * reference.responses / reference.signal:.2f}",
             "zero-signal groups": f"{worth.zero_signal:.2f}",
         }
