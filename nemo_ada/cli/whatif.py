@@ -48,7 +48,8 @@ def whatif(
         list[int] | None, typer.Option(help="another largest number of responses per prompt; may be repeated")
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="name of your own field or metric, as reward=NAME; also prompt, tokens, step, group")
+        list[str] | None,
+        typer.Option(help="name of your own field or metric, as reward=NAME; also prompt, tokens, step, group"),
     ] = None,
     threshold: Annotated[float, typer.Option(help="a response is correct when its reward is above this")] = 0.7,
     values: Annotated[

@@ -232,8 +232,8 @@ def _of_averages(log: Averages, options: Options, say: Callable[[str], None]) ->
     mixture, notes = log.mixture(group), list(log.notes)
     if mixture.widened > 0.0:
         notes.append(
-            f"no distribution of pass rates has this mean and this share of groups without spread in groups of {group}, "
-            "as if the reward had more values than two, or the group another size; the bounds were made "
+            "no distribution of pass rates has this mean and this share of groups without spread, with groups of "
+            f"{group}, as if the reward had more values than two, or the group another size; the bounds were made "
             f"{mixture.widened:.0%} wider"
         )
     tokens = float(np.nanmean(log.tokens_T)) if np.isfinite(log.tokens_T).any() else math.nan

@@ -2,8 +2,8 @@
 
 Most people keep the curves of a run and no rollouts. The mean reward is the mean of the pass rates p. A group of n
 responses has no spread with probability p^n + (1-p)^n, so its logged share is a second mean over the same pass rates.
-Read are TRL's trainer_state.json and console, verl's console, CSV files of Weights & Biases, event files of TensorBoard,
-and JSON lines of metrics. The names of the metrics were read in TRL 1.16, verl 0.7 and NeMo-RL 0.7.
+Read are TRL's trainer_state.json and console, verl's console, CSV files of Weights & Biases, event files of
+TensorBoard, and JSON lines of metrics.
 Axes: T steps, K means, J pass rates.
 """
 
@@ -204,9 +204,11 @@ def _averages(
     mixed = [name for name in parts if len({row.get(name) for row in rows}) > 1]
     if "reward" not in columns and len(parts) > 1:
         means = ", ".join(f"{name} (mean {np.mean([row[name] for row in rows if name in row]):.3g})" for name in parts)
+        seen_T = _column(rows, names["zero_signal"])
+        fact = f"{np.nanmean(seen_T):.0%} of the groups had no spread. " if np.isfinite(seen_T).any() else ""
         raise UserError(
-            f"the reward is a sum of {len(parts)} functions: {means}; name the one that says right or wrong, such as "
-            f"--column reward={parts[0]}"
+            f"{fact}The reward is a sum of {len(parts)} functions: {means}; for a forecast, name the one that says "
+            f"right or wrong, such as --column reward={parts[0]}"
         )
     column = {what: _column(rows, known) for what, known in names.items() if what != "reward"}
     value_T, notes = np.array([row[reward] for row in rows]), list[str]()
@@ -225,7 +227,7 @@ def _averages(
             f"{reward} has a mean of {value_T[outside[0]]:.4g} in row {outside[0] + 1}, which is not between {low:g} "
             f"and {high:g}; give the rewards of a wrong and of a right response, such as --values -1 1"
         )
-    zero_T, least = column["zero_signal"], any(name != reward for name in mixed)
+    zero_T, least = column["zero_signal"], "reward" in columns and any(name != reward for name in mixed)
     if least:
         notes.append("groups without spread are those of the sum of all rewards, so their share is a lower bound here")
     if not np.isfinite(zero_T).sum() >= FEW:

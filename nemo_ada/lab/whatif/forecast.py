@@ -314,7 +314,7 @@ def _refill(engine: EngineLoad) -> Row:
     share_S = np.r_[zero.value, np.linspace(zero.low, zero.high, 50)]  # of groups without signal
     drawn = np.arange(1, MAX_BATCHES)  # another batch follows while fewer than `prompts` groups are mixed
     batches_S = 1.0 + np.array([bdtr(prompts - 1.0, drawn * prompts, 1.0 - share).sum() for share in share_S])
-    signal_S = 1.0 / np.maximum(1.0 - share_S, 1e-9)  # the mean over groups with both labels
+    signal_S = _mixed_only(share_S)
     tokens = UNKNOWN
     grpo_J = _grpo_tokens(engine)
     if grpo_J is not None:
@@ -332,11 +332,17 @@ def _replay(engine: EngineLoad) -> Row:
     At best an old group teaches as much as the mean of the new ones with both labels, and at worst nothing.
     """
     zero, n = engine.mixture.share(engine.zero_J), engine.setup.group
-    most = Quantity(*(1.0 / max(1.0 - share, 1e-9) for share in (zero.value, 0.0, zero.high)))
+    most = Quantity(*_mixed_only(np.array([zero.value, 0.0, zero.high])).tolist())
     tokens_J = _grpo_tokens(engine)
     row = engine.exact(REPLAY_ROW, n, np.full(len(RATE_J), float(n)), tokens_J, engine.zero_J)
     nothing, same = Quantity(0.0, 0.0, 0.0), Quantity(1.0, 1.0, 1.0)
     return replace(row, zero_signal=nothing, signal=most, signal_per_response=most, time=same)
+
+
+def _mixed_only(zero_S: FloatArray) -> FloatArray:
+    """Return the signal of groups with both labels relative to that of all groups. Infinite where none has both."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(1.0 / np.where(zero_S > 1.0 - 1e-9, 0.0, 1.0 - zero_S))
 
 
 def _over(value_S: FloatArray) -> Quantity:

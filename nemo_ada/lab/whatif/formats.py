@@ -109,8 +109,9 @@ def read_nemo_rl(record: Record) -> Iterator[LoggedResponse]:
     rewards = record.get("rewards")
     if isinstance(rewards, list) and len(rewards) > 1:
         for row in _rows_of(record, len(rewards)):
-            yield from read_nemo_rl({name: [value] if _is_row(record, name, rewards) else value
-                                     for name, value in row.items()})
+            yield from read_nemo_rl(
+                {name: [value] if _is_row(record, name, rewards) else value for name, value in row.items()}
+            )
         return
     ids, mask = _list(record, "token_ids"), _list(record, "token_loss_mask")
     if len(ids) != len(mask):

@@ -64,8 +64,8 @@ def sentences(answer: WhatifReport) -> str:
         lines += _at_equal_answers(ours)
         best = max(ours, key=lambda row: row.signal.value)
         lines.append(
-            f"Per update, a group of {best.name} carries {_bare(best.signal)} times the signal: it pays where an update "
-            "costs more than its answers, and where it does not, train on more prompts instead."
+            f"Per update, a group of {best.name} carries {_bare(best.signal)} times the signal. It pays where an update "
+            "costs more than its answers; elsewhere, GRPO on more prompts is cheaper."
         )
     lines.append("How much a run would learn is another question, which no log of GRPO answers.")
     return "\n".join(lines)
@@ -84,8 +84,8 @@ def _at_equal_answers(ours: Sequence[Row]) -> list[str]:
         f"At equal answers {row.name} gives {_bare(row.signal_per_response)} times the signal of GRPO." for row in ahead
     ]
     if unclear:
-        them = " and ".join(f"{row.name} ({_bare(row.signal_per_response)} times)" for row in unclear)
-        lines.append(f"At equal answers this log cannot tell GRPO from {them}.")
+        them = " and ".join(f"{row.name} ({_bare(row.signal_per_response)} times its signal)" for row in unclear)
+        lines.append(f"At equal answers this log does not settle whether GRPO gives more signal than {them}.")
     return lines
 
 

@@ -19,7 +19,7 @@ from nemo_ada.lab.whatif.forecast import figures_by_rate
 from nemo_ada.lab.whatif.logs import Rollouts
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, labels
 
-FEW = Options(presets=("grpo", "ada_seq_balance", "dapo", "ngu"), seeds=2, prompts=16)
+FEW = Options(presets=("grpo", "ada_seq_balance", "dapo", "ngu"), seeds=2, prompts=16, times=True)
 
 
 def rollouts(rate_G, n, seed=0, *, prompt_G=None, step_G=None, tokens=True):
