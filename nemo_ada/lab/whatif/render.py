@@ -64,8 +64,8 @@ def sentences(answer: WhatifReport) -> str:
         lines += _at_equal_answers(ours)
         best = max(ours, key=lambda row: row.signal.value)
         lines.append(
-            f"Per update, a group of {best.name} carries {_bare(best.signal)} times the signal. It pays where an update "
-            "costs more than its answers; elsewhere, GRPO on more prompts is cheaper."
+            f"Per update, a group of {best.name} carries {_bare(best.signal)} times the signal. It pays where an "
+            "update costs more than its answers; elsewhere, GRPO on more prompts is cheaper."
         )
     lines.append("How much a run would learn is another question, which no log of GRPO answers.")
     return "\n".join(lines)
