@@ -99,6 +99,9 @@ def whatif(
         max_seconds, sampling_seconds, other_seconds, gpus, price, steps, seeds,
         times or any(value is not None for value in needs_times),
     )  # fmt: skip
+    for path in logs:
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder; `nemo-ada whatif --help` lists the logs that it reads")
     names, say = _columns(column or []), _sayer()
     log = read_averages(logs, names, values) or read_logs(logs, names, say)
     if check:

@@ -217,7 +217,10 @@ def read_logs(
             if len(read.group) > MAX_RESPONSES:
                 raise UserError(f"the logs have more than {MAX_RESPONSES:,} responses; give some of their files")
     if not read.group:
-        raise UserError(f"{', '.join(map(str, paths))[:200]}: no training rollouts are in it")
+        raise UserError(
+            f"{', '.join(map(str, paths))[:200]}: no training rollouts are in it; `nemo-ada whatif --help` lists what "
+            "can be read"
+        )
     if read.copies:
         read.notes.append(f"{read.copies:,} responses stand in several files (`all` and `effective`) and count once")
     if read.spread:

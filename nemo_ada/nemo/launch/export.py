@@ -116,6 +116,8 @@ def newest(run: Path, step: int | None) -> Path:
         except UserError:
             continue
         return folder
+    if not run.is_dir():
+        raise UserError(f"{run} is no folder; name a run's folder, its run_dir")
     raise UserError(
         f"{run} has no complete checkpoint{'' if step is None else f' of step {step}'}; name a run's folder"
     )
