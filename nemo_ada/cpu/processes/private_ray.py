@@ -110,15 +110,17 @@ def _ends_when_stuck() -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
     patience = 0.9 * START_SECONDS
     faulthandler.dump_traceback_later(patience, file=2)
-    says = subprocess.Popen(["sh", "-c", f"sleep {patience}; echo '{HANGS.format(patience, START_SECONDS)}' >&2"])
+    # Another process has to say so. It ends when this one closes the pipe or is gone.
+    text = HANGS.format(patience, START_SECONDS)
+    words = ["bash", "-c", f"read -t {patience} _ || [ $? -le 128 ] || echo '{text}' >&2"]
+    says = subprocess.Popen(words, stdin=subprocess.PIPE)
     signal.setitimer(signal.ITIMER_REAL, START_SECONDS)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         faulthandler.cancel_dump_traceback_later()
-        says.kill()
-        says.wait()
+        says.communicate()
         signal.signal(signal.SIGALRM, before)
 
 
