@@ -16,6 +16,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from nemo_ada.cli.data import at_least_one, choice, json_object, say_other_prompts, text_from
+from nemo_ada.cli.main import lacking
 from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
@@ -37,6 +38,14 @@ class _RunByDefault(TyperGroup):
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if type(error).__name__ != "MissingParameter":
+                raise
+            raise lacking(error, "eval") from None
 
 
 app = typer.Typer(

@@ -46,6 +46,7 @@ EXAMPLES = {
     "prepare": "prepare configs/qwen2.5-math-7b.yaml",
     "plan": "plan configs/qwen2.5-math-7b.yaml",
     "rehearse": "rehearse configs/qwen2.5-math-7b.yaml",
+    "eval": "eval runs/first/hf/step_20 --data my.jsonl --out runs/eval",
     "export": "export runs/first",
     "report": "report runs/first",
     "model": "model smollm2 --out models/smollm2",
@@ -56,6 +57,15 @@ USERS_PATHS = (
     errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS,
 )  # fmt: skip
 """Errors of paths that a user can mend. A full or broken disk is a failure instead."""
+
+
+def lacking(error: Any, name: str) -> UserError:
+    """Return the error of a command line without something that the command needs, with a whole line that works."""
+    parameter = getattr(error, "param", None)
+    what = next(iter(getattr(parameter, "opts", ())), "an argument")
+    return UserError(
+        f"`nemo-ada {name}` needs {what}, such as in `nemo-ada {EXAMPLES[name]}`; `nemo-ada {name} --help` says more"
+    )
 
 
 class LazyCommand(TyperCommand):
@@ -77,11 +87,7 @@ class LazyCommand(TyperCommand):
             return command.make_context(info_name, args, parent, **extra)
         except Exception as error:  # typer has a click of its own, or uses click: the class has two homes
             if type(error).__name__ == "MissingParameter" and str(self.name) in EXAMPLES:
-                lacks = getattr(getattr(error, "param", None), "human_readable_name", "an argument")
-                raise UserError(
-                    f"`nemo-ada {info_name}` needs {lacks}, such as in `nemo-ada {EXAMPLES[str(self.name)]}`; "
-                    f"`nemo-ada {info_name} --help` says more"
-                ) from None
+                raise lacking(error, str(self.name)) from None
             name = str(getattr(error, "option_name", ""))
             if type(error).__name__ != "NoSuchOption" or all(option.name != "overrides" for option in command.params):
                 raise
