@@ -16,6 +16,7 @@ import io
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,7 @@ METRICS: dict[str, tuple[str, ...]] = {
 """What is asked of a step -> the metrics that may have it, with or without `train/`. The first that is there counts."""
 STEPS = ("step", "Step", "_step", "train/global_step", "global_step", "training/global_step")
 FEW = 4  # steps below which the spread between them says nothing
+EDGES = ("__MIN", "__MAX")  # ends of the columns that a chart of W&B has besides its means
 EVENTS, STATE = "tfevents", "trainer_state.json"
 TEXTS = (".log", ".txt", ".out", ".err")
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -286,7 +288,7 @@ def _metrics_of(file: Path) -> tuple[str, Iterator[Metrics]] | None:
     if file.name == STATE or (file.suffix == ".json" and start.lstrip().startswith("{")):
         found = _json(file)
         history = found.get("log_history") if isinstance(found, dict) else None
-        if history is None:
+        if not isinstance(history, list):
             return None
         return "TRL (trainer_state.json)", (_numbers(row) for row in history if isinstance(row, dict))
     first = next((line for line in start.splitlines() if line.strip()), "")
@@ -317,14 +319,22 @@ def _start(file: Path, most: int = 1 << 20) -> str:
         raw.seek(0)
         try:
             data = gzip.GzipFile(fileobj=raw).read(most) if packed else raw.read(most)
-        except (OSError, EOFError):
+        except (OSError, EOFError, zlib.error):
             return ""
     return data.decode("utf-8-sig", "replace")
 
 
 def _text(file: Path) -> str:
+    """Return a text file, also one that gzip has packed. Raises UserError where it is damaged or too large."""
     data = read_bounded(file, MAX_TEXT)
-    return (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("utf-8-sig", "replace")
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.GzipFile(fileobj=io.BytesIO(data)).read(MAX_TEXT + 1)
+        except (OSError, EOFError, zlib.error) as damage:
+            raise UserError(f"{file}: the gzip file is damaged or cut off ({damage})") from None
+        if len(data) > MAX_TEXT:
+            raise UserError(f"{file} has more than {MAX_TEXT:,} bytes when it is unpacked; give a part of it")
+    return data.decode("utf-8-sig", "replace")
 
 
 def _json(file: Path) -> Any:
@@ -377,19 +387,19 @@ def _console(text: str) -> Iterator[Metrics]:
 
 def _charts(file: Path) -> Iterator[Metrics]:
     """Read a CSV file of Weights & Biases. A chart has a column `RUN - METRIC`, and its smallest and largest value."""
-    reader = csv.DictReader(io.StringIO(_text(file)))
-    owners: dict[str, str] = {}
-    for head in reader.fieldnames or []:
-        run, _, name = head.rpartition(" - ")
-        if name.endswith(("__MIN", "__MAX")) or head in STEPS:
-            continue
-        if owners.setdefault(name, run) != run:
-            raise UserError(f"{file} has the curves of several runs ({owners[name]}, {run}); export one run")
     try:
+        reader = csv.DictReader(io.StringIO(_text(file)))
+        owners: dict[str, str] = {}
+        for head in reader.fieldnames or []:
+            run, _, name = head.rpartition(" - ")
+            if name.endswith(EDGES) or head in STEPS:
+                continue
+            if owners.setdefault(name, run) != run:
+                raise UserError(f"{file} has the curves of several runs ({owners[name]}, {run}); export one run")
         for row in reader:
             kept = {
                 head if head in STEPS else head.rpartition(" - ")[2]: value for head, value in row.items()
-                if isinstance(head, str) and not head.endswith(("__MIN", "__MAX"))
+                if isinstance(head, str) and not head.endswith(EDGES)
             }  # fmt: skip
             if numbers := _numbers(kept):
                 yield numbers

@@ -223,6 +223,7 @@ class EngineLoad:
         self._references: dict[bytes, SimulatedVariant] = {}
         n = setup.group
         self.zero_J = RATE_J**n + (1.0 - RATE_J) ** n
+        self.zero = mixture.share(self.zero_J)
         self._grpo_signal_J = (n - 1) * RATE_J * (1.0 - RATE_J)
 
     def exact(
@@ -310,7 +311,7 @@ def _refill(engine: EngineLoad) -> Row:
     from scipy.special import bdtr
 
     n, prompts = engine.setup.group, engine.setup.prompts
-    zero = engine.mixture.share(engine.zero_J)
+    zero = engine.zero
     share_S = np.r_[zero.value, np.linspace(zero.low, zero.high, 50)]  # of groups without signal
     drawn = np.arange(1, MAX_BATCHES)  # another batch follows while fewer than `prompts` groups are mixed
     batches_S = 1.0 + np.array([bdtr(prompts - 1.0, drawn * prompts, 1.0 - share).sum() for share in share_S])
@@ -331,7 +332,7 @@ def _replay(engine: EngineLoad) -> Row:
 
     At best an old group teaches as much as the mean of the new ones with both labels, and at worst nothing.
     """
-    zero, n = engine.mixture.share(engine.zero_J), engine.setup.group
+    zero, n = engine.zero, engine.setup.group
     most = Quantity(*_mixed_only(np.array([zero.value, 0.0, zero.high])).tolist())
     tokens_J = _grpo_tokens(engine)
     row = engine.exact(REPLAY_ROW, n, np.full(len(RATE_J), float(n)), tokens_J, engine.zero_J)

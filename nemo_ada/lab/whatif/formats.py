@@ -208,6 +208,8 @@ def read_table(
     else:
         given = _find(record, names["reward"], "reward")
         if isinstance(given, list):  # a group: the prompt, and lists of rewards, texts and tokens
+            if not given or any(isinstance(one, list) for one in given):
+                raise UnreadableRecord(f"reward is {str(given)[:40]!r}, not a number and no list of numbers")
             keep = {name: record[name] for name in names["prompt"] if name in record}
             for row in _rows_of(record, len(given)):
                 yield from read_table({**row, **keep}, names)

@@ -235,6 +235,8 @@ class Mixture:
         if total <= 0.0:
             return Quantity(np.nan, np.nan, np.nan)
         value = float(self.weight_J @ value_J) / total
+        if per_J is None and np.ptp(value_J) == 0.0:
+            return Quantity(value, value, value)
         low, high = (self._extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
         return Quantity(value, min(low, value), max(-high, value))
 

@@ -216,3 +216,18 @@ def test_groups_in_one_record_and_tables_of_wandb_are_rollouts(tmp_path):
     }
     found = read_logs([of(tmp_path, "completions.table.json", json.dumps(table))])
     assert found.reward_N.tolist() == [1.0, 1.0, 1.0]
+
+
+HOSTILE = {
+    "trainer_state.json": b"{", "a.csv": b'"Step","train/reward"\n"' + b"9" * 200_000 + b"\n", "b.csv": b"",
+    "a.log": b"\0" * 100, "b.txt": b"{'a': " + b"[" * 10_000 + b"}", "c.json": b'{"log_history": 3}',
+    "d.jsonl": b'{"loss": 1}\n{"l', "events.out.tfevents.1": b"nothing",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_in_words(name, tmp_path):
+    (tmp_path / name).write_bytes(HOSTILE[name])
+    path = str(tmp_path / name)
+    done = CliRunner().invoke(app, ["whatif", path, "--group", "8"])
+    assert isinstance(done.exception, UserError), done.exception
