@@ -45,9 +45,9 @@ def effects() -> Mapping[tuple[str, str, str], Mapping[str, tuple[Effect, int]]]
     found: dict[tuple[str, str, str], dict[str, tuple[Effect, int]]] = {}
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            numbers = [float(row[name]) if row[name] else math.nan for name in ("mean", "half", "p")]
+            mean, half, p = (float(row[name]) if row[name] else math.nan for name in ("mean", "half", "p"))
             key = (row["task"], row["table"], row["method"])
-            found.setdefault(key, {})[row["measure"]] = (Effect(*numbers), int(row["seeds"]))
+            found.setdefault(key, {})[row["measure"]] = (Effect(mean, half, p), int(row["seeds"]))
     return found
 
 
