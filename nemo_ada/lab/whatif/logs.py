@@ -34,8 +34,13 @@ SKIPPED = re.compile(
 """Files of a folder that hold no training rollouts. A file that is named on the command line is always read."""
 STEP_IN_PATH = re.compile(r"(?:train_data_step|step_)(\d{1,15})(?!\d)")
 GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
+OFTEN = 10_000  # responses between two words about the progress
 MAX_FILES = 100_000
 MAX_RESPONSES = 20_000_000
+
+
+def silent(text: str) -> None:
+    """Say nothing: the progress of a caller that wants none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ class _Columns:
     files: int = 0
     counted: bool = True
     copies: int = 0
+    say: Callable[[str], None] = silent
 
     def add_lines(self, file: Path, log: int, columns: Mapping[str, str]) -> None:
         """Read a JSON-lines file. A damaged last line, which a killed run leaves, becomes a note."""
@@ -182,14 +188,12 @@ class _Columns:
         if self.file_of[group] != self.files:
             self.spread.add(group)
         self.group.append(group)
+        if len(self.group) % OFTEN == 0:
+            self.say(f"read {len(self.group):,} responses")
         self.reward.append(response.reward)
         self.tokens.append(response.tokens)
         self.seconds.append(response.seconds)
         self.counted = self.counted and (response.counted or math.isnan(response.tokens))
-
-
-def silent(text: str) -> None:
-    """Say nothing: the progress of a caller that wants none."""
 
 
 def read_logs(
@@ -205,11 +209,10 @@ def read_logs(
     Raises:
         UserError: A file cannot be read, or a line of it is no rollout. The message names file and line.
     """
-    read = _Columns()
+    read = _Columns(say=say)
     for log, path in enumerate(paths):
         last_batch = b""
         for file in _files(path):
-            say(f"reading {file}, {len(read.group):,} responses so far")
             if file.suffix in (PARQUET, ".json"):
                 last_batch = read.add_table(file, log, columns or {}, last_batch)
             else:
