@@ -93,7 +93,7 @@ def whatif(
     _check_limits(context)
     if price is not None and gpus is None:
         raise UserError(f"--price={price:g} is for a GPU hour; say with --gpus how many GPUs there are")
-    needs_times = (slots, max_seconds, sampling_seconds, gpus)
+    needs_times = (slots, max_samples, max_tokens, max_seconds, sampling_seconds, gpus)  # they need the simulation
     options = Options(
         group, tuple(preset or ()), tuple(max_responses or ()), threshold, prompts, slots, max_samples, max_tokens,
         max_seconds, sampling_seconds, other_seconds, gpus, price, steps, seeds,

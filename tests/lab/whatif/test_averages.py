@@ -190,6 +190,17 @@ def test_the_command_wants_the_group_size_and_answers_in_sentences_first(tmp_pat
         assert 0.0 <= row["zero_signal"]["low"] <= row["zero_signal"]["value"] <= row["zero_signal"]["high"] <= 1.0
 
 
+def test_a_cap_of_a_step_asks_for_the_simulation(tmp_path):
+    words = ["whatif", str(trl_state(tmp_path)[0]), "--group", "4", "--prompts", "4", "--seeds", "2", "--json"]
+    report = json.loads(CliRunner().invoke(app, [*words, "--max-samples", "40"]).stdout)
+    found = {row["name"]: row for row in report["rows"]}
+    assert report["timed"] and found["ada_seq_balance"]["simulated"]
+    assert found["ada_seq_balance"]["responses"]["value"] <= 10.0
+    without = json.loads(CliRunner().invoke(app, words).stdout)
+    assert not without["timed"] and "ada_seq_idle" not in {row["name"] for row in without["rows"]}
+    assert any("--times" in note for note in without["notes"])
+
+
 def test_rollouts_in_a_folder_say_more_than_its_curves(tmp_path):
     trl_state(tmp_path)
     of(tmp_path, "rollouts.jsonl", "".join(json.dumps({"prompt": i // 4, "reward": i % 2}) + "\n" for i in range(40)))
