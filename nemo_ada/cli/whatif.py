@@ -86,7 +86,7 @@ def whatif(
     TensorBoard. Say with --group how many responses a prompt got.
     """
     from nemo_ada.lab.whatif.answer import Options, answer, backtest
-    from nemo_ada.lab.whatif.averages import read_averages
+    from nemo_ada.lab.whatif.averages import Averages, read_averages
     from nemo_ada.lab.whatif.logs import read_logs
     from nemo_ada.lab.whatif.render import as_json, checks_table, introduction, sentences, tables
 
@@ -109,7 +109,9 @@ def whatif(
         if json:
             typer.echo(as_json(checks))
         else:
-            _wide().print(checks_table(checks))
+            halves = "first half of each group -> whole groups"
+            what = "some averages -> another" if isinstance(log, Averages) else halves
+            _wide().print(checks_table(checks, what))
         return
     found = answer(log, options, say)
     if gpus is not None and found.costs is None:

@@ -229,6 +229,7 @@ def answer(log: Rollouts | Averages, options: Options, say: Callable[[str], None
 def _of_averages(log: Averages, options: Options, say: Callable[[str], None]) -> WhatifReport:
     """Answer from the averages of steps."""
     group = _group(options)
+    log = log.with_groups(group)
     mixture, notes = log.mixture(group), list(log.notes)
     if mixture.widened > 0.0:
         notes.append(
@@ -498,7 +499,7 @@ def backtest(rollouts: Rollouts | Averages, options: Options) -> list[Checked]:
         UserError: The groups are too small, or the log has too few averages.
     """
     if isinstance(rollouts, Averages):
-        return _left_out(rollouts, _group(options))
+        return _left_out(rollouts.with_groups(_group(options)), _group(options))
     logged = _labels(rollouts, options.threshold)
     half, depth = logged.depth // 2, logged.depth
     if half < 2:

@@ -18,7 +18,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,9 @@ METRICS: dict[str, tuple[str, ...]] = {
 }
 """What is asked of a step -> the metrics that may have it, with or without `train/`. The first that is there counts."""
 STEPS = ("step", "Step", "_step", "train/global_step", "global_step", "training/global_step")
+NO_SHARE = "the log has no share of groups without spread, so the bounds follow from the mean reward alone"
+OF_SUM = "groups without spread are those of the sum of all rewards, so their share is a lower bound here"
+ONE_GROUP = 20  # steps after which means over several groups would have shown
 FEW = 4  # steps below which the spread between them says nothing
 EDGES = ("__MIN", "__MAX")  # ends of the columns that a chart of W&B has besides its means
 EVENTS, STATE = "tfevents", "trainer_state.json"
@@ -94,6 +97,21 @@ class Averages:
     def zero_signal(self) -> Estimate:
         """Return the share of groups without spread, NaN where no step has it."""
         return _estimate(self.zero_T, CONFIDENCE)
+
+    def with_groups(self, group: int) -> Averages:
+        """Return the log with the spread of its groups where each step had one prompt, as with TRL on one GPU.
+
+        Then each mean is a multiple of 1/n, which means over several groups are not for long.
+        """
+        pos_T = self.mean_T * group
+        if len(pos_T) < ONE_GROUP or np.abs(pos_T - pos_T.round()).max() > 0.01:
+            return self
+        pos_T = pos_T.round()
+        zero_T = ((pos_T == 0) | (pos_T == group)).astype(np.float64)
+        notes = [note for note in self.notes if note not in (NO_SHARE, OF_SUM)]
+        notes.append(f"each mean is a multiple of 1/{group}, so each step is taken for one group of {group}")
+        spread_T = np.sqrt(pos_T * (group - pos_T) / (group * max(group - 1, 1)))
+        return replace(self, zero_T=zero_T, least=False, spread_T=spread_T, notes=tuple(notes))
 
     def mixture(self, group: int, leave_out: str = "") -> Mixture:
         """Fit the pass rates.
@@ -231,10 +249,10 @@ def _averages(
         )
     zero_T, least = column["zero_signal"], "reward" in columns and any(name != reward for name in mixed)
     if least:
-        notes.append("groups without spread are those of the sum of all rewards, so their share is a lower bound here")
+        notes.append(OF_SUM)
     if not np.isfinite(zero_T).sum() >= FEW:
         zero_T = np.full(len(rows), np.nan)
-        notes.append("the log has no share of groups without spread, so the bounds follow from the mean reward alone")
+        notes.append(NO_SHARE)
     notes.append(f"the log has averages of steps and no rollouts: {ADVICE}")
     return Averages(
         forms, reward, np.clip(mean_T, 0.0, 1.0), zero_T, least, column["spread"] / (high - low), column["tokens"],

@@ -182,12 +182,12 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Row], cells: Seque
     return shown
 
 
-def checks_table(checks: Sequence[Checked]) -> Table:
-    """Predictions beside what was seen, as a table of rich."""
+def checks_table(checks: Sequence[Checked], what: str) -> Table:
+    """Predictions beside what was seen, as a table of rich. `what` says what was predicted from what."""
     from rich.table import Table
 
     covered = sum(check.covered for check in checks)
-    shown = Table(title=f"first half of each group -> whole groups: {covered} of {len(checks)} within the bounds")
+    shown = Table(title=f"{what}: {covered} of {len(checks)} within the bounds")
     for name in ("quantity", "predicted", "seen", ""):
         shown.add_column(name, justify="left" if name == "quantity" else "right")
     for check in checks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from math import comb
 
 import numpy as np
@@ -53,6 +54,17 @@ def test_two_averages_predict_what_groups_of_another_size_show(counts):
         figure = mixture.share(binomial(np.array([pos]), np.array([n]))[0])
         assert figure.low <= count / sum(counts) <= figure.high
     assert [check.what for check in backtest(curve(counts), Options(group=n)) if not check.covered] == []
+
+
+@pytest.mark.parametrize("counts", STRANGERS.values(), ids=STRANGERS)
+def test_one_group_per_step_is_seen_in_the_means(counts):
+    known = curve(counts)
+    alone = replace(known, zero_T=np.full(len(known.mean_T), math.nan), least=True)
+    assert alone.with_groups(6).zero_T.tolist() == known.zero_T.tolist()
+    assert not alone.with_groups(6).least
+    assert np.isnan(alone.with_groups(8).zero_T).all(), "these means are no multiples of an eighth"
+    pairs = replace(alone, mean_T=(known.mean_T[::2] + known.mean_T[::-2]) / 2)
+    assert np.isnan(pairs.with_groups(6).zero_T).all()
 
 
 def test_the_expected_spread_is_that_of_drawn_labels():
