@@ -177,7 +177,7 @@ def _row(engine: EngineLoad, settings: AdaSettings, variant: Variant) -> Row:
     reference = settings.advantage.weighting == "reference"
     tokens_J = None if setup.tokens_J is None else (by_rate.answers_J * setup.tokens_J).sum(axis=0)
     row = engine.exact(variant.name, plan.max_responses, by_rate.responses_J, tokens_J, by_rate.zero_J)
-    signal, per_response = engine.signal(by_rate.signal_J, row.responses) if reference else (UNKNOWN, UNKNOWN)
+    signal, per_response = engine.signal(by_rate.signal_J, by_rate.responses_J) if reference else (UNKNOWN, UNKNOWN)
     time = engine.time(variant, by_rate.responses_J)
     return replace(row, signal=signal, signal_per_response=per_response, time=time)
 
@@ -234,14 +234,11 @@ class EngineLoad:
         tokens = UNKNOWN if tokens_J is None else self._with_token_error(mean(tokens_J))
         return Row(name, cap, mean(responses_J), tokens, self.mixture.share(zero_J), UNKNOWN, UNKNOWN, UNKNOWN)
 
-    def signal(self, signal_J: FloatArray, responses: Quantity) -> tuple[Quantity, Quantity]:
+    def signal(self, signal_J: FloatArray, responses_J: FloatArray) -> tuple[Quantity, Quantity]:
         """Return the signal of a group relative to GRPO's, and the same per response."""
         signal = self.mixture.mean(signal_J, self._grpo_signal_J)
-        n = self.setup.group
-        per_response = Quantity(
-            signal.value * n / responses.value, signal.low * n / responses.high, signal.high * n / responses.low
-        )
-        return signal, per_response
+        per_response = self.mixture.per_cost(signal_J, self._grpo_signal_J, responses_J)
+        return signal, per_response.times(self.setup.group)
 
     def _with_token_error(self, tokens: Quantity) -> Quantity:
         wider = ERRORS * self.setup.token_error

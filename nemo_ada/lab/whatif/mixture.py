@@ -11,7 +11,7 @@ Axes: J pass rates, G groups, K numbers of correct responses.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -21,6 +21,8 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import CONFIDENCE, wilson
 
 ROUNDS, PRECISION = 4000, 1e-9
+CELLS = 8  # intervals of the cost in which a ratio is bounded
+INFEASIBLE = 2  # linprog's word for it
 TILTS, PENALTY = 200, 1e-5  # of the search for the largest entropy
 SHARE_WITH_DEPTH = 0.9  # of the groups that have at least as many responses as the depth
 
@@ -238,7 +240,30 @@ class Mixture:
         if per_J is None and np.ptp(value_J) == 0.0:
             return Quantity(value, value, value)
         low, high = (self._extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
+        low, high = (-np.inf if math.isnan(end) else end for end in (low, high))  # a rounding error
         return Quantity(value, min(low, value), max(-high, value))
+
+    def per_cost(self, value_J: FloatArray, per_J: FloatArray, cost_J: FloatArray) -> Quantity:
+        """Return the ratio of two means, divided by a third mean, the cost.
+
+        The bounds of the ratio and of the cost are not reached by the same pass rates. So the ratio is bounded within
+        each of CELLS intervals of the cost.
+        """
+        ratio, cost = self.mean(value_J, per_J), self.mean(cost_J)
+        lows, highs = [ratio.low / cost.high], [ratio.high / cost.low]
+        if cost.low < cost.high and math.isfinite(ratio.value):
+            edges = np.linspace(cost.low, cost.high, CELLS + 1)
+            cells = []
+            for least, most in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+                cell = replace(
+                    self, chance_KJ=np.vstack([self.chance_KJ, cost_J]), low_K=np.r_[self.low_K, least],
+                    high_K=np.r_[self.high_K, most],
+                )  # fmt: skip
+                low, high = (cell._extreme(sign * value_J, per_J)[0] for sign in (1.0, -1.0))
+                cells += [(low / most, -high / least)] if not math.isnan(low + high) else []
+            lows, highs = [low for low, _ in cells] or lows, [high for _, high in cells] or highs
+        value = ratio.value / cost.value
+        return Quantity(value, min(*lows, value), max(*highs, value))
 
     def extremes(self, value_J: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the weights [J] with the smallest and with the largest mean of a quantity."""
@@ -248,7 +273,8 @@ class Mixture:
     def _extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
         """Return the smallest ratio, and its weights [J] (the linear programme of Charnes and Cooper, 1962).
 
-        The variables are the weights times a factor t, and t, so that the denominator is 1.
+        The ratio is nan where no weights fit, and -inf where it has no bound. The variables are the weights times a
+        factor t, and t, so that the denominator is 1.
         """
         from scipy.optimize import linprog
 
@@ -259,6 +285,8 @@ class Mixture:
         done = linprog(
             np.r_[value_J, 0.0], A_ub=bands, b_ub=np.zeros(len(bands)), A_eq=equal, b_eq=[1.0, 0.0], method="highs"
         )
+        if done.status == INFEASIBLE:
+            return np.nan, self.weight_J
         if done.x is None or done.status != 0:  # the denominator may be 0 within the bounds
             return -np.inf, self.weight_J
         weight_J = np.maximum(done.x[:-1], 0.0)

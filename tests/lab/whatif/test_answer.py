@@ -70,6 +70,19 @@ def test_the_bounds_are_those_of_all_distributions_that_fit():
     assert figure.high - figure.low > 0.1, "four responses say little about 32"
 
 
+def test_a_ratio_per_cost_is_bounded_tighter_than_its_parts_and_holds_what_fits():
+    mixture = fitted(rollouts(rates(600), 8))
+    rule = StopRule(BalancedExit(4, 4), (8,), 32)
+    by_rate, grpo_J = figures_by_rate(rule, 8), 7.0 * RATE_J * (1.0 - RATE_J)
+    found = mixture.per_cost(by_rate.signal_J, grpo_J, by_rate.responses_J)
+    ratio, cost = mixture.mean(by_rate.signal_J, grpo_J), mixture.mean(by_rate.responses_J)
+    assert ratio.low / cost.high < found.low < found.value < found.high < ratio.high / cost.low
+    ends = [*mixture.extremes(by_rate.responses_J), *mixture.extremes(by_rate.signal_J), mixture.weight_J]
+    for weight_J in ends:  # all of them fit the log
+        seen = (weight_J @ by_rate.signal_J) / (weight_J @ grpo_J) / (weight_J @ by_rate.responses_J)
+        assert found.low - 1e-9 <= seen <= found.high + 1e-9
+
+
 @pytest.mark.parametrize(("a", "b"), [(0.4, 0.8), (2.0, 2.0)])
 def test_the_bounds_hold_the_truth(a, b):
     """Coverage over 20 logs of 300 groups of four: all four figures together, promised with 95 %."""
