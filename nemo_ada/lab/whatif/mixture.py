@@ -21,7 +21,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import CONFIDENCE, wilson
 
 ROUNDS, PRECISION = 4000, 1e-9
-CELLS = 8  # intervals of the cost in which a ratio is bounded
+CELLS = 4  # intervals of the cost in which a ratio is bounded
 INFEASIBLE = 2  # linprog's word for it
 TILTS, PENALTY = 200, 1e-5  # of the search for the largest entropy
 SHARE_WITH_DEPTH = 0.9  # of the groups that have at least as many responses as the depth
