@@ -48,6 +48,7 @@ eval: install  ## the two models on held-out problems, with intervals, and compa
 	$(PY) recipes/prepare_and_evaluate.py evaluation
 
 report: install  ## a page of what `make train` left in runs/compare
+	@ls runs/compare/*/metrics.jsonl >/dev/null 2>&1 || { echo "runs/compare holds no run yet: \`make train\` first (3 to 4 minutes)"; exit 2; }
 	$(VENV)/bin/nemo-ada report $$(dirname runs/compare/*/metrics.jsonl) --out runs/compare/report.html
 
 bench-peers: install  ## TRL's GRPOTrainer beside our CPU back end, at equal work; PEERS="--seeds 0" for less

@@ -95,6 +95,22 @@ def test_the_base_runs_in_an_empty_folder(python, wheel, tmp_path):
     log.write_text("".join(json.dumps({"prompt": i // 4, "reward": i % 3 % 2, "tokens": 9}) + "\n" for i in range(400)))
     found = json.loads(run(command, "whatif", log, "--preset", "grpo", "--json", cwd=work))
     assert found["log"]["groups"] == 100
+    steps = [{"step": t, "reward": 0.4, "frac_reward_zero_std": 0.5 + t % 2 / 10} for t in range(20)]
+    (work / "trainer_state.json").write_text(json.dumps({"log_history": steps}))
+    assert "55 % of your groups" in run(command, "whatif", "trainer_state.json", "--group", "8", cwd=work)
+    have_torch = "import importlib.util as u; print(u.find_spec('torch') is not None)"
+    assert run(environment / "bin" / "python", "-c", have_torch, cwd=work).strip() == "False"
+
+
+@pytest.mark.slow
+def test_one_command_answers_from_a_checkout_without_an_installation(tmp_path):
+    (tmp_path / "log.jsonl").write_text(
+        "".join(json.dumps({"prompt": i // 4, "reward": i % 2}) + "\n" for i in range(80))
+    )
+    folders = os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS")
+    where = {"UV_FIND_LINKS": folders} if folders else {}
+    words = ("tool", "run", "--python", sys.executable, "--from", ROOT, "nemo-ada", "whatif", "log.jsonl")
+    assert "0 % of your groups" in run(UV, *words, cwd=tmp_path, **where)
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ CHOICES = {
 LONG_ANSWERS = 4  # times as long as 99 % of them
 MENDABLE = ("read", "distinct", "reference", "length")  # stages whose rejected inputs an author can correct
 
-app = typer.Typer(no_args_is_help=True, help="Training sets: clean, measure, filter, describe.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Training sets: clean, measure, filter, describe.")
 
 
 @app.callback()

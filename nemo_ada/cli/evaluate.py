@@ -16,6 +16,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from nemo_ada.cli.data import at_least_one, choice, json_object, say_other_prompts, text_from
+from nemo_ada.cli.main import lacking
 from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
@@ -34,12 +35,22 @@ class _RunByDefault(TyperGroup):
     """A group of commands in which `eval MODEL ...` means `eval run MODEL ...`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] != "--help":
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            if type(error).__name__ != "MissingParameter":
+                raise
+            raise lacking(error, "eval") from None
 
-app = typer.Typer(cls=_RunByDefault, no_args_is_help=True, help="avg@k and pass@k of a model; compare two.")
+
+app = typer.Typer(
+    cls=_RunByDefault, add_completion=False, no_args_is_help=True, help="avg@k and pass@k of a model; compare two."
+)
 
 
 @app.command(name="run")
@@ -87,6 +98,8 @@ def evaluate(
 
     Several checkpoints are evaluated one after the other. Their folders are OUT/NAME, and OUT gets a curve.
     """
+    for path in model:
+        _refuse_run(path)
     at_least_one(k=k, max_prompts=1 if max_prompts is None else max_prompts, chunk=chunk, max_num_seqs=max_num_seqs)
     chosen = {"verifier": verifier, "unfinished": unfinished, "template": template}
     changes = {
@@ -145,6 +158,17 @@ def _is_comparison(path: Path) -> bool:
 
 def _encoder(folder: str | Path, benchmark: Benchmark) -> ModelTokenizer:
     return ModelTokenizer(folder, benchmark.prompt_format())
+
+
+def _refuse_run(path: Path) -> None:
+    """Refuse the folder of a run, in which the models are further down."""
+    if (path / "config.json").is_file() or not path.is_dir():
+        return
+    inside = sorted([*path.glob("hf/step_*"), *path.glob("checkpoints/step_*/hf")])
+    if inside:
+        raise UserError(f"{path} is the folder of a run, not of a model; its newest model is {inside[-1]}")
+    if (path / "metrics.jsonl").is_file():
+        raise UserError(f"{path} is the folder of a run, not of a model; `nemo-ada export {path}` writes its model")
 
 
 def _show(content: Mapping[str, Any], k: int, out: Path) -> None:

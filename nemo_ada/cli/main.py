@@ -29,6 +29,7 @@ COMMANDS = {
     "data": "Make training sets: clean, measure, filter, describe.",
     "eval": "Estimate avg@k and pass@k of a model; compare two.",
     "check": "Check a configuration before a job starts.",
+    "config": "Show what a configuration resolves to, and every setting.",
     "prepare": "Fetch model and data sets for nodes without internet.",
     "plan": "Predict step times, job slots, and caps.",
     "rehearse": "Run a cluster config on this machine's CPU, at a small size.",
@@ -38,11 +39,33 @@ COMMANDS = {
     "model": "Write a small published language model as a folder, for the CPU.",
     "report": "Write a page with figures and tables of runs.",
 }
+EXAMPLES = {
+    "train": "train configs/cpu/mini_sudoku.yaml",
+    "whatif": "whatif runs/grpo/logs",
+    "check": "check configs/cpu/mini_sudoku.yaml",
+    "prepare": "prepare configs/qwen2.5-math-7b.yaml",
+    "plan": "plan configs/qwen2.5-math-7b.yaml",
+    "rehearse": "rehearse configs/qwen2.5-math-7b.yaml",
+    "eval": "eval runs/first/hf/step_20 --data my.jsonl --out runs/eval",
+    "export": "export runs/first",
+    "report": "report runs/first",
+    "model": "model smollm2 --out models/smollm2",
+}
+"""What a command that lacks an argument could have been."""
 MODULES = {"eval": "evaluate"}  # the module's name where it is not the command's
 USERS_PATHS = (
     errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS,
 )  # fmt: skip
 """Errors of paths that a user can mend. A full or broken disk is a failure instead."""
+
+
+def lacking(error: Any, name: str) -> UserError:
+    """Return the error of a command line without something that the command needs, with a whole line that works."""
+    parameter = getattr(error, "param", None)
+    what = next(iter(getattr(parameter, "opts", ())), "an argument")
+    return UserError(
+        f"`nemo-ada {name}` needs {what}, such as in `nemo-ada {EXAMPLES[name]}`; `nemo-ada {name} --help` says more"
+    )
 
 
 class LazyCommand(TyperCommand):
@@ -63,6 +86,8 @@ class LazyCommand(TyperCommand):
         try:
             return command.make_context(info_name, args, parent, **extra)
         except Exception as error:  # typer has a click of its own, or uses click: the class has two homes
+            if type(error).__name__ == "MissingParameter" and str(self.name) in EXAMPLES:
+                raise lacking(error, str(self.name)) from None
             name = str(getattr(error, "option_name", ""))
             if type(error).__name__ != "NoSuchOption" or all(option.name != "overrides" for option in command.params):
                 raise
@@ -80,7 +105,10 @@ class _Commands(TyperGroup):
             self.add_command(LazyCommand(name, help=line))
 
 
-app = typer.Typer(cls=_Commands, add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
 
 
 def _print_version(asked: bool) -> None:

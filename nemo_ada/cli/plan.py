@@ -30,6 +30,7 @@ def plan(
         float | None, typer.Option(help="print the cap under which no step takes longer than this")
     ] = None,
     card: Annotated[str | None, typer.Option(help="GPUs to plan for, such as H200 (default: the config's)")] = None,
+    price: Annotated[float | None, typer.Option(min=0, help="price of a GPU hour: print what all slots cost")] = None,
     write_to: Annotated[
         Path | None, typer.Option("--write", help="run folder that gets plan.json, for its report")
     ] = None,
@@ -54,7 +55,7 @@ def plan(
         median_tokens=median_tokens, step_seconds=step_seconds,
     )  # fmt: skip
     result = make_plan(config, words, options)
-    typer.echo(render(result, as_json=as_json))
+    typer.echo(render(result, as_json=as_json, price=price))
     folder = write_to or (run if result.own_run else None)
     if folder is not None:
         typer.echo(f"kept as {write(result, folder)}", err=True)

@@ -7,6 +7,21 @@ from typing import Annotated
 
 import typer
 
+from nemo_ada.errors import UserError
+
+
+def _refuse_cpu(config: Path, overrides: list[str]) -> None:
+    """Refuse a YAML of the CPU back end, which runs here as it is."""
+    if config.is_file() or config.parts[:1] == ("configs",):
+        from nemo_ada.config.load import backend_of
+        from nemo_ada.rules.facts.nemo_config import load_config
+
+        if backend_of(load_config(config, overrides)) == "embedded":
+            raise UserError(
+                f"{config} trains on a CPU already, and rehearsals are for YAMLs of NeMo-RL; run `nemo-ada train "
+                f"{config} grpo.max_num_steps=5`, or rehearse configs/qwen2.5-math-1.5b.yaml"
+            )
+
 
 def rehearse(
     config: Annotated[Path, typer.Argument(help="a cluster YAML: ours, or any GRPO YAML of NeMo-RL")],
@@ -28,6 +43,7 @@ def rehearse(
     Needs the environments of `make rehearsal-env`. The report lists what ran, what shrank and what a CPU cannot show.
     With --gpu it runs on one GPU without downloads, and measures times, memory and vLLM against the learner.
     """
+    _refuse_cpu(config, overrides or [])
     if gpu:
         from nemo_ada.rehearsal.gpu import SCALE, rehearse_on_gpu
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +13,8 @@ import typer
 from rich.console import Console
 
 from nemo_ada.errors import UserError
-from nemo_ada.lab.whatif.answer import Options, answer, backtest
-from nemo_ada.lab.whatif.formats import NAMES
-from nemo_ada.lab.whatif.logs import read_logs
-from nemo_ada.lab.whatif.render import as_json, checks_table, introduction, tables
 
+PACE = 2.0  # seconds between two lines about the progress
 WIDTH = 180  # columns of the table when the output is not a terminal
 LIMITS: dict[str, tuple[float, float]] = {
     "group": (2, 64),
@@ -37,20 +37,28 @@ LIMITS: dict[str, tuple[float, float]] = {
 
 def whatif(
     context: typer.Context,
-    logs: Annotated[list[Path], typer.Argument(help="files or folders with rollouts (.jsonl, .jsonl.gz, .parquet)")],
+    logs: Annotated[list[Path], typer.Argument(help="files or folders with rollouts, or with the curves of a run")],
     group: Annotated[
         int | None, typer.Option(help="n, rows per prompt (default: responses per prompt of the log)")
     ] = None,
     preset: Annotated[
-        list[str] | None, typer.Option(help="presets to compare, or dapo (default: all that fit)")
+        list[str] | None, typer.Option(help="presets to compare, or dapo, replay, ngu (default: all that fit)")
     ] = None,
     max_responses: Annotated[
         list[int] | None, typer.Option(help="another largest number of responses per prompt; may be repeated")
     ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help=f"name of your own field, as reward=FIELD; one of {', '.join(NAMES)}")
+        list[str] | None,
+        typer.Option(help="name of your own field or metric, as reward=NAME; also prompt, tokens, step, group"),
     ] = None,
     threshold: Annotated[float, typer.Option(help="a response is correct when its reward is above this")] = 0.7,
+    values: Annotated[
+        tuple[float, float] | None,
+        typer.Option(help="rewards of a wrong and of a right response, for logs of averages (default: 0 1)"),
+    ] = None,
+    times: Annotated[
+        bool, typer.Option("--times", help="simulate times, and the presets that need a whole step: a minute")
+    ] = False,
     prompts: Annotated[int | None, typer.Option(help="prompts per step (default: those of the log)")] = None,
     slots: Annotated[int | None, typer.Option(help="responses that decode at once (engine's max_num_seqs)")] = None,
     max_samples: Annotated[int | None, typer.Option(help="cap: responses per step")] = None,
@@ -69,35 +77,64 @@ def whatif(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Say what adaptive sampling would have changed, from rollouts that you already have. It needs no GPU.
+    """Say what adaptive sampling would have changed, from a log that you already have. It needs no GPU.
 
-    Reads NeMo-RL's train_data_step*.jsonl, NeMo-Gym's rollouts, dumps of verl, TRL, prime-rl and open-instruct, and any
-    JSONL with prompt, reward and tokens.
+    Rollouts say most: NeMo-RL's train_data_step*.jsonl, NeMo-Gym's rollouts, dumps of verl, TRL, prime-rl and
+    open-instruct, tables of Weights & Biases (JSON), and any JSONL with prompt, reward and tokens.
+
+    Curves are enough: TRL's trainer_state.json, what TRL or verl printed, CSV files of Weights & Biases, event files of
+    TensorBoard. Say with --group how many responses a prompt got.
     """
+    from nemo_ada.lab.whatif.answer import Options, answer, backtest
+    from nemo_ada.lab.whatif.averages import Averages, read_averages
+    from nemo_ada.lab.whatif.logs import read_logs
+    from nemo_ada.lab.whatif.render import as_json, checks_table, introduction, sentences, tables
+
     _check_limits(context)
     if price is not None and gpus is None:
         raise UserError(f"--price={price:g} is for a GPU hour; say with --gpus how many GPUs there are")
+    needs_times = (slots, max_samples, max_tokens, max_seconds, sampling_seconds, gpus)  # they need the simulation
     options = Options(
         group, tuple(preset or ()), tuple(max_responses or ()), threshold, prompts, slots, max_samples, max_tokens,
         max_seconds, sampling_seconds, other_seconds, gpus, price, steps, seeds,
+        times or any(value is not None for value in needs_times),
     )  # fmt: skip
-    rollouts = read_logs(logs, _columns(column or []))
+    for path in logs:
+        if not path.exists():
+            raise UserError(f"{path}: no such file or folder; `nemo-ada whatif --help` lists the logs that it reads")
+    names, say = _columns(column or []), _sayer()
+    log = read_averages(logs, names, values) or read_logs(logs, names, say)
     if check:
-        checks = backtest(rollouts, options)
+        checks = backtest(log, options)
         if json:
             typer.echo(as_json(checks))
         else:
-            _wide().print(checks_table(checks))
+            halves = "first half of each group -> whole groups"
+            what = "some averages -> another" if isinstance(log, Averages) else halves
+            _wide().print(checks_table(checks, what))
         return
-    found = answer(rollouts, options)
+    found = answer(log, options, say)
     if gpus is not None and found.costs is None:
         raise UserError(f"--gpus={gpus}: the log has no seconds; give --sampling-seconds, too")
     if json:
         typer.echo(as_json(found))
         return
-    typer.echo(introduction(found))
+    typer.echo(f"{sentences(found)}\n\n{introduction(found)}")
     for table in tables(found):
         _wide().print(table)
+
+
+def _sayer() -> Callable[[str], None]:
+    """Return what prints how far a long answer is, at most every PACE seconds."""
+    last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > PACE:
+            last = time.monotonic()
+            sys.stderr.write(f"{text} ...\n")
+
+    return say
 
 
 def _wide() -> Console:
@@ -107,13 +144,17 @@ def _wide() -> Console:
 
 def _columns(pairs: list[str]) -> dict[str, str]:
     """Parse the values of --column."""
+    from nemo_ada.lab.whatif.averages import METRICS
+    from nemo_ada.lab.whatif.formats import NAMES
+
+    known = tuple(dict.fromkeys((*NAMES, *METRICS)))
     found: dict[str, str] = {}
     for pair in pairs:
         what, _, name = pair.partition("=")
-        if what not in NAMES or not name:
+        if what not in known or not name:
             raise UserError(
                 f"--column={pair[:80]}: write what it is and your name for it, such as reward=my_score; known are "
-                f"{', '.join(NAMES)}"
+                f"{', '.join(known)}"
             )
         found[what] = name
     return found

@@ -9,6 +9,7 @@ parents, relative to the file, as in NeMo-RL.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_ada.by_name import search_working_folder
-from nemo_ada.config.parsing import parse, suggestion
+from nemo_ada.config.parsing import CLOSE, parse, suggestion
 from nemo_ada.config.run import RunConfig
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import secret_keys
@@ -46,6 +47,8 @@ NAMES_OF_CODE = (
 _KEY_VALUE = re.compile(r"(?P<key>\+{0,2}[\w./@-]+)=(?P<value>.*)", re.DOTALL)
 _SENTENCE = re.compile(r"\w, \w")  # what makes a text of words between commas
 PACKAGE = Path(__file__).resolve().parents[1]
+_BLANKS = re.compile(r"\s*(?P<key>[\w./@+~-]+)\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
+FOLDERS = ("", "cpu", "methods")  # of configs/, whose YAMLs a wrong name may mean
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
 _LIBRARY_ERRORS = (
@@ -75,10 +78,8 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
             f"cannot read the configuration {path}: no such file; a model has one file now, {successor}, and its "
             "methods are overlays in configs/methods (CHANGELOG.md has the old names)"
         )
-    if not _children and path.suffix not in (".yaml", ".yml") and not os.path.exists(path):
-        known = f"configs/{path.name}.yaml"
-        works = f"{known} would work" if os.path.isfile(shipped(Path(known))) else "configs/README.md lists them"
-        raise UserError(f"cannot read the configuration {path}: no such file; give the path of a YAML; {works}")
+    if not _children and not os.path.exists(path):
+        raise _no_such_file(path)
     named_by = f", which {_children[-1]} names in `defaults`," if _children else ""
     content = read_yaml(path, f"the configuration{named_by}")
     if not isinstance(content, dict):
@@ -103,6 +104,33 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         raise
     except _LIBRARY_ERRORS as error:
         raise UserError(f"{path}: {_one_line(error)}") from None
+
+
+def _no_such_file(path: Path) -> UserError:
+    """Return the error for a YAML that a user named and nobody has, with the file that the user may have meant."""
+    if "=" in path.name:
+        return UserError(
+            f"{path.name} stands where the YAML should; name the YAML first and settings behind it, such as "
+            f"configs/cpu/mini_sudoku.yaml {path.name}"
+        )
+    own = sorted(path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
+    shown = [Path(os.path.relpath(file)) for file in own if file.is_file()]
+    shown += [Path("configs") / folder / file.name for folder in FOLDERS for file in sorted(_shipped_configs(folder))]
+    names = {_plain_name(file): file for file in reversed(shown)}
+    wanted = _plain_name(path)
+    inside = [name for name in names if wanted in name.split("-")] if len(wanted) > 3 else []
+    close = [wanted] if wanted in names else difflib.get_close_matches(wanted, names, n=1, cutoff=CLOSE) or inside[:1]
+    works = f"did you mean {names[close[0]]}?" if close else "give the path of a YAML; configs/README.md lists them"
+    return UserError(f"cannot read the configuration {path}: no such file; {works}")
+
+
+def _shipped_configs(folder: str) -> list[Path]:
+    return list(shipped(Path("configs") / "cpu" / "base.yaml").parents[1].joinpath(folder).glob("*.yaml"))
+
+
+def _plain_name(path: Path) -> str:
+    """Return the name of a YAML in which `_` and `-`, large and small letters and the ending do not matter."""
+    return path.name.removesuffix(".yaml").removesuffix(".yml").replace("_", "-").lower()
 
 
 def _overriding(section: DictConfig, where: str = "") -> list[str]:
@@ -285,6 +313,10 @@ def _override(parser: OverridesParser, text: str) -> Override:
     list, a mapping or a quoted text keeps the grammar's own error. `~/` is the home folder, as in a shell.
     """
     match = _KEY_VALUE.fullmatch(text)
+    blanks = _BLANKS.fullmatch(text) if match is None else None
+    if blanks is not None:
+        works = f"write it without blanks around =, as {blanks['key']}={blanks['value']}"
+        raise UserError(f"override {text[:100]!r}: {works[:200]}")
     if match is None:
         return parser.parse_override(text)
     key, value = match["key"], match["value"]

@@ -19,6 +19,7 @@ _shorten.maxstring = _shorten.maxother = _shorten.maxlong = 100
 
 
 MAX_LINES = 10  # of an error's message
+CLOSE = 0.75  # difflib's ratio above which one name is a slip for the other
 MAX_COUNT = 2**31 - 1  # a larger count is a mistake, and arithmetic on it is not exact
 Size = Annotated[int, Field(gt=0, le=10_000_000)]
 """A size in a model, a batch or a layout."""
@@ -105,7 +106,7 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
         names = sorted({name for t in parents for name in _fields(t)})
         if path[-1] in REMOVED:
             return f"{key} is no longer a setting: {REMOVED[path[-1]]}"
-        return f"unknown key {key}; {suggestion(path[-1], names, 'known keys')}"
+        return f"unknown key {key}; {_meant(path[-1], names, kind, where)}"
     if cause == "union_tag_invalid":
         choices = [choice.strip().strip("'") for choice in context["expected_tags"].split(",")]
         tag = context["discriminator"].strip("'")
@@ -117,6 +118,19 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
     message = problem["msg"].removeprefix("Value error, ")
     given = "" if isinstance(problem["input"], Mapping) else f"={_shorten.repr(problem['input'])}"
     return f"{key}{given}: {message[:1].lower()}{message[1:]}" if key else message
+
+
+def _meant(name: str, names: Sequence[str], kind: Any, where: str) -> str:
+    """Say which key a user may have meant: one beside it with a close name, or one anywhere in the tree of the YAML."""
+    if not difflib.get_close_matches(name, names, n=1, cutoff=CLOSE):
+        from nemo_ada.config.keys import BELOW, meant, settings
+        from nemo_ada.config.run import RunConfig
+
+        if kind is RunConfig or where.partition(".")[0] in BELOW:
+            elsewhere = meant(name, [setting.key for setting in settings()])
+            if elsewhere:
+                return f"did you mean {' or '.join(elsewhere)}?"
+    return suggestion(name, names, "known keys")
 
 
 def suggestion(name: str, known: Sequence[str], title: str) -> str:

@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from nemo_ada.config.keys import BELOW, meant, settings
+from nemo_ada.config.parsing import CLOSE
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, is_theirs
 from nemo_ada.rules.facts.nemo_config import HOME
@@ -31,7 +33,6 @@ VLLM_ARGUMENTS, VLLM_LATER = "policy.generation.vllm_kwargs", "vllm_0.29.0"  # s
 LISTED_VLLM = "vllm==0.20.0"
 VLLM_CONFIG = ("policy.generation.vllm_cfg.", "nemo_rl.models.generation.vllm.config.VllmSpecificArgs")
 EXAMPLES = ("grpo", "dapo", "prorl")  # parts of the names of NeMo-RL's example configs whose keys count
-CLOSE = 0.75  # difflib's ratio above which one name is a slip for the other
 
 
 def known_names() -> Mapping[str, frozenset[str]]:
@@ -131,7 +132,9 @@ def _meant(key: str) -> str:
     close = difflib.get_close_matches(name, sorted(known[section or TOP]), n=1, cutoff=CLOSE)
     if close:
         return f"did you mean {f'{section}.' if section else ''}{close[0]}?"
-    elsewhere = [other for other, names in known.items() if name in names and other != TOP]
+    theirs = [f"{other}.{name}" for other, names in known.items() for name in names if other != TOP]
+    ours = [setting.key for setting in settings() if setting.key.partition(".")[0] in BELOW]
+    elsewhere = meant(name, [*theirs, *ours])
     if elsewhere:
-        return f"did you mean {' or '.join(f'{other}.{name}' for other in elsewhere[:2])}?"
+        return f"did you mean {' or '.join(elsewhere)}?"
     return "remove it, or look it up in NeMo-RL's examples/configs"

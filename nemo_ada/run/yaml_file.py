@@ -81,7 +81,8 @@ def read_yaml(path: Path, what: str = "the configuration", *, written: bool = Fa
         content = yaml.load(text, _Written if written else _Loader)
         _count(content, 0, {})
     except _PARSER_ERRORS as error:
-        raise UserError(f"{_shown(path)} is not valid YAML: {_one_line(error)}") from None
+        works = "; indent with blanks, not with tabs" if "\\t" in str(error) else ""
+        raise UserError(f"{_shown(path)} is not valid YAML: {_one_line(error)}{works}") from None
     return content
 
 

@@ -26,6 +26,13 @@ def test_every_cpu_recipe_loads(path):
     [
         ("grpo.max_num_stepss=3", "unknown key grpo.max_num_stepss; did you mean max_num_steps?"),
         ("gpro.seed=1", "unknown key gpro; did you mean grpo?"),
+        ("+lr=1", "unknown key lr; did you mean policy.megatron_cfg.optimizer.lr or base.lr?"),
+        ("+seed=1", "unknown key seed; did you mean grpo.seed or task.seed?"),
+        ("+preset=grpo", "unknown key preset; did you mean reinforce_ada.preset?"),
+        ("+learning_rate=1", "did you mean policy.megatron_cfg.optimizer.lr"),
+        ("grpo.steps=9", "did you mean grpo.max_num_steps"),
+        ("reinforce_ada.max_responses=8", "did you mean reinforce_ada.sampling.max_responses?"),
+        ("grpo.seed = 1", "without blanks around =, as grpo.seed=1"),
         ("reinforce_ada.samplin.wave_size=3", "unknown key reinforce_ada.samplin; did you mean sampling?"),
         ("reinforce_ada.sampling.wave_sizes=3", "reinforce_ada.sampling.wave_sizes; did you mean wave_size?"),
         ("reinforce_ada.sampling.exit.k_poz=3", "reinforce_ada.sampling.exit.k_poz; did you mean k_pos?"),
@@ -309,3 +316,22 @@ def test_an_unfinished_value_and_several_values_are_refused(word):
 def test_a_text_key_keeps_its_blanks_down_to_the_run():
     run = load_run(SUDOKU, ["run_dir=runs/lr=1e-6 läuf "])
     assert str(run.run_dir) == "runs/lr=1e-6 läuf "
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["configs/cpu/mini-sudoku.yaml"], "configs/cpu/mini_sudoku.yaml"),
+        (["configs/cpu/mini_sudoko.yaml"], "configs/cpu/mini_sudoku.yaml"),
+        (["mini_sudoku"], "configs/cpu/mini_sudoku.yaml"),
+        (["configs/qwen2.5_math_7b.yaml"], "configs/qwen2.5-math-7b.yaml"),
+        (["configs/cpu/mini_sudoku.yaml", "configs/methods/ada_single.yaml"], "configs/methods/ada-single.yaml"),
+        (["configs/cpu/mini_sudoku.yaml", "single.yaml"], "configs/methods/ada-single.yaml"),
+        (["grpo.seed=1", "configs/cpu/mini_sudoku.yaml"], "name the YAML first"),
+    ],
+)
+def test_a_yaml_that_nobody_has_gets_the_name_of_one_like_it(words, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=meant):
+        load_words(Path(words[0]), words[1:])
+    assert (Path(__file__).resolve().parents[2] / meant).is_file() or "YAML" in meant

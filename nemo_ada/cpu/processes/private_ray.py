@@ -15,6 +15,7 @@ import os
 import secrets
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +37,10 @@ LOOPBACK = "127.0.0.1"
 TOKEN = "RAY_AUTH_TOKEN"
 ATTEMPTS = 3
 START_SECONDS = 300.0  # after which a start that hangs ends the process
+HANGS = (
+    "Ray has not answered for {:.0f} s. At {:.0f} s this process ends with the signal ALRM. Run the command again, "
+    "when fewer programs run on this machine; resume=auto continues a run"
+)
 SOCKET = "/session_2026-11-26_11-23-18_123456_4194304/sockets/plasma_store"  # the longest below Ray's folder
 LONGEST = 107 - len(SOCKET)  # bytes in the path of Ray's folder: a socket has a path of at most 107
 NODE_SECONDS = 120.0  # in which a node comes up. A quiet machine takes 3 s
@@ -103,13 +108,19 @@ def _ends_when_stuck() -> Iterator[None]:
         yield
         return
     before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    faulthandler.dump_traceback_later(0.9 * START_SECONDS, file=2)
+    patience = 0.9 * START_SECONDS
+    faulthandler.dump_traceback_later(patience, file=2)
+    # Another process has to say so. It ends when this one closes the pipe or is gone.
+    text = HANGS.format(patience, START_SECONDS)
+    words = ["bash", "-c", f"read -t {patience} _ || [ $? -le 128 ] || echo '{text}' >&2"]
+    says = subprocess.Popen(words, stdin=subprocess.PIPE)
     signal.setitimer(signal.ITIMER_REAL, START_SECONDS)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         faulthandler.cancel_dump_traceback_later()
+        says.communicate()
         signal.signal(signal.SIGALRM, before)
 
 

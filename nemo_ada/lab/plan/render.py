@@ -15,8 +15,8 @@ from nemo_ada.run.files import write_atomically
 PLAN_FILE = "plan.json"
 
 
-def render(plan: Plan, *, as_json: bool) -> str:
-    """Return the text that `nemo-ada plan` prints."""
+def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
+    """Return the text that `nemo-ada plan` prints. With the price of a GPU hour it says what all slots cost."""
     if as_json:
         return json.dumps(asdict(plan), indent=1)
     forecast, slots = plan.forecast, plan.slots
@@ -35,7 +35,8 @@ def render(plan: Plan, *, as_json: bool) -> str:
         f"per slot of {clock(slots.seconds)}: {slots.steps} steps expected, {slots.guaranteed} even if all are worst",
         f"slots: {slots.count}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
         f"(cold start {slots.cold_start:.0f} s, {slots.origin})"
-        + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else ""),
+        + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else "")
+        + (f", {slots.gpu_hours * price:,.0f} at {price:g} per GPU hour" if slots.gpu_hours and price else ""),
         f"of a slot's time steps take {slots.useful:.0%}, saves {slots.save_share:.1%}",
         *([] if plan.step_cap is None else [_step_line(plan.step_cap)]),
         *([] if plan.caps is None else [_caps_line(slots, plan.caps)]),

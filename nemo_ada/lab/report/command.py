@@ -44,6 +44,7 @@ def make_report(folders: Sequence[Path], out: Path, *, figures: bool = True) -> 
     scored = [Evaluation.read(folder) for folder in folders if is_evaluation(folder)]
     trained = [folder for folder in folders if not is_evaluation(folder)]
     runs, left_out = read_usable(trained) if trained or not scored else ([], [])
+    runs = summary.baseline_first(runs)
     write_page(runs, out, None, left_out, scored)
     _print_summary(runs, scored, console, left_out)
     _say(console, f"page     {out}")
@@ -79,7 +80,7 @@ def watch(folders: Sequence[Path], out: Path, every: int) -> None:
             now = _signature(folders)
             usable = _read_if_ready(folders) if now != before else None
             if usable is not None:
-                runs, left_out = usable
+                runs, left_out = summary.baseline_first(usable[0]), usable[1]
                 write_page(runs, out, every, left_out)
                 steps = ", ".join(f"{clean(run.name)} step {run.column('step')[-1]:.0f}" for run in runs)
                 _say(console, f"{time.strftime('%H:%M:%S')}  {out}: {steps}")
@@ -111,6 +112,8 @@ def _say(console: Console, text: str) -> None:
 def _print_summary(
     runs: Sequence[Run], scored: Sequence[Evaluation], console: Console, left_out: Sequence[str]
 ) -> None:
+    for sentence in summary.answer(runs):
+        _say(console, clean(sentence))
     wide = console if console.is_terminal else Console(highlight=False, width=TABLE_WIDTH)
     different = summary.differences(runs)
     for title, table in (

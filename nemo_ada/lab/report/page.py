@@ -57,6 +57,7 @@ def render(
         runs=runs,
         names=list(by_method(runs)),
         notes=[*left_out, *summary.warnings(runs), *evaluations.warnings(scored)],
+        told=summary.answer(runs),
         overview=summary.narrow(summary.overview(runs)) if runs else None,
         equal_cost=summary.equal_cost(runs),
         longest=max((block_size(len(run.steps)) for run in runs), default=1),

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nemo_ada.core.metrics import RATE_BINS
-from nemo_ada.lab.report.curves import by_method, difference
+from nemo_ada.lab.report.curves import Difference, by_method, difference
 from nemo_ada.lab.report.run import Run, as_mapping, clean, number, score_keys
 from nemo_ada.lab.report.series import AXES, number_text
 from nemo_ada.run import policy_gap
@@ -21,6 +21,10 @@ CAPS = ("max_samples", "max_tokens", "max_seconds")
 MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
 RATE_HISTOGRAM = "ada/pass_rate_histogram"
 COLLAPSE_STEPS, WRONG_RISE, LENGTH_RISE = 20, 0.1, 1.2  # of the first and the last fifth of at least so many steps
+GRPO = "grpo"
+SPOKEN = {"total/responses": "responses", "total/seconds": "seconds"}  # the axes of the sentences
+NOISE = 0.03  # of mean accuracy between runs of one seed (README)
+SILENT = 0.95  # share of groups without signal above which a run hardly learns
 LAST_SHARE = 0.1  # "at the end" is the mean over this share of the steps
 
 
@@ -70,6 +74,36 @@ def equal_cost(runs: Sequence[Run]) -> pd.DataFrame | None:
             means = [difference([column[i] for i in members]) for column in areas.values()]
             table.loc[method] = [f"{mean.mean:.4f} ± {mean.half_width:.4f}" for mean in means]
     return table
+
+
+def baseline_first(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs with those of GRPO in front, because the others are compared with them."""
+    return sorted(runs, key=lambda run: run.config.get("reinforce_ada.preset") != GRPO)
+
+
+def answer(runs: Sequence[Run]) -> list[str]:
+    """Say in sentences which method is ahead of the first one, at equal cost. Empty where runs cannot be compared."""
+    table, methods = equal_cost(runs), by_method(runs)
+    if table is None or len(methods) < 2:
+        return []
+    first, *others = methods
+    limits = {axis: min(float(run.curve(axis, "val/accuracy")[0].max()) for run in runs) for axis in SPOKEN}
+    said = []
+    for name in others:
+        gains = [_gain(runs, methods[name], methods[first], axis, limit) for axis, limit in limits.items() if limit > 0]
+        told = ", ".join(f"{gain} at equal {SPOKEN[axis]}" for axis, gain in zip(limits, gains, strict=False))
+        said.append(f"{name} against {first}: {told} in mean held-out accuracy.")
+    if min(len(members) for members in methods.values()) < 2:
+        said.append(f"One run is one seed: differences below {NOISE} are noise.")
+    return said
+
+
+def _gain(runs: Sequence[Run], mine: Sequence[int], base: Sequence[int], axis: str, limit: float) -> Difference:
+    """Return the difference of two methods, paired over their seeds where both have as many."""
+    areas = [[runs[i].area(axis, limit) for i in members] for members in (mine, base)]
+    if len(mine) == len(base):
+        return difference([a - b for a, b in zip(*areas, strict=True)])
+    return Difference(float(np.mean(areas[0]) - np.mean(areas[1])), float("nan"))
 
 
 def _frame(runs: Sequence[Run], columns: Mapping[str, Sequence[str]]) -> pd.DataFrame:
@@ -170,6 +204,7 @@ def warnings(runs: Sequence[Run]) -> list[str]:
             notes.append(f"{run.name} is {run.state} after step {_steps(run)}: its curves are not complete")
         notes += _mismatch(run)
         notes += _collapse(run)
+        notes += _silent(run)
     for section, what in (("task", "tasks"), ("validation", "evaluation settings"), ("policy.model", "models")):
         seen = {
             tuple(sorted((key, value) for key, value in run.config.items() if f"{key}.".startswith(f"{section}.")))
@@ -204,6 +239,16 @@ def _mismatch(run: Run) -> Iterator[str]:
         first = int(run.column("step")[high[0]])
         where = f"{run.name}, {len(high)} of {int(np.isfinite(values).sum())} steps, first step {first}"
         yield policy_gap.advice(where, float(values[high].max()))
+
+
+def _silent(run: Run) -> Iterator[str]:
+    """Warn where nearly all groups have equal labels."""
+    share = _end(run.column("ada/zero_signal_groups"))
+    if share > SILENT:
+        yield (
+            f"{run.name}: {share:.0%} of the groups at the end have no signal, so the run hardly learns. Take problems "
+            "that the model sometimes solves (`nemo-ada data prepare` measures them), or look at the rewards"
+        )
 
 
 def _collapse(run: Run) -> Iterator[str]:

@@ -6,7 +6,9 @@ Axes: N responses, G groups, U prompts, J pass rates of the mixture.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,8 +20,9 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import Estimate, PairedTest, estimate, paired_test
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.variants import preset_variant
-from nemo_ada.lab.whatif.forecast import EngineLoad, Row, Setup, figures_by_rate, rows, settings_vary
-from nemo_ada.lab.whatif.logs import Rollouts
+from nemo_ada.lab.whatif.averages import Averages, expected_spread, no_spread
+from nemo_ada.lab.whatif.forecast import MOST_PROMPTS, EngineLoad, Row, Setup, figures_by_rate, rows, settings_vary
+from nemo_ada.lab.whatif.logs import Rollouts, silent
 from nemo_ada.lab.whatif.mixture import RATE_J, Labels, Mixture, Quantity, binomial, labels, positions
 
 LENGTHS = 400  # quantiles of the logged lengths that the simulation uses
@@ -48,6 +51,7 @@ class Options:
         price: Price of a GPU hour.
         steps: Training steps. None takes those of the log.
         seeds: Repetitions of the simulation.
+        times: Whether to simulate. Without it there are no times, and no rows of presets that look at a whole step.
     """
 
     group: int | None = None
@@ -65,6 +69,7 @@ class Options:
     price: float | None = None
     steps: int | None = None
     seeds: int = 3
+    times: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +78,22 @@ class LogReport:
 
     Attributes:
         forms: Forms of the records.
-        responses: Responses.
+        responses: Responses. None for a log of averages.
         without_label: Responses without a reward.
-        groups: Groups.
-        prompts: Prompts.
+        groups: Groups. None for a log of averages.
+        prompts: Prompts. None for a log of averages.
         steps: Steps.
         depth: A number of responses that nearly all groups have.
         pass_rate: Mean pass rate of the groups.
-        zero_signal: Share of groups whose logged labels are all equal.
+        zero_signal: Share of groups whose logged labels are all equal. NaN where the log does not say.
         tokens: Mean tokens of a response. NaN where nobody knows.
     """
 
     forms: tuple[str, ...]
-    responses: int
+    responses: int | None
     without_label: int
-    groups: int
-    prompts: int
+    groups: int | None
+    prompts: int | None
     steps: int
     depth: int
     pass_rate: Estimate
@@ -116,7 +121,7 @@ class Silent:
     """Prompts that never taught: all labels of all their groups are equal.
 
     Attributes:
-        never_correct: Share of prompts without a correct response in the log.
+        never_correct: Share of prompts without a correct response in the log. NaN for a log of averages.
         always_correct: Share of prompts without an incorrect one.
         below: Share of groups with a pass rate below RARE.
         above: Share of groups with a pass rate above 1 - RARE.
@@ -165,6 +170,7 @@ class WhatifReport:
         costs: The cost of each row. None where no seconds are known.
         steps: Training steps that the costs are for.
         notes: What a reader must know.
+        timed: Whether times were simulated.
     """
 
     log: LogReport
@@ -176,16 +182,25 @@ class WhatifReport:
     costs: tuple[SamplingCost, ...] | None
     steps: int
     notes: tuple[str, ...]
+    timed: bool = False
 
 
-def answer(rollouts: Rollouts, options: Options) -> WhatifReport:
-    """Answer from the rollouts of a log.
+def answer(log: Rollouts | Averages, options: Options, say: Callable[[str], None] = silent) -> WhatifReport:
+    """Answer from the rollouts of a log, or from the averages of its steps.
+
+    Args:
+        log: The log.
+        options: What a user asks for.
+        say: Is told what is computed.
 
     Raises:
         UserError: The log says too little, or an option does not fit it.
     """
-    logged = _labels(rollouts, options.threshold)
-    notes = [*rollouts.notes, *_notes(rollouts, logged, options.threshold)]
+    if isinstance(log, Averages):
+        return _of_averages(log, options, say)
+    logged = _labels(log, options.threshold)
+    notes = [*log.notes, *_notes(log, logged, options.threshold)]
+    say("fitting the pass rates")
     mixture = Mixture.fit(logged)
     if mixture.widened > 0.0:
         notes.append(
@@ -195,28 +210,91 @@ def answer(rollouts: Rollouts, options: Options) -> WhatifReport:
     group = options.group or logged.depth
     per_step = np.bincount(logged.step_G)
     prompts = options.prompts or int(np.median(per_step[per_step > 0]))
-    lengths, token_error = _lengths(rollouts, options.threshold)
-    tokens_J = None if lengths is None else _tokens_by_rate(rollouts, logged, mixture, options.threshold)
+    lengths, token_error = _lengths(log, options.threshold)
+    tokens_J = None if lengths is None else _tokens_by_rate(log, logged, mixture, options.threshold)
     setup = Setup(
         group, prompts, lengths or LengthModel(), tokens_J, token_error, options.slots, seeds=options.seeds,
     )  # fmt: skip
-    if lengths is None:
+    if lengths is None and options.times:
         notes.append("the log has no tokens: times come from assumed lengths (median 20 tokens, log-normal)")
-    grpo_steps = EngineLoad(mixture, setup).grpo_steps()
-    per_engine_step, origin = _seconds_per_engine_step(rollouts, grpo_steps, options)
-    notes += [] if origin is None else [origin]
-    setup = replace(setup, caps=_caps(options, per_engine_step))
-    found, left_out = rows(mixture, setup, options.presets, options.max_responses)
-    notes += [f"left out: {text}" for text in left_out]
-    steps = options.steps or rollouts.steps
-    costs = None
-    if per_engine_step is not None:
-        seconds = per_engine_step * grpo_steps
-        costs = tuple(_cost(row, seconds, options, steps) for row in found)
+    speed = partial(_seconds_per_engine_step, log)
+    steps = options.steps or log.steps
+    found, costs = _rows(mixture, setup, options, speed, steps, notes, say)
     return WhatifReport(
-        _log(rollouts, logged), _drift(logged), _silent(rollouts, logged, mixture, group), group, prompts,
-        tuple(found), costs, steps, tuple(notes),
+        _log(log, logged), _drift(logged), _silent(log, logged, mixture, group), group, prompts, found, costs, steps,
+        tuple(notes), options.times,
     )  # fmt: skip
+
+
+def _of_averages(log: Averages, options: Options, say: Callable[[str], None]) -> WhatifReport:
+    """Answer from the averages of steps."""
+    group = _group(options)
+    log = log.with_groups(group)
+    mixture, notes = log.mixture(group), list(log.notes)
+    if mixture.widened > 0.0:
+        notes.append(
+            "no distribution of pass rates has this mean and this share of groups without spread, with groups of "
+            f"{group}, as if the reward had more values than two, or the group another size; the bounds were made "
+            f"{mixture.widened:.0%} wider"
+        )
+    tokens = float(np.nanmean(log.tokens_T)) if np.isfinite(log.tokens_T).any() else math.nan
+    known = math.isfinite(tokens)
+    lengths = LengthModel(tokens, 0.0, 1.0, math.ceil(tokens)) if known else LengthModel()
+    prompts = options.prompts or MOST_PROMPTS
+    if options.prompts is None:
+        notes.append(f"the log does not say how many prompts a step has; {prompts} are assumed, --prompts changes this")
+    setup = Setup(
+        group, prompts, lengths, np.full((2, len(RATE_J)), tokens) if known else None, 0.0, options.slots,
+        seeds=options.seeds,
+    )  # fmt: skip
+    if known:
+        notes.append(f"every response is taken to have the mean length, {tokens:,.0f} tokens")
+    seconds = float(np.nanmean(log.sampling_T)) if np.isfinite(log.sampling_T).any() else None
+    if seconds is not None and options.sampling_seconds is None:
+        rest = float(np.nanmean(log.whole_T - log.sampling_T)) if np.isfinite(log.whole_T).any() else 0.0
+        options = replace(options, sampling_seconds=seconds, other_seconds=options.other_seconds or max(rest, 0.0))
+    steps = options.steps or len(log.mean_T)
+    found, costs = _rows(mixture, setup, options, _given_speed, steps, notes, say)
+    report = LogReport(
+        log.forms, None, 0, None, None, len(log.mean_T), group, log.pass_rate(), log.zero_signal(), tokens
+    )
+    return WhatifReport(
+        report, None, _below(mixture, group, group), group, prompts, found, costs, steps, tuple(notes), options.times
+    )
+
+
+def _group(options: Options) -> int:
+    """Return the group size of a log of averages, which only the user knows."""
+    if options.group is None:
+        raise UserError(
+            "the log has averages of steps, which do not say how many responses a prompt got; give --group (TRL's "
+            "num_generations, 8 where it was not set; verl's rollout.n; NeMo-RL's num_generations_per_prompt)"
+        )
+    return options.group
+
+
+def _given_speed(grpo_steps: float, options: Options) -> tuple[float | None, str | None]:
+    return (None if options.sampling_seconds is None else options.sampling_seconds / grpo_steps), None
+
+
+def _rows(
+    mixture: Mixture, setup: Setup, options: Options,
+    speed: Callable[[float, Options], tuple[float | None, str | None]], steps: int, notes: list[str],
+    say: Callable[[str], None],
+) -> tuple[tuple[Row, ...], tuple[SamplingCost, ...] | None]:  # fmt: skip
+    """Return the rows and their costs, and add to the notes. `speed` gives the seconds of an engine step."""
+    per_engine_step, grpo_steps = None, 1.0
+    if options.times:
+        say("simulating a step of grpo")
+        grpo_steps = EngineLoad(mixture, setup).grpo_steps()
+        per_engine_step, origin = speed(grpo_steps, options)
+        notes += [] if origin is None else [origin]
+    setup = replace(setup, caps=_caps(options, per_engine_step), times=options.times)
+    found, left_out = rows(mixture, setup, options.presets, options.max_responses, say)
+    notes += [f"left out: {text}" for text in left_out]
+    if per_engine_step is None:
+        return tuple(found), None
+    return tuple(found), tuple(_cost(row, per_engine_step * grpo_steps, options, steps) for row in found)
 
 
 def _labels(rollouts: Rollouts, threshold: float, first: int | None = None) -> Labels:
@@ -374,15 +452,23 @@ def _silent(rollouts: Rollouts, logged: Labels, mixture: Mixture, group: int) ->
     pos_U = np.bincount(logged.prompt_G, logged.pos_G, count)
     total_U = np.bincount(logged.prompt_G, logged.total_G, count)
     never_U, always_U = (total_U > 0) & (pos_U == 0), (total_U > 0) & (pos_U == total_U)
-    pool = ada_settings({"preset": "ada_seq_balance"}).plan(max(group, 2), 1).max_responses
-    silent_J = (1.0 - RATE_J) ** logged.depth
-    rescued_J = silent_J * (1.0 - (1.0 - RATE_J) ** max(pool - logged.depth, 0))
     tested = int((total_U > 0).sum())
-    return Silent(
-        float(never_U.sum() / tested), float(always_U.sum() / tested),
-        mixture.mean((RATE_J < RARE).astype(np.float64)), mixture.mean((RATE_J > 1.0 - RARE).astype(np.float64)),
-        mixture.mean(rescued_J, silent_J), pool, _names(rollouts, never_U), _names(rollouts, always_U),
+    return replace(
+        _below(mixture, logged.depth, group),
+        never_correct=float(never_U.sum() / tested), always_correct=float(always_U.sum() / tested),
+        never=_names(rollouts, never_U), always=_names(rollouts, always_U),
     )  # fmt: skip
+
+
+def _below(mixture: Mixture, depth: int, group: int) -> Silent:
+    """Say how many groups have extreme pass rates, and what deeper pools would find. Shares of prompts are NaN."""
+    pool = ada_settings({"preset": "ada_seq_balance"}).plan(max(group, 2), 1).max_responses
+    silent_J = (1.0 - RATE_J) ** depth
+    rescued_J = silent_J * (1.0 - (1.0 - RATE_J) ** max(pool - depth, 0))
+    below, above = ((side_J < RARE).astype(np.float64) for side_J in (RATE_J, 1.0 - RATE_J))
+    return Silent(
+        math.nan, math.nan, mixture.share(below), mixture.share(above), mixture.share(rescued_J, silent_J), pool, (), ()
+    )
 
 
 def _names(rollouts: Rollouts, chosen_U: BoolArray) -> tuple[str, ...]:
@@ -406,12 +492,14 @@ class Checked:
     covered: bool
 
 
-def backtest(rollouts: Rollouts, options: Options) -> list[Checked]:
-    """Predict whole groups from the first half of each, and compare.
+def backtest(rollouts: Rollouts | Averages, options: Options) -> list[Checked]:
+    """Predict whole groups from the first half of each, and compare. Of averages one is predicted from the others.
 
     Raises:
-        UserError: The groups are too small.
+        UserError: The groups are too small, or the log has too few averages.
     """
+    if isinstance(rollouts, Averages):
+        return _left_out(rollouts.with_groups(_group(options)), _group(options))
     logged = _labels(rollouts, options.threshold)
     half, depth = logged.depth // 2, logged.depth
     if half < 2:
@@ -430,6 +518,30 @@ def backtest(rollouts: Rollouts, options: Options) -> list[Checked]:
         for group in (half, depth):
             checks += _replayed(name, group, label_GI, mixture, rules)
     return [Checked(what, figure, seen, figure.low <= seen <= figure.high) for what, figure, seen in checks]
+
+
+def _left_out(log: Averages, group: int) -> list[Checked]:
+    """Predict the share of groups without spread and the groups' spread from each other and the mean reward."""
+    if not (np.isfinite(log.zero_T).any() and np.isfinite(log.spread_T).any()) or log.least:
+        raise UserError(
+            "--backtest of averages needs the mean reward, the share of groups without spread (frac_reward_zero_std) "
+            "and the spread of a group (reward_std), all of one reward"
+        )
+    alone, with_spread, with_zero = Mixture.from_moments(
+        RATE_J[None], *(np.array([value]) for value in _ends(log.pass_rate()))
+    ), log.mixture(group, leave_out="zero"), log.mixture(group)  # fmt: skip
+    zero, spread = float(np.nanmean(log.zero_T)), float(np.nanmean(log.spread_T))
+    what = f"groups of {group} without spread"
+    checks = [
+        (f"{what}, from the mean", alone.share(no_spread(group)), zero),
+        (f"{what}, from mean and spread", with_spread.share(no_spread(group)), zero),
+        ("spread of a group, from mean and share without spread", with_zero.mean(expected_spread(group)), spread),
+    ]
+    return [Checked(what, figure, seen, figure.low <= seen <= figure.high) for what, figure, seen in checks]
+
+
+def _ends(estimate: Estimate) -> tuple[float, float, float]:
+    return estimate.mean, estimate.low, estimate.high
 
 
 def _replayed(

@@ -9,7 +9,7 @@ Axes: J pass rates of the mixture, E endings of a pool.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -26,13 +26,15 @@ from nemo_ada.lab.simulate import exact
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import MeanAndError, MeasuredRates, Setting, SimulatedVariant, Variant, compare
 from nemo_ada.lab.simulate.variants import preset_variant
+from nemo_ada.lab.whatif.logs import silent
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, Quantity
 
-GRPO, NEVER_GIVE_UP, REFILL = "grpo", "ngu", "dapo"
+GRPO, NEVER_GIVE_UP, REFILL, REPLAY = "grpo", "ngu", "dapo", "replay"
 MOST_PROMPTS = 64  # of a simulated step; engine and caps shrink in proportion
 DRAWN_RATES = 1000  # pass rates that stand for the mixture in the simulation
 ERRORS = 2.0  # standard errors of the simulation that a bound adds
 MAX_BATCHES = 10  # of NeMo-RL's dynamic sampling, its default
+REFILL_ROW, REPLAY_ROW = f"DAPO's refill, at most {MAX_BATCHES} batches", "TRL's replay buffer"
 UNKNOWN = Quantity(math.nan, math.nan, math.nan)
 
 
@@ -49,6 +51,7 @@ class Setup:
         slots: Largest number of responses that the engine runs at once. None means that all run.
         caps: The caps of a step, with seconds in engine steps.
         seeds: Repetitions of the simulation.
+        times: Whether to simulate times, and the presets that look at a whole step.
     """
 
     group: int
@@ -59,6 +62,7 @@ class Setup:
     slots: int | None = None
     caps: Budget = field(default_factory=Budget)
     seeds: int = 3
+    times: bool = False
 
     @property
     def capped(self) -> bool:
@@ -95,16 +99,18 @@ class Row:
 
 
 def rows(
-    mixture: Mixture, setup: Setup, names: Sequence[str] = (), max_responses: Sequence[int] = ()
-) -> tuple[list[Row], list[str]]:
-    """Compute the rows of presets, of DAPO's refill and of Never Give Up.
+    mixture: Mixture, setup: Setup, names: Sequence[str] = (), max_responses: Sequence[int] = (),
+    say: Callable[[str], None] = silent,
+) -> tuple[list[Row], list[str]]:  # fmt: skip
+    """Compute the rows of presets, of DAPO's refill, of TRL's replay buffer and of Never Give Up.
 
     Args:
         mixture: The pass rates.
         setup: The training.
-        names: Presets, and `dapo` for its refill. Without any, all that fit the group size.
+        names: Presets, `dapo` for its refill, `replay` for the buffer. Without any, all that fit the group size.
         max_responses: Further largest numbers of responses per prompt, for presets that draw in waves until labels
             decide.
+        say: Is told which row is computed.
 
     Returns:
         The rows, and the presets that were left out, each with its reason.
@@ -114,8 +120,9 @@ def rows(
     """
     engine = EngineLoad(mixture, setup)
     found, left_out = [], list[str]()
+    waiting = list[str]()
     for name in names or presets():
-        if name in (NEVER_GIVE_UP, REFILL):  # below, because no preset's simulation covers them
+        if name in (NEVER_GIVE_UP, REFILL, REPLAY):  # below, because no preset's simulation covers them
             continue
         try:
             settings = ada_settings({"preset": name})
@@ -126,11 +133,17 @@ def rows(
             left_out.append(f"{name}: {unfit}")
             continue
         variant = replace(variant, name=variant.name.removesuffix(f" (n={setup.group})"))
+        if not names and not setup.times and not (_alone(settings, variant) and not setup.capped):
+            waiting.append(name)
+            continue
+        say(f"computing {name}")
         found.append(_row(engine, settings, variant))
         for cap in sorted(set(max_responses)) if settings_vary(settings, setup.group) else []:
             if cap != variant.plan.max_responses:
                 found += _with_cap(engine, name, cap, left_out)
-    methods = {REFILL: _refill, NEVER_GIVE_UP: _never_give_up}
+    if waiting:
+        left_out.append(f"{', '.join(waiting)} and all times, which are simulated: --times")
+    methods = {REFILL: _refill, REPLAY: _replay, NEVER_GIVE_UP: _never_give_up}
     return [*found, *(row(engine) for name, row in methods.items() if not names or name in names)], left_out
 
 
@@ -152,17 +165,21 @@ def _with_cap(engine: EngineLoad, name: str, cap: int, left_out: list[str]) -> I
     yield _row(engine, settings, replace(variant, name=name))
 
 
+def _alone(settings: AdaSettings, variant: Variant) -> bool:
+    """Return whether a preset looks at one prompt at a time, so that its figures are computed."""
+    return isinstance(settings.sampling, SequentialSampling) and not variant.plan.idle and not variant.own_baseline
+
+
 def _row(engine: EngineLoad, settings: AdaSettings, variant: Variant) -> Row:
     """Return the row of a preset."""
     plan, setup = variant.plan, engine.setup
-    alone = isinstance(settings.sampling, SequentialSampling) and not plan.idle and not variant.own_baseline
-    if not alone or setup.capped:
+    if not _alone(settings, variant) or setup.capped:
         return engine.simulated(variant)
     by_rate = figures_by_rate(plan.stop_rule, setup.group)
     reference = settings.advantage.weighting == "reference"
     tokens_J = None if setup.tokens_J is None else (by_rate.answers_J * setup.tokens_J).sum(axis=0)
     row = engine.exact(variant.name, plan.max_responses, by_rate.responses_J, tokens_J, by_rate.zero_J)
-    signal, per_response = engine.signal(by_rate.signal_J, row.responses) if reference else (UNKNOWN, UNKNOWN)
+    signal, per_response = engine.signal(by_rate.signal_J, by_rate.responses_J) if reference else (UNKNOWN, UNKNOWN)
     time = engine.time(variant, by_rate.responses_J)
     return replace(row, signal=signal, signal_per_response=per_response, time=time)
 
@@ -208,6 +225,7 @@ class EngineLoad:
         self._references: dict[bytes, SimulatedVariant] = {}
         n = setup.group
         self.zero_J = RATE_J**n + (1.0 - RATE_J) ** n
+        self.zero = mixture.share(self.zero_J)
         self._grpo_signal_J = (n - 1) * RATE_J * (1.0 - RATE_J)
 
     def exact(
@@ -216,16 +234,13 @@ class EngineLoad:
         """Return a row of computed figures, without signal and time."""
         mean = self.mixture.mean
         tokens = UNKNOWN if tokens_J is None else self._with_token_error(mean(tokens_J))
-        return Row(name, cap, mean(responses_J), tokens, mean(zero_J), UNKNOWN, UNKNOWN, UNKNOWN)
+        return Row(name, cap, mean(responses_J), tokens, self.mixture.share(zero_J), UNKNOWN, UNKNOWN, UNKNOWN)
 
-    def signal(self, signal_J: FloatArray, responses: Quantity) -> tuple[Quantity, Quantity]:
+    def signal(self, signal_J: FloatArray, responses_J: FloatArray) -> tuple[Quantity, Quantity]:
         """Return the signal of a group relative to GRPO's, and the same per response."""
         signal = self.mixture.mean(signal_J, self._grpo_signal_J)
-        n = self.setup.group
-        per_response = Quantity(
-            signal.value * n / responses.value, signal.low * n / responses.high, signal.high * n / responses.low
-        )
-        return signal, per_response
+        per_response = self.mixture.per_cost(signal_J, self._grpo_signal_J, responses_J)
+        return signal, per_response.times(self.setup.group)
 
     def _with_token_error(self, tokens: Quantity) -> Quantity:
         wider = ERRORS * self.setup.token_error
@@ -239,6 +254,8 @@ class EngineLoad:
         """The duration of the sampling phase, at the likely pass rates and at the two extreme ones for responses."""
         if variant.plan == self._grpo.plan:
             return Quantity(1.0, 1.0, 1.0)
+        if not self.setup.times:
+            return UNKNOWN
         ratios = []
         for weight_J in (self.mixture.weight_J, *self.mixture.extremes(responses_J)):
             there, reference = self._run(variant, weight_J), self._reference(weight_J)
@@ -256,7 +273,7 @@ class EngineLoad:
         known = self.setup.tokens_J is not None
         cap = n if variant.own_baseline else variant.plan.max_responses
         tokens = self._with_token_error(tokens) if known else UNKNOWN
-        return Row(variant.name, cap, responses, tokens, zero, UNKNOWN, UNKNOWN, time, simulated=True)
+        return Row(variant.name, cap, responses, tokens, zero.clipped(), UNKNOWN, UNKNOWN, time, simulated=True)
 
     @property
     def _prompts(self) -> int:
@@ -290,23 +307,42 @@ class EngineLoad:
 
 def _refill(engine: EngineLoad) -> Row:
     """DAPO's refill: NeMo-RL draws whole batches until as many groups have both labels as a step has prompts."""
-    from scipy.stats import binom
+    from scipy.special import bdtr
 
     n, prompts = engine.setup.group, engine.setup.prompts
-    zero = engine.mixture.mean(engine.zero_J)
+    zero = engine.zero
     share_S = np.r_[zero.value, np.linspace(zero.low, zero.high, 50)]  # of groups without signal
     drawn = np.arange(1, MAX_BATCHES)  # another batch follows while fewer than `prompts` groups are mixed
-    batches_S = 1.0 + np.array([binom.cdf(prompts - 1, drawn * prompts, 1.0 - share).sum() for share in share_S])
-    signal_S = 1.0 / np.maximum(1.0 - share_S, 1e-9)  # the mean over groups with both labels
+    batches_S = 1.0 + np.array([bdtr(prompts - 1.0, drawn * prompts, 1.0 - share).sum() for share in share_S])
+    signal_S = _mixed_only(share_S)
     tokens = UNKNOWN
     grpo_J = _grpo_tokens(engine)
     if grpo_J is not None:
         per_batch, count = engine.exact("", n, grpo_J, grpo_J, engine.zero_J).tokens, _over(batches_S)
         tokens = Quantity(per_batch.value * count.value, per_batch.low * count.low, per_batch.high * count.high)
     return Row(
-        f"DAPO's refill, at most {MAX_BATCHES} batches", None, _over(n * batches_S), tokens, Quantity(0.0, 0.0, 0.0),
+        REFILL_ROW, None, _over(n * batches_S), tokens, Quantity(0.0, 0.0, 0.0),
         _over(signal_S), _over(signal_S / batches_S), _over(batches_S),
     )  # fmt: skip
+
+
+def _replay(engine: EngineLoad) -> Row:
+    """TRL's GRPO with a replay buffer: old groups with both labels replace those without signal.
+
+    At best an old group teaches as much as the mean of the new ones with both labels, and at worst nothing.
+    """
+    zero, n = engine.zero, engine.setup.group
+    most = Quantity(*_mixed_only(np.array([zero.value, 0.0, zero.high])).tolist())
+    tokens_J = _grpo_tokens(engine)
+    row = engine.exact(REPLAY_ROW, n, np.full(len(RATE_J), float(n)), tokens_J, engine.zero_J)
+    nothing, same = Quantity(0.0, 0.0, 0.0), Quantity(1.0, 1.0, 1.0)
+    return replace(row, zero_signal=nothing, signal=most, signal_per_response=most, time=same)
+
+
+def _mixed_only(zero_S: FloatArray) -> FloatArray:
+    """Return the signal of groups with both labels relative to that of all groups. Infinite where none has both."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(1.0 / np.where(zero_S > 1.0 - 1e-9, 0.0, 1.0 - zero_S))
 
 
 def _over(value_S: FloatArray) -> Quantity:

@@ -26,15 +26,15 @@ NAN = math.nan
 
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt_id", "prompt_tokens", "prompt", "input", "problem", "question", "example_id", "id"),
-    "reward": ("reward", "score", "total_reward", "correct", "is_correct"),
+    "reward": ("reward", "score", "total_reward", "correct", "is_correct", "rewards", "scores"),
     "tokens": (
         "tokens", "response_tokens", "completion_tokens", "output_tokens", "num_tokens", "response_length",
-        "token_usage.output_tokens",
+        "token_usage.output_tokens", "response_lengths", "completion_lengths",
     ),
     "seconds": ("seconds", "latency", "duration", "generation_seconds"),
     "step": ("step", "training_step", "global_step"),
     "group": ("prompt_idx", "group_id"),
-    "text": ("completion", "response", "output", "text"),
+    "text": ("completion", "response", "output", "text", "completions", "responses", "outputs"),
 }  # fmt: skip
 """What a response needs -> the fields that may have it, the first one that is there counts. Dots lead into objects."""
 
@@ -102,7 +102,17 @@ def reader_for(record: Record, columns: Mapping[str, str]) -> tuple[str, Reader]
 
 
 def read_nemo_rl(record: Record) -> Iterator[LoggedResponse]:
-    """Read a line of NeMo-RL's train_data_step*.jsonl. The prompt is what stands before the first generated token."""
+    """Read a line of NeMo-RL's train_data_step*.jsonl: a row, or the rows of a group.
+
+    The prompt is what stands before the first generated token.
+    """
+    rewards = record.get("rewards")
+    if isinstance(rewards, list) and len(rewards) > 1:
+        for row in _rows_of(record, len(rewards)):
+            yield from read_nemo_rl(
+                {name: [value] if _is_row(record, name, rewards) else value for name, value in row.items()}
+            )
+        return
     ids, mask = _list(record, "token_ids"), _list(record, "token_loss_mask")
     if len(ids) != len(mask):
         raise UnreadableRecord(f"token_ids has {len(ids)} entries and token_loss_mask {len(mask)}")
@@ -155,6 +165,20 @@ def read_episode(record: Record) -> Iterator[LoggedResponse]:
         )  # fmt: skip
 
 
+def _is_row(record: Record, name: str, rewards: list[Any]) -> bool:
+    value = record[name]
+    return isinstance(value, list) and len(value) == len(rewards)
+
+
+def _rows_of(record: Record, count: int) -> Iterator[Record]:
+    """Yield the responses of a group: each list of as many values gives one to each."""
+    for i in range(count):
+        yield {
+            name: value[i] if isinstance(value, list) and len(value) == count else value
+            for name, value in record.items()
+        }
+
+
 def _trace_reward(trace: Record) -> float:
     """Return the weighted sum of a trace's rewards. NaN where none was computed."""
     parts = [part for part in _object(trace, "rewards").values() if part is not None]
@@ -182,7 +206,15 @@ def read_table(
         there = [value for value in values if math.isfinite(value)]
         reward = math.fsum(there) if there else NAN
     else:
-        reward = _number("reward", _find(record, names["reward"], "reward"))
+        given = _find(record, names["reward"], "reward")
+        if isinstance(given, list):  # a group: the prompt, and lists of rewards, texts and tokens
+            if not given or any(isinstance(one, list) for one in given):
+                raise UnreadableRecord(f"reward is {str(given)[:40]!r}, not a number and no list of numbers")
+            keep = {name: record[name] for name in names["prompt"] if name in record}
+            for row in _rows_of(record, len(given)):
+                yield from read_table({**row, **keep}, names)
+            return
+        reward = _number("reward", given)
     tokens, counted = _find(record, names["tokens"], None), True
     if tokens is None:
         text, counted = _find(record, names["text"], None), False

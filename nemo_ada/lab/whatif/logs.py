@@ -11,7 +11,7 @@ import math
 import re
 import stat
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -22,18 +22,25 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.formats import LoggedResponse, Reader, UnreadableRecord, digest, reader_for
 from nemo_ada.run.data_files import rows
+from nemo_ada.run.files import json_of
 from nemo_ada.run.json_lines import Record, bounded, numbered, parse_line
 
 PARQUET = ".parquet"
-SUFFIXES = (".jsonl", ".ndjson", PARQUET)
+TABLE = ".table.json"  # a table of Weights & Biases
+SUFFIXES = (".jsonl", ".ndjson", PARQUET, TABLE)
 SKIPPED = re.compile(
     r"(val_data_step\d+|metrics|evaluations|config_changes|problems|dataset|rejected|pass_rates|.*_metadata)\.jsonl|\..*"
 )
 """Files of a folder that hold no training rollouts. A file that is named on the command line is always read."""
 STEP_IN_PATH = re.compile(r"(?:train_data_step|step_)(\d{1,15})(?!\d)")
 GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
+OFTEN = 10_000  # responses between two words about the progress
 MAX_FILES = 100_000
 MAX_RESPONSES = 20_000_000
+
+
+def silent(text: str) -> None:
+    """Say nothing: the progress of a caller that wants none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,7 @@ class _Columns:
     files: int = 0
     counted: bool = True
     copies: int = 0
+    say: Callable[[str], None] = silent
 
     def add_lines(self, file: Path, log: int, columns: Mapping[str, str]) -> None:
         """Read a JSON-lines file. A damaged last line, which a killed run leaves, becomes a note."""
@@ -124,7 +132,7 @@ class _Columns:
         self.files += 1
         reader: Reader | None = None
         batch: list[LoggedResponse] = []
-        for number, row in rows(file):
+        for number, row in rows(file) if file.suffix == PARQUET else _json_rows(file):
             record = row if isinstance(row, dict) else {}
             reader, responses = self._responses(record, f"{file}, row {number}", reader, columns)
             batch += responses
@@ -180,34 +188,42 @@ class _Columns:
         if self.file_of[group] != self.files:
             self.spread.add(group)
         self.group.append(group)
+        if len(self.group) % OFTEN == 0:
+            self.say(f"read {len(self.group):,} responses")
         self.reward.append(response.reward)
         self.tokens.append(response.tokens)
         self.seconds.append(response.seconds)
         self.counted = self.counted and (response.counted or math.isnan(response.tokens))
 
 
-def read_logs(paths: Sequence[Path], columns: Mapping[str, str] | None = None) -> Rollouts:
+def read_logs(
+    paths: Sequence[Path], columns: Mapping[str, str] | None = None, say: Callable[[str], None] = silent
+) -> Rollouts:
     """Read the rollouts of files and folders.
 
     Args:
         paths: Files, or folders that are searched for files.
         columns: What a response needs (`formats.NAMES`) -> the user's field for it.
+        say: Is told how far the reading is.
 
     Raises:
         UserError: A file cannot be read, or a line of it is no rollout. The message names file and line.
     """
-    read = _Columns()
+    read = _Columns(say=say)
     for log, path in enumerate(paths):
         last_batch = b""
         for file in _files(path):
-            if file.suffix == PARQUET:
+            if file.suffix in (PARQUET, ".json"):
                 last_batch = read.add_table(file, log, columns or {}, last_batch)
             else:
                 read.add_lines(file, log, columns or {})
             if len(read.group) > MAX_RESPONSES:
                 raise UserError(f"the logs have more than {MAX_RESPONSES:,} responses; give some of their files")
     if not read.group:
-        raise UserError(f"{', '.join(map(str, paths))[:200]}: no training rollouts are in it")
+        raise UserError(
+            f"{', '.join(map(str, paths))[:200]}: no training rollouts are in it; `nemo-ada whatif --help` lists what "
+            "can be read"
+        )
     if read.copies:
         read.notes.append(f"{read.copies:,} responses stand in several files (`all` and `effective`) and count once")
     if read.spread:
@@ -241,15 +257,37 @@ def _files(path: Path) -> list[Path]:
         raise UserError(f"{path} is neither a file nor a folder")
     found: list[Path] = []
     for file in path.rglob("*"):
-        name = file.name.removesuffix(GZIP)
-        wanted = Path(name).suffix in SUFFIXES and (name == file.name or Path(name).suffix != PARQUET)
-        if wanted and not SKIPPED.fullmatch(name) and file.is_file():
+        if is_rollout_file(file):
             found.append(file)
             if len(found) > MAX_FILES:
                 raise UserError(f"{path} has more than {MAX_FILES:,} files with rollouts; give a smaller folder")
     if not found:
         raise UserError(f"{path} holds no file that ends in {', '.join(SUFFIXES)}")
     return sorted(found, key=lambda file: [int(part) if part.isdigit() else part for part in _parts(str(file))])
+
+
+def _json_rows(file: Path) -> Iterator[tuple[int, Record]]:
+    """Read a JSON file: an array of objects, or a table of Weights & Biases, which has names of columns and rows."""
+    try:
+        found = json_of(file)
+    except ValueError as problem:
+        raise UserError(f"{file} is no JSON, or is damaged: {problem}") from None
+    if isinstance(found, dict) and isinstance(found.get("columns"), list) and isinstance(found.get("data"), list):
+        names = [str(name) for name in found["columns"]]
+        found = [dict(zip(names, row, strict=False)) for row in found["data"] if isinstance(row, list)]
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise UserError(
+            f"{file} is neither an array of objects, nor a table of W&B (`columns` and `data`), nor TRL's "
+            "trainer_state.json (`log_history`)"
+        )
+    yield from enumerate(found, start=1)
+
+
+def is_rollout_file(file: Path) -> bool:
+    """Return whether the name of a file in a folder is that of rollouts."""
+    name = file.name.removesuffix(GZIP)
+    wanted = name.endswith(SUFFIXES) and (name == file.name or not name.endswith((PARQUET, TABLE)))
+    return wanted and not SKIPPED.fullmatch(name) and file.is_file()
 
 
 def _is_gzip(file: BinaryIO) -> bool:

@@ -10,7 +10,8 @@ Axes: J pass rates, G groups, K numbers of correct responses.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -20,6 +21,9 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import CONFIDENCE, wilson
 
 ROUNDS, PRECISION = 4000, 1e-9
+CELLS = 4  # intervals of the cost in which a ratio is bounded
+INFEASIBLE = 2  # linprog's word for it
+TILTS, PENALTY = 200, 1e-5  # of the search for the largest entropy
 SHARE_WITH_DEPTH = 0.9  # of the groups that have at least as many responses as the depth
 
 
@@ -50,6 +54,10 @@ class Quantity:
     def times(self, factor: float) -> Quantity:
         """Return the figure in another unit."""
         return Quantity(self.value * factor, self.low * factor, self.high * factor)
+
+    def clipped(self) -> Quantity:
+        """Return a share, which has no bound outside 0 and 1."""
+        return Quantity(*(min(max(value, 0.0), 1.0) for value in (self.value, self.low, self.high)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +192,38 @@ class Mixture:
         ]
         low_K, high_K = np.array(ends).T
         chance_KJ = binomial(np.arange(depth + 1), np.full(depth + 1, depth))
+        return cls._within(weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K)
+
+    @classmethod
+    def from_moments(cls, value_KJ: FloatArray, mean_K: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:
+        """Fit the distribution to means over prompts, where the groups themselves are gone.
+
+        Many distributions have these means. The weights are those with the largest entropy among them, and the bounds
+        hold for all of them.
+
+        Args:
+            value_KJ: Each quantity by pass rate.
+            mean_K: Its logged mean.
+            low_K: Lower end of the mean's interval.
+            high_K: Upper end. Infinite where the log says only that the mean is at least `low`.
+        """
+        known_K = np.isfinite(high_K)
+        weight_J = _largest_entropy(value_KJ[known_K], mean_K[known_K])
+        top_K = np.where(known_K, high_K, value_KJ.max(axis=1))
+        return cls._within(weight_J, value_KJ, low_K, top_K)
+
+    @classmethod
+    def _within(cls, weight_J: FloatArray, chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:
+        """Make the mixture, with intervals that are wide enough for some distribution."""
         widened = _widening(chance_KJ, low_K, high_K)
         if widened > 0.0:
             half_K = (high_K - low_K) / 2.0 * widened
             low_K, high_K = low_K - half_K, high_K + half_K
-        return cls(weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K, widened)
+        return cls(weight_J, chance_KJ, low_K, high_K, widened)
+
+    def share(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Quantity:
+        """Return the mean of a quantity that is a share, with bounds between 0 and 1."""
+        return self.mean(value_J, per_J).clipped()
 
     def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Quantity:
         """Return the mean of a quantity over prompts, or the ratio of two means.
@@ -202,8 +237,33 @@ class Mixture:
         if total <= 0.0:
             return Quantity(np.nan, np.nan, np.nan)
         value = float(self.weight_J @ value_J) / total
+        if per_J is None and np.ptp(value_J) == 0.0:
+            return Quantity(value, value, value)
         low, high = (self._extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
+        low, high = (-np.inf if math.isnan(end) else end for end in (low, high))  # a rounding error
         return Quantity(value, min(low, value), max(-high, value))
+
+    def per_cost(self, value_J: FloatArray, per_J: FloatArray, cost_J: FloatArray) -> Quantity:
+        """Return the ratio of two means, divided by a third mean, the cost.
+
+        The bounds of the ratio and of the cost are not reached by the same pass rates. So the ratio is bounded within
+        each of CELLS intervals of the cost.
+        """
+        ratio, cost = self.mean(value_J, per_J), self.mean(cost_J)
+        lows, highs = [ratio.low / cost.high], [ratio.high / cost.low]
+        if cost.low < cost.high and math.isfinite(ratio.value):
+            edges = np.linspace(cost.low, cost.high, CELLS + 1)
+            cells = []
+            for least, most in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+                cell = replace(
+                    self, chance_KJ=np.vstack([self.chance_KJ, cost_J]), low_K=np.r_[self.low_K, least],
+                    high_K=np.r_[self.high_K, most],
+                )  # fmt: skip
+                low, high = (cell._extreme(sign * value_J, per_J)[0] for sign in (1.0, -1.0))
+                cells += [(low / most, -high / least)] if not math.isnan(low + high) else []
+            lows, highs = [low for low, _ in cells] or lows, [high for _, high in cells] or highs
+        value = ratio.value / cost.value
+        return Quantity(value, min(*lows, value), max(*highs, value))
 
     def extremes(self, value_J: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the weights [J] with the smallest and with the largest mean of a quantity."""
@@ -213,7 +273,8 @@ class Mixture:
     def _extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
         """Return the smallest ratio, and its weights [J] (the linear programme of Charnes and Cooper, 1962).
 
-        The variables are the weights times a factor t, and t, so that the denominator is 1.
+        The ratio is nan where no weights fit, and -inf where it has no bound. The variables are the weights times a
+        factor t, and t, so that the denominator is 1.
         """
         from scipy.optimize import linprog
 
@@ -224,10 +285,48 @@ class Mixture:
         done = linprog(
             np.r_[value_J, 0.0], A_ub=bands, b_ub=np.zeros(len(bands)), A_eq=equal, b_eq=[1.0, 0.0], method="highs"
         )
+        if done.status == INFEASIBLE:
+            return np.nan, self.weight_J
         if done.x is None or done.status != 0:  # the denominator may be 0 within the bounds
             return -np.inf, self.weight_J
         weight_J = np.maximum(done.x[:-1], 0.0)
         return float(done.fun), weight_J / weight_J.sum()
+
+
+def _largest_entropy(value_KJ: FloatArray, mean_K: FloatArray) -> FloatArray:
+    """Return the weights [J] of largest entropy with these means, relative to equal weights, by Newton's method.
+
+    Where no weights have them all, a small penalty on the multipliers leaves the means a little apart.
+    """
+    tilt_K = np.zeros(len(mean_K))
+    weight_J = np.full(len(RATE_J), 1.0 / len(RATE_J))
+
+    def tilted(tilt_K: FloatArray) -> tuple[float, FloatArray]:
+        exponent_J = tilt_K @ value_KJ
+        top = float(exponent_J.max())
+        share_J = np.exp(exponent_J - top)
+        loss = top + math.log(float(share_J.sum())) - float(tilt_K @ mean_K) + PENALTY * float(tilt_K @ tilt_K) / 2.0
+        return loss, share_J / share_J.sum()
+
+    loss, weight_J = tilted(tilt_K)
+    for _ in range(TILTS):
+        found_K = value_KJ @ weight_J
+        slope_K = found_K - mean_K + PENALTY * tilt_K
+        spread_KK = (value_KJ * weight_J) @ value_KJ.T - np.outer(found_K, found_K)
+        step_K = np.linalg.solve(spread_KK + PENALTY * np.eye(len(mean_K)), slope_K)
+        size = 1.0
+        while size > PRECISION:  # halve the step until the loss falls
+            new_loss, new_J = tilted(tilt_K - size * step_K)
+            if new_loss <= loss:
+                break
+            size /= 2.0
+        else:
+            break
+        done = loss - new_loss < PRECISION
+        tilt_K, loss, weight_J = tilt_K - size * step_K, new_loss, new_J
+        if done:
+            break
+    return weight_J
 
 
 def _independent(hit_G: BoolArray, share: float, prompt_G: IntArray) -> float:

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_ada.lab.evaluation.statistics import Estimate
 from nemo_ada.lab.whatif.answer import Checked, Drift, Silent, WhatifReport
-from nemo_ada.lab.whatif.forecast import Row
+from nemo_ada.lab.whatif.forecast import GRPO, REFILL_ROW, REPLAY_ROW, Row
 from nemo_ada.lab.whatif.mixture import Quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+
+PUBLISHED = ("ada_seq_balance", "ada_seq_lean")
+SPOKEN = (*PUBLISHED, REPLAY_ROW, REFILL_ROW)
+"""Rows that the sentences name."""
 
 
 def as_json(value: WhatifReport | Sequence[Checked]) -> str:
@@ -31,18 +36,88 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def sentences(answer: WhatifReport) -> str:
+    """Return the answer in sentences: what was lost, what each way of sampling would lose, and for how many answers."""
+    rows = {row.name: row for row in answer.rows}
+    logged, n, lines = answer.log.zero_signal, answer.log.depth, list[str]()
+    if not math.isnan(logged.mean):
+        lines.append(
+            f"{_percent(logged.mean)} of your groups taught nothing: their {n} answers all got the same reward."
+        )
+    elif GRPO in rows:
+        zero = rows[GRPO].zero_signal
+        lines.append(
+            f"Between {_percent(zero.low)} and {_percent(zero.high)} of your groups of {n} taught nothing. The log has "
+            "the mean reward only, so it says no more."
+        )
+    if answer.group != n and GRPO in rows:
+        lines.append(f"In groups of {answer.group} it would be {_range(rows[GRPO].zero_signal)}.")
+    for name in SPOKEN:
+        row = rows.get(name)
+        if row is not None:
+            times = row.responses.value / answer.group
+            cost = "no more answers" if times < 1.005 else f"{times:.1f} times the answers"
+            old = ". Old groups take the place of those without signal" if name == REPLAY_ROW else ""
+            lines.append(f"{name}: {_range(row.zero_signal)}, for {cost}{old}.")
+    ours = [rows[name] for name in PUBLISHED if name in rows and not math.isnan(rows[name].signal_per_response.value)]
+    if ours:
+        lines += _at_equal_answers(ours)
+        best = max(ours, key=lambda row: row.signal.value)
+        lines.append(
+            f"Per update, a group of {best.name} carries {_bare(best.signal)} times the signal. It pays where an "
+            "update costs more than its answers; elsewhere, GRPO on more prompts is cheaper."
+        )
+    lines.append("How much a run would learn is another question, which no log of GRPO answers.")
+    return "\n".join(lines)
+
+
+def _at_equal_answers(ours: Sequence[Row]) -> list[str]:
+    """Say who gives more signal per answer: GRPO, a preset, or nobody knows from this log."""
+    behind = [row for row in ours if row.signal_per_response.high < 1.0]
+    ahead = [row for row in ours if row.signal_per_response.low > 1.0]
+    unclear = [row for row in ours if row not in behind and row not in ahead]
+    lines = []
+    if behind:
+        them = "either" if len(behind) == len(ours) == 2 else " and ".join(row.name for row in behind)
+        lines.append(f"At equal answers GRPO gives more signal than {them}.")
+    lines += [
+        f"At equal answers {row.name} gives {_bare(row.signal_per_response)} times the signal of GRPO." for row in ahead
+    ]
+    if unclear:
+        them = " and ".join(f"{row.name} ({_bare(row.signal_per_response)} times its signal)" for row in unclear)
+        lines.append(f"At equal answers this log does not settle whether GRPO gives more signal than {them}.")
+    return lines
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}".replace("%", " %")
+
+
+def _range(figure: Quantity) -> str:
+    low, high = _percent(figure.low).removesuffix(" %"), _percent(figure.high)
+    return _percent(figure.value) + ("" if f"{low} %" == high else f" ({low} to {high})")
+
+
+def _bare(figure: Quantity) -> str:
+    return f"{figure.value:.2g} ({figure.low:.2g} to {figure.high:.2g})"
+
+
 def introduction(answer: WhatifReport) -> str:
     """Return what the log holds, in lines of text."""
     log = answer.log
+    held = (
+        f"averages of {log.steps:,} steps" if log.responses is None
+        else f"{log.responses:,} responses in {log.groups:,} groups, {log.prompts:,} prompts, {log.steps:,} steps"
+    )  # fmt: skip
     lines = [
-        f"{', '.join(log.forms)}: {log.responses:,} responses in {log.groups:,} groups, {log.prompts:,} prompts, "
-        f"{log.steps:,} steps",
-        f"logged: pass rate {_estimate(log.pass_rate)}, groups without signal {_estimate(log.zero_signal)}, depth "
-        f"{log.depth}" + ("" if math.isnan(log.tokens) else f", {log.tokens:,.0f} tokens per response"),
+        f"{', '.join(log.forms)}: {held}",
+        f"logged: pass rate {_estimate(log.pass_rate)}"
+        + ("" if math.isnan(log.zero_signal.mean) else f", groups without signal {_estimate(log.zero_signal)}")
+        + f", depth {log.depth}" + ("" if math.isnan(log.tokens) else f", {log.tokens:,.0f} tokens per response"),
         *([] if answer.drift is None else _drift(answer.drift)),
         *_silent(answer.silent, log.depth),
         *(f"note: {note}" for note in answer.notes),
-    ]
+    ]  # fmt: skip
     return "\n".join(lines)
 
 
@@ -58,8 +133,11 @@ def _drift(drift: Drift) -> list[str]:
 
 
 def _silent(silent: Silent, depth: int) -> list[str]:
+    known = [] if math.isnan(silent.never_correct) else [
+        f"prompts that never taught: {silent.never_correct:.1%} never correct, {silent.always_correct:.1%} always"
+    ]  # fmt: skip
     return [
-        f"prompts that never taught: {silent.never_correct:.1%} never correct, {silent.always_correct:.1%} always",
+        *known,
         f"  pass rate below 1 %: {_share(silent.below)} of the groups, above 99 %: {_share(silent.above)}",
         f"  of the groups without a correct response, {silent.pool} responses instead of {depth} would find one in "
         f"{_share(silent.rescued)}",
@@ -76,6 +154,8 @@ def tables(answer: WhatifReport) -> Iterator[Table]:
         for row in answer.rows
     ]  # fmt: skip
     yield _table(title, columns, answer.rows, rows)
+    if not answer.timed:
+        return
     columns, costs = ["sampling time"], answer.costs
     rows = [[_figure(row.time)] for row in answer.rows]
     if costs is not None:
@@ -102,12 +182,12 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Row], cells: Seque
     return shown
 
 
-def checks_table(checks: Sequence[Checked]) -> Table:
-    """Predictions beside what was seen, as a table of rich."""
+def checks_table(checks: Sequence[Checked], what: str) -> Table:
+    """Predictions beside what was seen, as a table of rich. `what` says what was predicted from what."""
     from rich.table import Table
 
     covered = sum(check.covered for check in checks)
-    shown = Table(title=f"first half of each group -> whole groups: {covered} of {len(checks)} within the bounds")
+    shown = Table(title=f"{what}: {covered} of {len(checks)} within the bounds")
     for name in ("quantity", "predicted", "seen", ""):
         shown.add_column(name, justify="left" if name == "quantity" else "right")
     for check in checks:

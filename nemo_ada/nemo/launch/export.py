@@ -17,11 +17,13 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import missing_files, snapshot
 from nemo_ada.rules.facts.nemo_config import HOME, Values
 from nemo_ada.rules.facts.site import site_setting, worker_python
-from nemo_ada.run.files import MANIFEST, duplicate, text_of, verify_folder, write_atomically, write_folder
+from nemo_ada.run.files import MANIFEST, duplicate, read_json, text_of, verify_folder, write_atomically, write_folder
 from nemo_ada.run.folder import RunDir
+from nemo_ada.run.json_lines import records
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.tasks.prompting import CONTRACT
 
+CARD = "README.md"  # what the hub shows of a model
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 TO_SAFETENSORS = """
 import sys
@@ -71,6 +73,7 @@ def export(
                 duplicate(file, place / file.name)
         if not (folder / "hf").is_dir():
             _add_prompts(place, folder / "config.yaml")
+        write_atomically(place / CARD, model_card(run, folder))
         broken = [file.name for file in place.glob("*.safetensors") if not _whole(file)]
         broken += [name for name in ADAPTER if not (place / name).is_file()] if adapter else []
         broken += [] if adapter else missing_files(place, weights=True)
@@ -81,6 +84,44 @@ def export(
     size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
     say(f"{target}: {size / 2**20:,.0f} MiB of weights, for transformers and vLLM")
     return target
+
+
+def model_card(run: Path, folder: Path) -> str:
+    """Return the model card of a checkpoint: base, method, commit and the last evaluation, as far as the run has them.
+
+    Args:
+        run: the run's folder.
+        folder: the folder of the checkpoint.
+    """
+    step, config, made = int(folder.name.removeprefix("step_")), run / "config.yaml", run / "environment.json"
+    values = Values(read_yaml(config, "the run's configuration", written=True) if config.is_file() else {})
+    about = read_json(made) if made.is_file() else {}
+    base = str(values.get("policy.model_name") or "")
+    public = base and not Path(base).exists()
+    head = ["library_name: transformers", *([f"base_model: {base}"] if public else []), "tags: [grpo, reinforce-ada]"]
+    facts = {
+        "base": base if public else f"the folder {Path(base).name}" if base else "a small model, trained from scratch",
+        "method": f"preset {values.get('reinforce_ada.preset') or 'of its own'}, "
+        f"{values.get('grpo.num_generations_per_prompt', '?')} rows for each of "
+        f"{values.get('grpo.num_prompts_per_step', '?')} prompts per step, {step} steps, "
+        f"seed {values.get('grpo.seed', 0)}",
+        "data": values.get("task.name") or values.get("data.train.dataset_name") or values.get("data.train.data_path"),
+        "code": f"nemo_ada {about.get('nemo_ada', '?')}, commit {about.get('commit') or 'unknown'}",
+        "evaluation": _last_evaluation(run, step),
+    }
+    lines = [f"- **{name}:** {value}" for name, value in facts.items() if value]
+    return "\n".join(["---", *head, "---", "", f"# {Path(run).resolve().name}, step {step}", "", *lines, ""])
+
+
+def _last_evaluation(run: Path, step: int) -> str:
+    """Return the scores of the newest evaluation up to a step. Empty without one."""
+    file = run / "evaluations.jsonl"
+    found = [one for _, one in records(file) if int(one.get("step", 0)) <= step] if file.is_file() else []
+    if not found:
+        return ""
+    scores = [f"{name[4:]} {value:.3f}" for name, value in found[-1].items()
+              if name.startswith("val/") and isinstance(value, float)]  # fmt: skip
+    return f"{', '.join(scores)} on held-out prompts after step {found[-1]['step']}" if scores else ""
 
 
 def _add_prompts(place: Path, config: Path) -> None:
@@ -116,6 +157,8 @@ def newest(run: Path, step: int | None) -> Path:
         except UserError:
             continue
         return folder
+    if not run.is_dir():
+        raise UserError(f"{run} is no folder; name a run's folder, its run_dir")
     raise UserError(
         f"{run} has no complete checkpoint{'' if step is None else f' of step {step}'}; name a run's folder"
     )

@@ -203,6 +203,10 @@ def report(findings: Sequence[Finding], *, as_json: bool) -> str:
     code = exit_code(findings)
     if as_json:
         return json.dumps({"exit_code": code, "findings": [asdict(finding) for finding in findings]}, indent=1)
-    lines = [f"{MARKS[finding.level]} {finding.key}: {finding.message}" for finding in findings]
+    order = list(MARKS)  # errors last, where a terminal ends
+    lines = [
+        f"{MARKS[finding.level]} {finding.key}: {finding.message}"
+        for finding in sorted(findings, key=lambda finding: order.index(finding.level))
+    ]
     count = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
     return "\n".join([*lines, f"{count['error']} errors, {count['warning']} warnings"])

@@ -246,6 +246,8 @@ def test_every_figure_says_where_it_comes_from(past):
         if line.startswith(("sampling", "update", "refit", "step ", "save ")):
             assert line.rstrip().endswith(("measured here", "assumed")), line
     assert json.loads(render(made, as_json=True))["slots"]["steps"] == made.slots.steps
+    on_gpus = replace(made, slots=replace(made.slots, gpu_hours=100.0))
+    assert "100 GPU hours, 250 at 2.5 per GPU hour" in render(on_gpus, as_json=False, price=2.5)
 
 
 def test_the_estimation_variant_is_simulated_with_its_own_allocation():

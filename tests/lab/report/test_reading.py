@@ -145,3 +145,21 @@ def test_steps_whose_rollout_disagreed_with_the_learner_are_told(tmp_path):
         records[1]["train/token_mult_prob_error"], records[3]["train/token_mult_prob_error"] = 1.2, 1.4
     (note,) = summary.warnings([Run.read(folder)])
     assert note.startswith("a, 2 of 4 steps, first step 2: ") and "1.400" in note
+
+
+def test_the_report_begins_with_an_answer_about_grpo(tmp_path, undrawn):
+    ours = make_run(tmp_path / "ours", 60, lift=0.1, config={"reinforce_ada": {"preset": "ada_single"}})
+    grpo = make_run(tmp_path / "theirs", 60, config={"reinforce_ada": {"preset": "grpo"}})
+    runs = summary.baseline_first([Run.read(ours), Run.read(grpo)])
+    assert [run.name for run in runs] == ["theirs", "ours"]
+    told = summary.answer(runs)
+    assert told[0].startswith("ours against theirs: +0.") and "at equal responses" in told[0]
+    assert "noise" in told[1]
+    assert told[0] in render(runs, written="now")
+    assert summary.answer(runs[:1]) == []
+
+
+def test_a_run_whose_groups_are_nearly_all_silent_gets_a_note(tmp_path):
+    silent = Run.read(make_run(tmp_path / "a", 20, **{"ada/zero_signal_groups": 0.97}))
+    assert any("97% of the groups" in note for note in summary.warnings([silent]))
+    assert not any("have no signal" in note for note in summary.warnings([Run.read(make_run(tmp_path / "b", 20))]))

@@ -19,7 +19,7 @@ from nemo_ada.lab.whatif.forecast import figures_by_rate
 from nemo_ada.lab.whatif.logs import Rollouts
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, labels
 
-FEW = Options(presets=("grpo", "ada_seq_balance", "dapo", "ngu"), seeds=2, prompts=16)
+FEW = Options(presets=("grpo", "ada_seq_balance", "dapo", "ngu"), seeds=2, prompts=16, times=True)
 
 
 def rollouts(rate_G, n, seed=0, *, prompt_G=None, step_G=None, tokens=True):
@@ -68,6 +68,19 @@ def test_the_bounds_are_those_of_all_distributions_that_fit():
     low, high = (float(weight_J @ value_J) for weight_J in mixture.extremes(value_J))
     assert (figure.low, figure.high) == pytest.approx((low, high), abs=1e-6)
     assert figure.high - figure.low > 0.1, "four responses say little about 32"
+
+
+def test_a_ratio_per_cost_is_bounded_tighter_than_its_parts_and_holds_what_fits():
+    mixture = fitted(rollouts(rates(600), 8))
+    rule = StopRule(BalancedExit(4, 4), (8,), 32)
+    by_rate, grpo_J = figures_by_rate(rule, 8), 7.0 * RATE_J * (1.0 - RATE_J)
+    found = mixture.per_cost(by_rate.signal_J, grpo_J, by_rate.responses_J)
+    ratio, cost = mixture.mean(by_rate.signal_J, grpo_J), mixture.mean(by_rate.responses_J)
+    assert ratio.low / cost.high < found.low < found.value < found.high < ratio.high / cost.low
+    ends = [*mixture.extremes(by_rate.responses_J), *mixture.extremes(by_rate.signal_J), mixture.weight_J]
+    for weight_J in ends:  # all of them fit the log
+        seen = (weight_J @ by_rate.signal_J) / (weight_J @ grpo_J) / (weight_J @ by_rate.responses_J)
+        assert found.low - 1e-9 <= seen <= found.high + 1e-9
 
 
 @pytest.mark.parametrize(("a", "b"), [(0.4, 0.8), (2.0, 2.0)])

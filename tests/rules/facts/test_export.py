@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+import yaml
 from safetensors.torch import load_file
 
 from nemo_ada.errors import UserError
@@ -99,6 +100,22 @@ def test_what_the_converter_of_dtensors_files_pickles_becomes_safetensors(tmp_pa
         "tied": [1.0, 1.0],
     }
     assert not list(made.glob("*.bin"))
+
+
+def test_an_export_says_what_it_is(tmp_path):
+    embedded(tmp_path, 20)
+    (tmp_path / "config.yaml").write_text(
+        json.dumps({"policy": {"model_name": "Qwen/Qwen2.5-0.5B"}, "reinforce_ada": {"preset": "ada_single"},
+                    "grpo": {"num_generations_per_prompt": 1, "num_prompts_per_step": 64}, "task": {"name": "words"}})
+    )  # fmt: skip
+    (tmp_path / "environment.json").write_text(json.dumps({"nemo_ada": "0.1.0", "commit": "abc1234"}))
+    scores = [{"step": 10, "val/accuracy": 0.25}, {"step": 20, "val/accuracy": 0.5}, {"step": 30, "val/accuracy": 0.9}]
+    (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in scores))
+    card = (export(tmp_path, step=None, out=None, say=lambda line: None) / "README.md").read_text()
+    assert yaml.safe_load(card.split("---")[1])["base_model"] == "Qwen/Qwen2.5-0.5B"
+    for part in ("preset ada_single", "abc1234", "accuracy 0.500", "after step 20"):
+        assert part in card
+    assert "0.900" not in card
 
 
 def test_a_run_that_saved_nothing_is_named(tmp_path):

@@ -1,0 +1,107 @@
+"""The command `nemo-ada config`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nemo_ada.errors import UserError
+
+UNSET = "(not set)"
+
+
+def config(
+    config: Annotated[
+        Path | None, typer.Argument(help="a YAML in configs/; with --keys a word that keys must contain")
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="list every setting: values, default, meaning")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="print the JSON schema, for editors")] = False,
+    diff: Annotated[
+        Path | None, typer.Option(help="another YAML, or the folder of a run: print only what differs from it")
+    ] = None,
+) -> None:
+    """Print the YAML that a run would get, with all defaults, overlays and settings resolved. Nothing starts.
+
+    --keys lists the settings of the CPU back end. Those below `reinforce_ada` are the same under NeMo-RL.
+    """
+    if schema:
+        from nemo_ada.config.keys import schema as of_all
+
+        typer.echo(json.dumps(of_all(), indent=1))
+        return
+    if keys:
+        _print_keys([] if config is None else [str(config), *(overrides or [])])
+        return
+    if config is None:
+        raise UserError("`nemo-ada config` needs a YAML, such as configs/cpu/mini_sudoku.yaml, or --keys or --schema")
+    from nemo_ada.run.redaction import hide
+
+    resolved = _resolved(config, overrides or [])
+    if diff is None:
+        import yaml
+
+        typer.echo(hide(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)), nl=False)
+        return
+    other = _resolved(diff / "config.yaml" if diff.is_dir() else diff, [])
+    lines = list(_differences(dict(_leaves(other)), dict(_leaves(resolved))))
+    typer.echo(hide("\n".join(lines)) if lines else f"{config} and {diff} resolve to the same")
+
+
+def _resolved(path: Path, overrides: list[str]) -> dict[str, Any]:
+    """Return what a run would get. Defaults of the CPU back end are filled in. NeMo-RL's come from its own files."""
+    from nemo_ada.config.load import backend_of
+    from nemo_ada.config.parsing import parse
+    from nemo_ada.config.presets import SECTION, ada_settings
+    from nemo_ada.config.run import RunConfig
+    from nemo_ada.rules.facts.nemo_config import load_config
+
+    loaded = load_config(path, overrides)
+    if backend_of(loaded) == "embedded":
+        return dict(_plain(parse(RunConfig, loaded)))
+    if SECTION in loaded:
+        loaded[SECTION] = _plain(ada_settings(loaded[SECTION]))
+    return loaded
+
+
+def _plain(section: Any) -> Any:
+    """Return the values of a section as YAML has them."""
+    return section.model_dump(mode="json")
+
+
+def _print_keys(words: list[str]) -> None:
+    """Print the settings whose keys contain all words."""
+    from nemo_ada.config.keys import meant, settings
+
+    found = settings()
+    shown = [setting for setting in found if all(word in setting.key for word in words)]
+    if not shown:
+        close = meant(words[0], [setting.key for setting in found])
+        works = f"did you mean {' or '.join(close)}?" if close else "`nemo-ada config --keys` lists all"
+        raise UserError(f"no setting has {' and '.join(words)} in its key; {works}")
+    for setting in shown:
+        default = "must be set" if setting.default == "" else f"default {setting.default}"
+        where = f" [{setting.where}]" if setting.where else ""
+        typer.echo(f"{setting.key}{where}: {setting.kind}, {default}")
+        if setting.meaning:
+            typer.echo(f"    {setting.meaning}")
+
+
+def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of everything that is no section."""
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key, UNSET), new.get(key, UNSET)
+        if before != after:
+            yield f"{key}: {before} -> {after}"

@@ -1,0 +1,174 @@
+"""The numbers of README, choosing.md and their sources: `claims.yaml` says where each comes from, and this computes it.
+
+python recipes/benchmarks/claims.py          # what each claim computes to, and where a page says something else
+
+A claim is a phrase of a page. `{}` in it stands for a number that is computed from recipes/results/leaderboard.csv:
+`task/table/method/measure:form`. Without `{}` its numbers must stand in the file that `from` names.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from leaderboard_page import Effect, area, costs, effect, holm
+
+from nemo_ada.errors import UserError
+from nemo_ada.run.files import text_of
+from nemo_ada.run.yaml_file import read_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIMS, TABLE = ROOT / "recipes/results/claims.yaml", ROOT / "recipes/results/leaderboard.csv"
+RESULTS = ROOT / "recipes/results/leaderboard.jsonl"
+SHOWN = ("area at equal updates", "area at equal summed_rates", "area at equal responses", "accuracy", "responses to 1")
+"""The tests of a table over which leaderboard_tables.md corrects."""
+FORMS = ("mean", "size", "interval", "ratio", "ratio_interval", "by_base")
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*)?\.?\d+(?![\w])")
+FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
+NOT_CLAIMS = re.compile(
+    r"`[^`]*`|\]\([^)]*\)|<!--.*?-->|\(#[^)]*\)"  # code, addresses
+    r"|Python 3\.\d+ to 3\.\d+|arXiv \d{4}\.\d+|v0\.\d\.0|Apache-2\.0"  # versions
+    r"|[A-Za-z]+\d?(?:\.\d+)?-[\w.-]*\d\w*|H100|H200|A100"  # models and cards
+)
+
+
+@cache
+def effects() -> Mapping[tuple[str, str, str], Mapping[str, tuple[Effect, int]]]:
+    """Return task, table, method -> measure -> effect and number of seeds."""
+    found: dict[tuple[str, str, str], dict[str, tuple[Effect, int]]] = {}
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            mean, half, p = (float(row[name]) if row[name] else math.nan for name in ("mean", "half", "p"))
+            key = (row["task"], row["table"], row["method"])
+            found.setdefault(key, {})[row["measure"]] = (Effect(mean, half, p), int(row["seeds"]))
+    return found
+
+
+def value(spec: str) -> str:
+    """Return the number of `task/table/method/measure:form`. Raises UserError where there is none."""
+    where, _, form = spec.rpartition(":")
+    task, table, method, measure = where.split("/", 3)
+    if form not in FORMS:
+        raise UserError(f"claim {spec}: no such form; use {', '.join(FORMS)}")
+    if form == "by_base":
+        found = by_base(task, method, measure.removeprefix("area at equal "))
+    else:
+        try:
+            found = effects()[task, table, method][measure][0]
+        except KeyError:
+            raise UserError(f"claim {spec}: {TABLE.name} has no such row") from None
+    if form.startswith("ratio"):
+        low, high = (math.exp(found.mean + sign * found.half) for sign in (-1, 1))
+        return _two(math.exp(found.mean)) + ("" if form == "ratio" else f" [{_two(low)}, {_two(high)}]")
+    if form == "size":
+        return _three(abs(found.mean))
+    sign = "+" if found.mean >= 0 else "-"
+    return f"{sign}{_three(abs(found.mean))}" + ("" if form == "mean" else f" ± {_three(found.half)}")
+
+
+def _two(number: float) -> str:
+    return f"{number:.2f}".removeprefix("0")
+
+
+def _three(number: float) -> str:
+    return f"{number:.3f}".removeprefix("0")
+
+
+def marked(spec: str) -> bool:
+    """Return whether an effect is significant after Holm's correction over its table."""
+    task, table, method, measure = spec.split("/", 3)
+    own = {key: found for key, found in effects().items() if key[:2] == (task, table)}
+    seeds = max(count for found in own.values() for _, count in found.values())
+    tests = {
+        (key[2], found[name][0].mean, found[name][0].half): found[name][0].p
+        for key, found in own.items() for name in SHOWN
+        if name in found and found[name][1] == seeds and not math.isnan(found[name][0].p)
+    }  # fmt: skip
+    passed = dict(zip(tests, holm(list(tests.values())), strict=True))
+    one = effects()[task, table, method][measure][0]
+    return passed.get((method, one.mean, one.half), False)
+
+
+@cache
+def _lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text_of(RESULTS).splitlines()]
+
+
+def _runs(task: str, method: str) -> dict[int, dict[str, Any]]:
+    """Return the reported runs of a row of the table `four updates`, by seed."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file)
+        own = next(row for row in rows if (row["task"], row["table"], row["method"]) == (task, "four updates", method))
+    found: dict[int, dict[str, Any]] = {}
+    for line in _lines():
+        name = (line["task"], line["method"], line["updates"], f"{line['rate']:g}")
+        if name == (task, method, 4, own["rate"]) and "points" in line and line["commit"] in own["commits"].split("+"):
+            columns = line["points"]
+            points = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+            found[line["seed"]] = line | {"points": points}
+    return found
+
+
+def by_base(task: str, method: str, axis: str) -> Effect:
+    """Return a gain whose sample is the base models: a mean over seeds for each, and its spread over them."""
+    mine, baseline = _runs(task, method), _runs(task, "grpo4")
+    gains: dict[int, list[float]] = {}
+    for seed in sorted(mine.keys() & baseline.keys()):
+        pair = mine[seed], baseline[seed]
+        limit = min(float(costs(run, axis)[-1]) for run in pair)
+        gains.setdefault(mine[seed]["base"], []).append(area(pair[0], axis, limit) - area(pair[1], axis, limit))
+    return effect([sum(values) / len(values) for values in gains.values()])
+
+
+def claims() -> list[dict[str, Any]]:
+    """Return the entries of claims.yaml, each with the phrase that its page must have as `phrase`."""
+    return [entry | {"phrase": str(entry["says"]).format(*map(value, entry.get("values", ())))}
+            for entry in read_yaml(CLAIMS, "the claims")["claims"]]  # fmt: skip
+
+
+def problems(page: str, text: str, entries: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield what a page says without a source, or says otherwise than its source.
+
+    Args:
+        page: Path of the page, from the top of the checkout.
+        text: Its text.
+        entries: All claims, from `claims`.
+    """
+    rest = " ".join(NOT_CLAIMS.sub(" ", FENCE.sub(" ", text)).split())
+    for entry in entries:
+        if page not in entry["pages"]:
+            continue
+        phrase = " ".join(NOT_CLAIMS.sub(" ", entry["phrase"]).split())
+        if phrase not in rest:
+            yield f"{page} does not say: {entry['phrase']}"
+        rest = rest.replace(phrase, " ")
+        for spec, mark in entry.get("marks", {}).items():
+            if marked(spec) != mark:
+                yield f"{page}: {spec} is {'' if marked(spec) else 'not '}significant after Holm's correction"
+        if "from" in entry:
+            source = text_of(ROOT / entry["from"])
+            absent = [number for number in NUMBER.findall(phrase) if number.strip("+") not in source]
+            if absent:
+                yield f"{page}: {entry['from']} does not have {', '.join(absent)} of: {entry['phrase']}"
+    for found in NUMBER.finditer(rest):
+        yield f"{page}: no source for {found[0]} in: ... {rest[max(found.start() - 60, 0) : found.end() + 40]} ..."
+
+
+def main() -> int:
+    """Print what is wrong."""
+    entries = claims()
+    found = [line for page in sorted({page for entry in entries for page in entry["pages"]})
+             for line in problems(page, text_of(ROOT / page), entries)]  # fmt: skip
+    print("\n".join([*(f"{entry['pages'][0]}: {entry['phrase']}" for entry in entries), "", *found]))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

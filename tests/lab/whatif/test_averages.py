@@ -1,0 +1,256 @@
+"""Curves of a run say what its rollouts would have said: every form is read, and strangers' runs come out right."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from math import comb
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from nemo_ada.cli.main import app
+from nemo_ada.errors import UserError
+from nemo_ada.lab.whatif.answer import Options, answer, backtest
+from nemo_ada.lab.whatif.averages import Averages, expected_spread, no_spread, read_averages
+from nemo_ada.lab.whatif.logs import read_logs
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial
+from nemo_ada.lab.whatif.render import sentences
+
+STRANGERS = {
+    "IMJONEZZ/UnslothGRPO, outputs/checkpoint-250/trainer_state.json": (78, 34, 31, 22, 26, 23, 36),
+}
+"""Public run -> its groups with 0, 1, ... right responses, which we counted from `rewards/correctness_reward_func`."""
+
+
+def curve(counts, small=None):
+    """The averages of a run with so many groups of each number of right responses, one group per step."""
+    n = len(counts) - 1
+    pos_T = np.repeat(np.arange(n + 1), counts)
+    zero_T = np.array([equal(int(pos), n, small or n) for pos in pos_T])
+    spread_T = np.sqrt(pos_T * (n - pos_T) / (n * (n - 1)))
+    nobody = np.full(len(pos_T), math.nan)
+    return Averages(("test",), "reward", pos_T / n, zero_T, False, spread_T, nobody, nobody, nobody, ())
+
+
+def equal(pos, n, small):
+    """Share of the subsets of a group that have equal labels."""
+    return (comb(pos, small) + comb(n - pos, small)) / comb(n, small)
+
+
+@pytest.mark.parametrize("counts", STRANGERS.values(), ids=STRANGERS)
+def test_two_averages_predict_what_groups_of_another_size_show(counts):
+    n = len(counts) - 1
+    seen = {size: float(np.mean(curve(counts, size).zero_T)) for size in (2, 3, n)}
+    for logged, wanted in ((n, 2), (n, 3), (3, n)):
+        found = curve(counts, logged).mixture(logged).share(no_spread(wanted))
+        assert found.low <= seen[wanted] <= found.high
+        assert found.value == pytest.approx(seen[wanted], abs=0.01)
+        assert found.high - found.low < 0.3
+    mixture = curve(counts).mixture(n)
+    for pos, count in enumerate(counts):
+        figure = mixture.share(binomial(np.array([pos]), np.array([n]))[0])
+        assert figure.low <= count / sum(counts) <= figure.high
+    assert [check.what for check in backtest(curve(counts), Options(group=n)) if not check.covered] == []
+
+
+@pytest.mark.parametrize("counts", STRANGERS.values(), ids=STRANGERS)
+def test_one_group_per_step_is_seen_in_the_means(counts):
+    known = curve(counts)
+    alone = replace(known, zero_T=np.full(len(known.mean_T), math.nan), least=True)
+    assert alone.with_groups(6).zero_T.tolist() == known.zero_T.tolist()
+    assert not alone.with_groups(6).least
+    assert np.isnan(alone.with_groups(8).zero_T).all(), "these means are no multiples of an eighth"
+    pairs = replace(alone, mean_T=(known.mean_T[::2] + known.mean_T[::-2]) / 2)
+    assert np.isnan(pairs.with_groups(6).zero_T).all()
+
+
+def test_the_expected_spread_is_that_of_drawn_labels():
+    label_GI = np.random.default_rng(1).random((100_000, 6)) < RATE_J[30]
+    assert label_GI.std(axis=1, ddof=1).mean() == pytest.approx(expected_spread(6)[30], abs=0.002)
+
+
+@pytest.mark.parametrize(("mean", "zero"), [(0.4, 0.5), (0.02, 0.93), (0.97, 0.9), (0.5, 1.0), (0.5, 0.0079)])
+def test_the_weights_have_the_logged_means(mean, zero):
+    values = np.array([RATE_J, no_spread(8)])
+    mixture = Mixture.from_moments(values, np.array([mean, zero]), np.array([mean, zero]), np.array([mean, zero]))
+    assert values @ mixture.weight_J == pytest.approx([mean, zero], abs=0.003)
+    figure = mixture.mean((1.0 - RATE_J) ** 32)
+    assert figure.low <= figure.value <= figure.high
+
+
+STEPS = [
+    {"step": t, "reward": 0.25 + 0.01 * (t % 3), "reward_std": 0.2, "frac_reward_zero_std": 0.5 + 0.05 * (t % 4)}
+    for t in range(1, 21)
+]
+
+
+def of(tmp_path, name, text):
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def trl_state(tmp_path):
+    of(tmp_path, "checkpoint-9/trainer_state.json", json.dumps({"log_history": STEPS[:5]}))
+    of(tmp_path, "checkpoint-20/trainer_state.json", json.dumps({"log_history": [*STEPS, {"train_runtime": 3.0}]}))
+    return [tmp_path]
+
+
+def trl_console(tmp_path):
+    lines = [
+        f"  5%| | {t}/20 [00:01<?]{ {name: str(value) for name, value in row.items()} }" for t, row in enumerate(STEPS)
+    ]
+    return [of(tmp_path, "run.log", "Loading {'a': 1}\n" + "\n".join(lines))]
+
+
+def metrics_lines(tmp_path):
+    return [
+        of(tmp_path, "logging.jsonl", "\n".join(json.dumps({f"train/{k}": v for k, v in row.items()}) for row in STEPS))
+    ]
+
+
+def charts(tmp_path):
+    files = []
+    for name in ("reward", "frac_reward_zero_std"):
+        head = f'"Step","lucky-7 - train/{name}","lucky-7 - train/{name}__MIN","lucky-7 - train/{name}__MAX"'
+        rows = [f'"{row["step"]}","{row[name]}","0","1"' for row in STEPS]
+        files.append(of(tmp_path, f"{name}.csv", "\n".join([head, *rows])))
+    return files
+
+
+def events(tmp_path):
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(tmp_path / "runs"))
+    for row in STEPS:
+        values = [Summary.Value(tag=f"train/{name}", simple_value=row[name]) for name in list(row)[1:]]
+        writer.add_event(Event(step=row["step"], summary=Summary(value=values)))
+    writer.close()
+    return [tmp_path]
+
+
+@pytest.mark.parametrize("form", [trl_state, trl_console, metrics_lines, charts, events])
+def test_the_same_curve_in_each_form_gives_the_same_averages(form, tmp_path):
+    found = read_averages(form(tmp_path))
+    assert found is not None
+    assert found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
+    assert found.zero_T.tolist() == pytest.approx([row["frac_reward_zero_std"] for row in STEPS])
+    assert not found.least
+
+
+def test_what_verl_prints_is_read_with_its_own_scale_and_seconds(tmp_path):
+    lines = [
+        f"\x1b[36m(TaskRunner pid=3)\x1b[0m step:{t} - critic/score/mean:np.float64({2 * row['reward'] - 1}) - "
+        "critic/score/max:1.0 - critic/score/min:-1.0 - response_length/mean:200.0 - timing_s/gen:20.0 - "
+        "timing_s/step:50.0"
+        for t, row in enumerate(STEPS)
+    ]
+    found = read_averages([of(tmp_path, "verl.txt", "\n".join(lines))])
+    assert found is not None
+    assert found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
+    assert np.isnan(found.zero_T).all()
+    report = answer(found, Options(group=8, presets=("grpo", "ada_seq_lean"), prompts=8, seeds=2, times=True))
+    assert report.costs is not None and report.costs[0].sampling_seconds.value == pytest.approx(20.0)
+    assert report.rows[0].zero_signal.low < 0.5 < report.rows[0].zero_signal.high
+    assert "Between" in sentences(report)
+
+
+def test_a_sum_of_rewards_needs_the_name_of_one(tmp_path):
+    rows = [
+        row | {"reward": row["reward"] + 0.1 * (row["step"] % 2), "rewards/right/mean": row["reward"],
+               "rewards/right/std": 0.4, "rewards/form/mean": 0.1 * (row["step"] % 2), "rewards/form/std": 0.1}
+        for row in STEPS
+    ]  # fmt: skip
+    file = of(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))
+    with pytest.raises(UserError, match="--column reward=rewards/right/mean"):
+        read_averages([file])
+    found = read_averages([file], {"reward": "rewards/right"})
+    assert found is not None and found.least
+    assert found.mixture(8).share(no_spread(8)).high > 0.8, "the share of the sum is a lower bound"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [([{"step": 1, "loss": 0.1}], "--column reward"), (STEPS[:2], "at least 4"),
+     ([row | {"reward": 1.5} for row in STEPS], "--values")],
+)  # fmt: skip
+def test_averages_that_say_too_little_are_refused(rows, words, tmp_path):
+    with pytest.raises(UserError, match=words):
+        read_averages([of(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))])
+
+
+def test_charts_of_two_runs_are_refused(tmp_path):
+    with pytest.raises(UserError, match="several runs"):
+        read_averages([of(tmp_path, "a.csv", '"Step","a - train/reward","b - train/reward"\n"1","0.1","0.2"')])
+
+
+def test_the_command_wants_the_group_size_and_answers_in_sentences_first(tmp_path):
+    path = str(trl_state(tmp_path)[0])
+    refused = CliRunner().invoke(app, ["whatif", path])
+    assert isinstance(refused.exception, UserError) and "--group" in str(refused.exception)
+    done = CliRunner().invoke(app, ["whatif", path, "--group", "8"])
+    assert done.exit_code == 0
+    assert done.stdout.startswith("57 % of your groups")
+    shares = json.loads(CliRunner().invoke(app, ["whatif", path, "--group", "8", "--json"]).stdout)
+    for row in shares["rows"]:
+        assert 0.0 <= row["zero_signal"]["low"] <= row["zero_signal"]["value"] <= row["zero_signal"]["high"] <= 1.0
+
+
+def test_a_cap_of_a_step_asks_for_the_simulation(tmp_path):
+    words = ["whatif", str(trl_state(tmp_path)[0]), "--group", "4", "--prompts", "4", "--seeds", "2", "--json"]
+    report = json.loads(CliRunner().invoke(app, [*words, "--max-samples", "40"]).stdout)
+    found = {row["name"]: row for row in report["rows"]}
+    assert report["timed"] and found["ada_seq_balance"]["simulated"]
+    assert found["ada_seq_balance"]["responses"]["value"] <= 10.0
+    without = json.loads(CliRunner().invoke(app, words).stdout)
+    assert not without["timed"] and "ada_seq_idle" not in {row["name"] for row in without["rows"]}
+    assert any("--times" in note for note in without["notes"])
+
+
+def test_rollouts_in_a_folder_say_more_than_its_curves(tmp_path):
+    trl_state(tmp_path)
+    of(tmp_path, "rollouts.jsonl", "".join(json.dumps({"prompt": i // 4, "reward": i % 2}) + "\n" for i in range(40)))
+    assert read_averages([tmp_path]) is None
+
+
+def test_groups_in_one_record_and_tables_of_wandb_are_rollouts(tmp_path):
+    group = {
+        "prompt": [{"role": "user", "content": "2 + 2"}],
+        "rewards": [1.0, 0.0, 1.0],
+        "responses": ["4", "five", "4 "],
+    }
+    file = of(tmp_path, "groups.jsonl", json.dumps(group) + "\n" + json.dumps(group | {"prompt": "3 + 3"}))
+    assert read_averages([file]) is None
+    found = read_logs([file])
+    assert (found.reward_N.tolist(), len(found.names_U)) == ([1.0, 0.0, 1.0, 1.0, 0.0, 1.0], 2)
+    nemo = {"token_ids": [[7, 8, 3], [7, 9, 3]], "token_loss_mask": [[0, 1, 1], [0, 1, 1]], "rewards": [1.0, 0.0],
+            "sample_loss_mask": [1.0, 1.0], "content": [["2 + 2", "4"], ["2 + 2", "5"]]}  # fmt: skip
+    found = read_logs([of(tmp_path, "train_data_step3.jsonl", json.dumps(nemo) + "\n")])
+    assert (found.reward_N.tolist(), len(found.names_U)) == ([1.0, 0.0], 1)
+    table = {
+        "columns": ["step", "prompt", "completion", "right", "advantage"],
+        "data": [[1, "2 + 2", "4", 1.0, 0.1]] * 3,
+    }
+    found = read_logs([of(tmp_path, "completions.table.json", json.dumps(table))])
+    assert found.reward_N.tolist() == [1.0, 1.0, 1.0]
+
+
+HOSTILE = {
+    "trainer_state.json": b"{", "a.csv": b'"Step","train/reward"\n"' + b"9" * 200_000 + b"\n", "b.csv": b"",
+    "a.log": b"\0" * 100, "b.txt": b"{'a': " + b"[" * 10_000 + b"}", "c.json": b'{"log_history": 3}',
+    "d.jsonl": b'{"loss": 1}\n{"l', "events.out.tfevents.1": b"nothing",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_in_words(name, tmp_path):
+    (tmp_path / name).write_bytes(HOSTILE[name])
+    path = str(tmp_path / name)
+    done = CliRunner().invoke(app, ["whatif", path, "--group", "8"])
+    assert isinstance(done.exception, UserError), done.exception
