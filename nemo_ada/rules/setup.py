@@ -44,6 +44,8 @@ PROCESSORS = (
     "default", "helpsteer3_data_processor", "kd_data_processor", "math_data_processor", "math_hf_data_processor",
     "multichoice_qa_processor", "nemo_gym_data_processor", "sft_processor", "vlm_hf_data_processor",
 )  # fmt: skip
+BACKENDS = ("vllm", "sglang", "megatron")
+"""Back ends of rollouts. main has trtllm and dynamo as well, which nobody has read here."""
 OUR_ENVIRONMENT = "ada_math"
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 VALIDATION_METRICS = ("accuracy", "avg_length")
@@ -172,12 +174,16 @@ def packs(v: Values) -> Findings:
 
 
 def engine(v: Values) -> Findings:
-    """What vLLM refuses, and back ends that the hooks do not know."""
+    """What vLLM refuses, and back ends that are no vLLM."""
     backend = v.get(f"{GENERATION}.backend", "vllm")
-    if backend != "vllm":
-        yield error(
+    if backend not in BACKENDS:
+        yield error(f"{GENERATION}.backend", f"{backend}: {suggestion(str(backend), BACKENDS, 'choices')}")
+    elif backend != "vllm":
+        yield warning(
             f"{GENERATION}.backend",
-            f"{backend}: Reinforce-Ada has run with vLLM only, and its waves need vLLM's calls; vllm would work",
+            f"{backend}: waves call NeMo-RL's own rollout functions, which serve every back end, and only vLLM has "
+            "been rehearsed: responses that the sampler drops run to their end here, and a dead engine is found by its "
+            "silence only",
         )
     if str(v.get(f"{VLLM}.kv_cache_dtype", "auto")).startswith("fp8"):
         if v.get(f"{VLLM}.async_engine", False):

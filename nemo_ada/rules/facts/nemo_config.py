@@ -29,7 +29,9 @@ EXAMPLES = "examples/configs"  # of a checkout
 DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
 # The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
-_ARITHMETIC: dict[str, Callable[..., Any]] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max,
+}  # fmt: skip
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -40,9 +42,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         UserError: for a YAML that cannot be read. It says what to set where NEMO_RL_HOME is missing.
     """
-    for name, rule in _ARITHMETIC.items():  # NeMo-RL's own files use them
-        if not OmegaConf.has_resolver(name):
-            OmegaConf.register_new_resolver(name, rule)
+    know_arithmetic()
     home = site_setting(HOME)
     if home and HOME not in os.environ and Path(home).is_dir():
         os.environ[HOME] = home  # the YAML's interpolations read it from there
@@ -55,6 +55,13 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         if home and not (Path(home) / EXAMPLES).is_dir() and str(Path(home).resolve()) in str(problem):
             raise UserError(f"{HOME}={home} is no checkout of NeMo-RL: it has no folder {EXAMPLES}; {works}") from None
         raise
+
+
+def know_arithmetic() -> None:
+    """Let interpolations add, multiply, divide and compare. NeMo-RL's own files do (`add` since August 2026)."""
+    for name, rule in _ARITHMETIC.items():
+        if not OmegaConf.has_resolver(name):
+            OmegaConf.register_new_resolver(name, rule)
 
 
 def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

@@ -166,6 +166,26 @@ PATCH_POINTS = (
     PatchPoint(SCALE, LOOP, ("repeated_batch", "reward_scaling_cfg")),
     PatchPoint(SHAPE, "nemo_rl.algorithms.reward_functions", ("batch", "cfg")),
 )
+SYNC_LOOP = "nemo_rl.algorithms.grpo_sync"
+"""The synchronous trainer with a data plane."""
+ROLLOUT_ACTOR = "nemo_rl.experience.sync_rollout_actor.SyncRolloutActor"
+COMPONENTS = "get_gdpo_reward_component_keys"
+_VALIDATE_SYNC = ("self", "rollout_actor", "policy", "val_dataloader", "val_task_to_env", "step", "master_config")
+DATA_PLANE_POINTS = (
+    PatchPoint("validate_sync", SYNC_LOOP, _VALIDATE_SYNC[1:]),
+    *(point for point in PATCH_POINTS if point.name in ("_create_advantage_estimator", BASELINES, SCALE, SHAPE)),
+    PatchPoint(COMPONENTS, "nemo_rl.algorithms.utils", ("batch",)),
+)
+"""What is replaced in SYNC_LOOP. The actor's module has the rollout functions, which PATCH_POINTS names."""
+DATA_PLANE_METHODS: Mapping[str, tuple[str, ...]] = {
+    f"{ROLLOUT_ACTOR}.__init__": (
+        "self", "policy_generation", "tokenizer", "task_to_env", "master_config", "dp_cfg",
+    ),
+    f"{ROLLOUT_ACTOR}.rollout_to_tq": ("self", "input_batch", "partition_id", "group_size"),
+    "nemo_rl.models.policy.tq_policy.TQPolicy.__init__": ("self",),
+    f"{SYNC_LOOP}.grpo_train_sync": ("policy", "policy_generation", "wrapped_dataloader", "val_dataloader"),
+}  # fmt: skip
+"""What else is subclassed or called for it: function or method -> its first parameters."""
 SAMPLE_ROLLOUT = PatchPoint("run_sample_multi_turn_rollout", ROLLOUTS, _SAMPLE)
 _GYM = ("policy_generation", "input_batch", "tokenizer", "task_to_env", "generation_config")
 GYM_ROLLOUT = PatchPoint("run_async_nemo_gym_rollout", ROLLOUTS, _GYM)
@@ -190,9 +210,15 @@ def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) ->
     if loop is Loop.CONTROLLER:
         yield from controller_misfits(checkout)
         return
+    if loop is Loop.DATA_PLANE:
+        if checkout.tree(SYNC_LOOP) is None:
+            yield f"it has no {SYNC_LOOP}, which data_plane.enabled=true asks for; set it to false"
+            return
+        yield from _method_misfits(checkout, DATA_PLANE_METHODS)
     on_main = _function(checkout, f"{ROLLOUTS}.{GYM_SYNC.name}") is not None
     of_gym = ([GYM_ROLLOUT, GYM_SYNC] if on_main else [GYM_ROLLOUT]) if gym else []
-    needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *of_gym)
+    of_plane = DATA_PLANE_POINTS if loop is Loop.DATA_PLANE else ()
+    needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *of_gym, *of_plane)
     points = {f"{point.origin}.{point.name}": point for point in needed}
     for name, point in points.items():
         function = _function(checkout, name)
@@ -222,7 +248,11 @@ def controller_misfits(checkout: Checkout) -> Iterator[str]:
             "2026 or newer, or remove async_rl"
         )
         return
-    for name, expected in CONTROLLER_METHODS.items():
+    yield from _method_misfits(checkout, CONTROLLER_METHODS)
+
+
+def _method_misfits(checkout: Checkout, methods: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    for name, expected in methods.items():
         function = _function(checkout, name)
         if function is None:
             yield f"{name} does not exist"
