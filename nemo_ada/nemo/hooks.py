@@ -368,12 +368,11 @@ class Hooks:
         if prompts.requests:
             lengths = [len(message["token_ids"]) for response in responses for message in response.prompt]
             metrics["mean_prompt_length"] = float(np.mean(lengths or [0]))
-        metrics |= sampled.metrics
+        in_waves = self.sampler.plan.stopping.in_waves
+        metrics |= sampled.metrics | nemo_metrics.mean_reward(result, in_waves=in_waves)
         self.lists = sampled.lists
         self._say(sampled)
-        steps = nemo_metrics.engine_steps_at_least(
-            result, barrier=not one_by_one, windowed=not self.sampler.plan.stopping.in_waves
-        )
+        steps = nemo_metrics.engine_steps_at_least(result, barrier=not one_by_one, windowed=not in_waves)
         metrics |= nemo_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
         if number in self._expected:
             metrics |= named({"expected_signal_groups": self._expected.pop(number)})

@@ -379,12 +379,6 @@ def seconds_cap(values: Values, ada: AdaSettings) -> Findings:
 
 def untried(values: Values, ada: AdaSettings) -> Findings:
     """What was tried less than the rest, or is slower than it must be."""
-    if values.get("checkpointing.metric_name") == "train:reward":
-        yield warning(
-            "checkpointing.metric_name",
-            "checkpointing.metric_name=train:reward ranks checkpoints by the mean reward of the kept rows, which "
-            "Reinforce-Ada balances towards 0.5; use train:ada/pass_rate, or a val: metric",
-        )
     for key in (f"data.{split}.processor" for split in ("default", "train", "validation")):
         if values.get(key) == MEDIA_PROCESSOR:
             yield warning(

@@ -17,6 +17,7 @@ from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.core.by_name import load
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
 from nemo_ada.rules.facts.nemo_config import other_learner
 from nemo_ada.rules.finding import Findings, error, warning
@@ -45,7 +46,7 @@ PROCESSORS = (
     "multichoice_qa_processor", "nemo_gym_data_processor", "sft_processor", "vlm_hf_data_processor",
 )  # fmt: skip
 BACKENDS = ("vllm", "sglang", "megatron")
-"""Back ends of rollouts. main has trtllm and dynamo as well, which nobody has read here."""
+LATER_BACKENDS = ("trtllm", "dynamo")  # after v0.7.0
 OUR_ENVIRONMENT = "ada_math"
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 VALIDATION_METRICS = ("accuracy", "avg_length")
@@ -176,8 +177,9 @@ def packs(v: Values) -> Findings:
 def engine(v: Values) -> Findings:
     """What vLLM refuses, and back ends that are no vLLM."""
     backend = v.get(f"{GENERATION}.backend", "vllm")
-    if backend not in BACKENDS:
-        yield error(f"{GENERATION}.backend", f"{backend}: {suggestion(str(backend), BACKENDS, 'choices')}")
+    known = (*BACKENDS, *(LATER_BACKENDS if version.here() != version.V0_7_0 else ()))
+    if backend not in known:
+        yield error(f"{GENERATION}.backend", f"{backend}: {suggestion(str(backend), known, 'choices')}")
     elif backend != "vllm":
         yield warning(
             f"{GENERATION}.backend",

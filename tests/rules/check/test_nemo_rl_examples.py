@@ -3,6 +3,9 @@
 Those that do not are in examples.yaml beside this file. Each has its reason, the place in NeMo-RL's source that was
 read for it, and the date. The number of rows stays that of the example, as README's comment asks for.
 
+What a user brings is there: the variables that examples read, the files of their data sets (most of their paths are
+placeholders such as /path/to/train.jsonl), and the variable with which NeMo-RL's own scripts start some of them.
+
 The checkout is the one that NEMO_RL_HOME names. `python tests/rules/check/test_nemo_rl_examples.py` prints the refusals
 of it by key, and `--write FILE` their texts as JSON.
 """
@@ -14,6 +17,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date
@@ -87,10 +91,30 @@ def refusals(name: str, example: DictConfig | str) -> list[tuple[str, str]]:
     try:
         for key in secret_keys(OmegaConf.to_container(merged, resolve=False)):
             return [(key, "is a secret")]
-        config = load.find_prompt_files(plain(merged), [home() / name])
+        config = with_data(load.find_prompt_files(plain(merged), [home() / name]))
     except UserError as problem:
         return [("configuration", str(problem))]
     return [(f.key, f.message) for f in rulebook.findings(config, upstream) if f.level == "error"]
+
+
+def with_data(config: dict[str, Any]) -> dict[str, Any]:
+    """Give a config files where it names files that are not here."""
+    data = config["data"]
+    for split in ("train", "validation"):
+        for part in data[split] if isinstance(data.get(split), list) else [data.get(split)]:
+            if part and str(part.get("data_path", "")).endswith(".jsonl") and not Path(part["data_path"]).is_file():
+                part["data_path"] = str(lines())
+    return config
+
+
+@functools.cache
+def lines() -> Path:
+    """A file with requests for NeMo-Gym, which also has the columns of NeMo-RL's own data sets."""
+    path = Path(tempfile.mkdtemp()) / "data.jsonl"
+    row = {"responses_create_params": {"input": "1 + 1?"}, "agent_ref": {"name": "math"}, "input": "1 + 1?",
+           "output": "2"}  # fmt: skip
+    path.write_text((json.dumps(row) + "\n") * 20_000)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +131,7 @@ def swept() -> dict[str, list[tuple[str, str]]]:
             for variable in re.findall(r"oc\.env:(\w+)\}", path.read_text()):
                 if variable not in os.environ:
                     patch.setenv(variable, f"/tmp/{variable}")
+        patch.setenv("NRL_IGNORE_TP_ACCURACY_CHECK", "1")  # as the scripts of these examples do
         nemo_config.know_arithmetic()
         return {name: refusals(name, example) for name, example in examples()}
 
