@@ -48,6 +48,15 @@ PROCESSORS = (
 BACKENDS = ("vllm", "sglang", "megatron")
 LATER_BACKENDS = ("trtllm", "dynamo")  # after v0.7.0
 OUR_ENVIRONMENT = "ada_math"
+ENVIRONMENTS = (
+    "math_default", "math", "math_multi_reward", "code", "reward_model", "code_jaccard", "vlm", "nemo_gym", "dapo",
+    "geometry3k", "refcoco", "mmau", OUR_ENVIRONMENT,
+)  # fmt: skip
+"""Environments that NeMo-RL makes by name (environments/utils.py), those that its examples name, and ours."""
+OTHER_REWARDS = {
+    "reward_model": "gives scores of a model, which have any size",
+    "math_multi_reward": "sums rewards of several kinds",
+}
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 VALIDATION_METRICS = ("accuracy", "avg_length")
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
@@ -407,7 +416,16 @@ def environments(v: Values) -> Findings:
             yield error(
                 f"data.{split}.env_name", f"{name} has no section env.{name}; add it, such as `env: {{{name}: {{}}}}`"
             )
+    named = {name for _, name in _environment_names(v)}
     for name, section in v.section("env").items():
+        if isinstance(section, Mapping) and name not in (*ENVIRONMENTS, *named) and section.get("class") is None:
+            yield error(
+                f"env.{name}",
+                f"no data set names the environment {name}, and NeMo-RL makes none of this name: the run would train "
+                f"with {listed_names(named)}. NeMo-RL has a script of its own for some, such as "
+                f"run_grpo_sliding_puzzle.py; name a class (env.{name}.class=MODULE.CLASS) and set "
+                f"data.train.env_name={name}, or remove the section",
+            )
         dotted = section.get("class") if isinstance(section, dict) else None
         if dotted is None:
             continue
@@ -425,6 +443,26 @@ def environments(v: Values) -> Findings:
         elif not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
                            rf"{re.escape(attribute)}\b", source, re.M):  # fmt: skip
             yield error(key, f"{text}: the module {module} defines no {attribute}")
+
+
+def listed_names(names: set[str]) -> str:
+    """Return names as text for a message."""
+    return ", ".join(sorted(names)) or "no environment"
+
+
+def threshold_of_rewards(v: Values) -> Findings:
+    """Rewards that are no shares need a threshold of their own. The default splits rewards of 0 and 1."""
+    key = "reinforce_ada.positive_threshold"
+    if v.get("grpo.adv_estimator.name") != "reinforce_ada" or v.number(key) is not None:
+        return
+    for split, name in _environment_names(v):
+        if name in OTHER_REWARDS:
+            yield warning(
+                key,
+                f"data.{split}.env_name={name} {OTHER_REWARDS[name]}, and a response counts as correct above 0.7, the "
+                f"default: set {key}, such as the median of the first step's rewards, or sampling.exit.kind=spread",
+            )
+            return
 
 
 def _environment_names(v: Values) -> Iterator[tuple[str, str]]:
@@ -489,5 +527,5 @@ def own_reward(v: Values) -> Findings:
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
     choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, loss,
-    prompt_batches, training_set, environments, estimator_of_verdicts, own_reward,
+    prompt_batches, training_set, environments, threshold_of_rewards, estimator_of_verdicts, own_reward,
 )  # fmt: skip

@@ -235,9 +235,9 @@ def controller_groups(values: Values) -> Findings:
     if values.get(PREFIX_CACHE) is not False and (versions > 0 or not values.get(RESET, False)):
         yield warning(
             PREFIX_CACHE,
-            f"{PREFIX_CACHE} is not false (NeMo-RL turns it on by itself on a GPU), and a cache cannot be emptied while "
-            "responses run: later waves of a prompt start from keys and values of older weights, which the importance "
-            f"weights correct and no metric dates; set it to false. With {key}=0 {RESET}=true would do, too",
+            f"{PREFIX_CACHE} is not false (NeMo-RL turns it on by itself on a GPU), and a cache cannot be emptied "
+            "while responses run: later waves of a prompt start from keys and values of older weights, which the "
+            f"importance weights correct and no metric dates; set it to false. With {key}=0 {RESET}=true would do, too",
         )
     in_flight = values.integer(f"{CONTROLLER}.max_inflight_prompts", 32)
     if in_flight < prompts * max(versions, 1):

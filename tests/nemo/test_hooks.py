@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import tempfile
 import threading
 from pathlib import Path

@@ -14,6 +14,7 @@ from nemo_rl.experience.sync_rollout_actor import SyncRolloutActor
 
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.hooks import Hooks
+from nemo_ada.nemo.launch.lost import losses_said
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.training_batch import COLUMNS
 from nemo_ada.rules.facts.upstream import (
@@ -72,11 +73,12 @@ class AdaRolloutActor(PLAIN):  # type: ignore[misc]
 
         Raises:
             StepDroppedError: the job nears its end.
+            ProcessLostError: a process has died, such as an engine.
         """
         module = importlib.import_module(ROLLOUT_ACTOR.rpartition(".")[0])
         ours = {name: hook for name, hook in self._ada.replacements().items() if hasattr(module, name)}
         self._ada_wish = None
-        with replaced(module, ours), self._ada.validation(task_to_env_override is not None):
+        with losses_said(), replaced(module, ours), self._ada.validation(task_to_env_override is not None):
             result = super().rollout_to_tq(input_batch, task_to_env_override=task_to_env_override, **arguments)
         if task_to_env_override is None:
             carry, batch = result[1], self._ada.current

@@ -29,6 +29,7 @@ from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.launch import controller
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
 from nemo_ada.nemo.launch.export import write_contract
+from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.records import Records
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
@@ -57,16 +58,6 @@ TRACKING = "tracking.json"
 AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"  # Ray reads it when it is imported
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it from grpo.max_num_steps
-LOST = (
-    "RayActorError",
-    "WorkerCrashedError",
-    "ObjectLostError",
-    "NodeDiedError",
-    "LocalRayletDiedError",
-    "OutOfMemoryError",
-    "RaySystemError",  # for example, the head node cannot be reached
-    "RpcError",
-)
 
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -232,15 +223,6 @@ def _shut_down(parts: Mapping[str, Any]) -> None:
             ended.append(part)
             with suppress(Exception):  # an error here must not hide the error of the run
                 part.shutdown()
-
-
-def lost_process(error: BaseException | None) -> str | None:
-    """Return Ray's message about the dead process or node that ended the loop. None for any other reason."""
-    while error is not None:
-        if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(error).__mro__):
-            return str(error).strip().splitlines()[0]
-        error = error.__cause__
-    return None
 
 
 def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:

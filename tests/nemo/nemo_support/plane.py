@@ -44,7 +44,8 @@ class Plane(NoOpDataPlaneClient):
 
     def put_samples(self, sample_ids: Any, partition_id: str, fields: Any = None, tags: Any = None) -> Any:
         if fields is not None:
-            fields = fields.select(*(name for name in fields.keys() if torch.is_tensor(fields.get(name))))
+            names = list(fields.keys())
+            fields = fields.select(*(name for name in names if torch.is_tensor(fields.get(name))))
         return super().put_samples(sample_ids, partition_id, fields, tags)
 
 

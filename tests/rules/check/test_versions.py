@@ -21,13 +21,15 @@ from nemo_ada.rules.finding import Finding
 from nemo_ada.run.redaction import hide_in, secret_keys
 
 sys.path.insert(0, str(Path(__file__).parent))
-from recipes import VALID  # noqa: E402
+from recipes import VALID
 
 PREFIX = "policy.generation.vllm_cfg.enable_prefix_caching"
 FUSED = "policy.sequence_packing.fuse_loss"
 OLD_PACKER = "def _pack_input_ids(ids, n):\n    seq[:n] = ids[:n]\n"
 NEW_PACKER = "def _pack_input_ids(ids, n):\n    n = min(n, len(ids))\n    seq[:n] = ids[:n]\n"
 OLD_RESUME = '        if cfg.get("in_flight_weight_updates"):\n            self.engine.invalidate_kv_cache()\n'
+IMPORT = "from nemo_rl.algorithms.async_utils.c import AsyncTrajectoryCollector\n"
+COLLECTOR = "class AsyncTrajectoryCollector:\n    def resume_after_refit(self):\n"
 NEW_RESUME = "        if cfg.recompute:\n            self.engine.invalidate_kv_cache()\n"
 
 
@@ -39,8 +41,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
         package = tmp_path / "nemo_rl"
         files = {
             "algorithms/loss/utils.py": packer,
-            "algorithms/async_utils/__init__.py": "from nemo_rl.algorithms.async_utils.c import AsyncTrajectoryCollector\n",
-            "algorithms/async_utils/c.py": f"class AsyncTrajectoryCollector:\n    def resume_after_refit(self):\n{resume}",
+            "algorithms/async_utils/__init__.py": IMPORT,
+            "algorithms/async_utils/c.py": COLLECTOR + resume,
             **dict.fromkeys(modules, ""),
         }
         for name, text in files.items():
@@ -139,3 +141,21 @@ def test_a_key_that_says_it_is_none_is_no_secret() -> None:
     servers = {"a": {"api_key": "dummy_key"}, "b": {"api_key": "EMPTY"}, "c": {"api_key": "hunter2hunter2"}}
     assert list(secret_keys(servers)) == ["c.api_key"]
     assert hide_in(servers)["a"]["api_key"] == "dummy_key"
+
+
+def test_an_environment_that_no_data_set_names_is_refused() -> None:
+    """NeMo-RL's launcher for it is another script. Ours would train with the data set's environment."""
+    puzzle = {"env.sliding_puzzle_game": {"cfg": {"max_moves": 30}}}
+    assert levels(puzzle, "env.sliding_puzzle_game") == ["error"]
+    assert levels(puzzle | {"data.train.env_name": "sliding_puzzle_game"}, "env.sliding_puzzle_game") == []
+    own = {"env.puzzle": {"class": "nemo_ada.trl.Anything"}}
+    assert not any("no data set" in one.message for one in found(own, "env.puzzle"))
+    assert levels({"env.math": {"num_workers": 8}}, "env.math") == []
+
+
+def test_rewards_that_are_no_shares_ask_for_a_threshold() -> None:
+    key = "reinforce_ada.positive_threshold"
+    scores = {"data.train.env_name": "reward_model", "env.reward_model": {"enabled": True}}
+    assert levels(scores, key) == ["warning"]
+    assert levels(scores | {key: -1.5}, key) == []
+    assert levels({"data.train.env_name": "math", "env.math": {"num_workers": 8}}, key) == []
