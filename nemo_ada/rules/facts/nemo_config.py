@@ -268,7 +268,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class LearnerFacts:
-    """Megatron's layout.
+    """The layout of Megatron, or of DTensor.
 
     Attributes:
         gpus: GPUs that it uses.
@@ -302,11 +302,13 @@ class LearnerFacts:
 
     @classmethod
     def of(cls, values: Values, gpus: int) -> LearnerFacts:
-        """Read it from a config. Without Megatron all sizes are 1. Raises UserError."""
-        here, default = "policy.megatron_cfg", None if _uses_megatron(values) else 1
-        recompute = values.get(f"{here}.recompute_granularity", "full") == "full"
+        """Read it from a config. Raises UserError."""
         policy = not values.get("loss_fn.force_on_policy_ratio", False)
         reference = not values.get("grpo.skip_reference_policy_logprobs_calculation", False)
+        if not _uses_megatron(values):
+            return cls._of_dtensor(values, gpus, int(policy) + int(reference))
+        here, default = "policy.megatron_cfg", None
+        recompute = values.get(f"{here}.recompute_granularity", "full") == "full"
         return cls(
             gpus=gpus,
             tp=values.integer(f"{here}.tensor_model_parallel_size", default),
@@ -321,6 +323,27 @@ class LearnerFacts:
             recompute=bool(values.get(f"{here}.activation_checkpointing", False)) and recompute,
             logprob_passes=int(policy) + int(reference),
             lora=Lora.of(values.section(f"{here}.peft")),
+        )
+
+    @classmethod
+    def _of_dtensor(cls, values: Values, gpus: int, logprob_passes: int) -> LearnerFacts:
+        """Read the layout of DTensor, which has no pipeline. Without any learner all sizes are 1."""
+        here = other_learner(values)
+        tp, cp, ep = (values.integer(f"{here}.{name}_parallel_size", 1) for name in ("tensor", "context", "expert"))
+        return cls(
+            gpus=gpus,
+            tp=tp,
+            pp=1,
+            cp=cp,
+            ep=ep,
+            etp=1,
+            first_stage=None,
+            last_stage=None,
+            sequence_parallel=bool(values.get(f"{here}.sequence_parallel", False)),
+            fp8=False,
+            recompute=bool(values.get(f"{here}.activation_checkpointing", False)),
+            logprob_passes=logprob_passes,
+            lora=None,
         )
 
     @property
@@ -375,7 +398,7 @@ class NemoConfig:
         rollout: what a step samples.
         batch: how the learner cuts the rows of a step.
         engine: vLLM.
-        learner: Megatron's layout.
+        learner: layout of the learner.
     """
 
     values: Values
@@ -421,6 +444,11 @@ class NemoConfig:
                 key="policy.megatron_cfg.enabled",
             )
         return cls.of(config)
+
+    @property
+    def dtensor(self) -> bool:
+        """Whether the learner is DTensor, and not Megatron."""
+        return not _uses_megatron(self.values)
 
     @property
     def gpus(self) -> int:
