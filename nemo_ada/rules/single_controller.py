@@ -6,6 +6,7 @@ A config that has the section `async_rl` is one for the single controller.
 from __future__ import annotations
 
 from nemo_ada.config.values import Values
+from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
@@ -40,6 +41,11 @@ IGNORED = (
     ("data.use_multiple_dataloader", (False,), "it reads one data loader"),
     ("on_policy_distillation.enabled", (False,), "it has no teacher"),
 )
+SHAPED_SINCE_V0_8_0 = (
+    "grpo.overlong_filtering", "grpo.advantage_clip_low", "grpo.advantage_clip_high",
+    "grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advantage",
+)  # fmt: skip
+"""Keys that the controller of v0.8.0 obeys (single_controller_utils/advantage_stage.py at 7b235d3e)."""
 IGNORED_OVER_GYM = (
     (f"{GYM_SECTION}.effort_levels", (None,), "it shapes no rewards"),
     *(
@@ -151,9 +157,10 @@ def controller_ignores(values: Values) -> Findings:
     """Settings that the single controller does not read. They would have no effect, and no message says so."""
     if Loop.of(values) is not Loop.CONTROLLER:
         return
+    shaped = SHAPED_SINCE_V0_8_0 if version.here().shapes_advantages else ()
     for key, harmless, why in (*IGNORED, *(IGNORED_OVER_GYM if uses_gym(values) else ())):
         value = values.get(key)
-        if value is not None and value not in harmless:
+        if value is not None and value not in harmless and key not in shaped:
             yield error(
                 key,
                 f"{key}={value} has no effect with {CONTROLLER}: {why}; set it to {str(harmless[0]).lower()}".replace(
