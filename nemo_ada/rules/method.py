@@ -16,13 +16,13 @@ from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
+from nemo_ada.rules.setup import MEDIA_PROCESSOR
 from nemo_ada.rules.single_controller import CONTROLLER, controller_groups
 
 NAME = "reinforce_ada"
 """The value of grpo.adv_estimator.name that chooses the method."""
 ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", Loop.ASYNC.value
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
-MEDIA_PROCESSOR = "vlm_hf_data_processor"
 PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
 FASTEST = 0.002  # seconds of an engine step, at best
 CAPS = ("max_samples", "max_tokens", "max_seconds")
@@ -37,11 +37,6 @@ ENGINE_SWITCHES = {
 def uses_reinforce_ada(values: Values) -> bool:
     """Return whether the config chooses Reinforce-Ada."""
     return bool(values.get("grpo.adv_estimator.name") == NAME)
-
-
-def uses_media(values: Values) -> bool:
-    """Return whether the prompts have images or audio. NeMo-RL has a script of its own for them (run_vlm_grpo.py)."""
-    return any(values.get(f"data.{split}.processor") == MEDIA_PROCESSOR for split in ("default", "train"))
 
 
 def uses_async_engine(values: Values) -> bool:

@@ -47,12 +47,13 @@ PROCESSORS = (
 )  # fmt: skip
 BACKENDS = ("vllm", "sglang", "megatron")
 LATER_BACKENDS = ("trtllm", "dynamo")  # after v0.7.0
+MEDIA_PROCESSOR = "vlm_hf_data_processor"
 OUR_ENVIRONMENT = "ada_math"
 ENVIRONMENTS = (
     "math_default", "math", "math_multi_reward", "code", "reward_model", "code_jaccard", "vlm", "nemo_gym", "dapo",
-    "geometry3k", "refcoco", "mmau", OUR_ENVIRONMENT,
+    OUR_ENVIRONMENT,
 )  # fmt: skip
-"""Environments that NeMo-RL makes by name (environments/utils.py), those that its examples name, and ours."""
+"""Environments that NeMo-RL makes by name (environments/utils.py), the one of its examples for DAPO, and ours."""
 OTHER_REWARDS = {
     "reward_model": "gives scores of a model, which have any size",
     "math_multi_reward": "sums rewards of several kinds",
@@ -409,6 +410,11 @@ def training_set(v: Values) -> Findings:
         )
 
 
+def uses_media(v: Values) -> bool:
+    """Return whether the prompts have images or audio. NeMo-RL has a script of its own for them (run_vlm_grpo.py)."""
+    return any(v.get(f"data.{split}.processor") == MEDIA_PROCESSOR for split in ("default", "train"))
+
+
 def environments(v: Values) -> Findings:
     """The class of a user's own environment exists where the job looks for it. Each environment has its section."""
     for split, name in _environment_names(v):
@@ -418,7 +424,8 @@ def environments(v: Values) -> Findings:
             )
     named = {name for _, name in _environment_names(v)}
     for name, section in v.section("env").items():
-        if isinstance(section, Mapping) and name not in (*ENVIRONMENTS, *named) and section.get("class") is None:
+        made = name in (*ENVIRONMENTS, *named) or uses_media(v)  # for images NeMo-RL makes one of any name
+        if isinstance(section, Mapping) and not made and section.get("class") is None:
             yield error(
                 f"env.{name}",
                 f"no data set names the environment {name}, and NeMo-RL makes none of this name: the run would train "

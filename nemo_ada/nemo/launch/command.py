@@ -44,7 +44,7 @@ from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop, upstream_part
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
-from nemo_ada.rules.method import uses_media
+from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, key_to_lower, on_signals
