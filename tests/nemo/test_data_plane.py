@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -120,3 +121,22 @@ def test_without_our_estimator_nothing_changes(harness, plane, tmp_path):
     for left, right in zip(plain.batches, memory.batches, strict=True):
         assert rows_of(left) == rows_of(right)
     assert plain.losses == memory.losses
+
+
+def test_parts_that_a_yaml_names_train_as_the_hooks_do(harness, plane, tmp_path):
+    """With recipes/upstream/named-parts.patch (test_extension_point.py applies it) no name of NeMo-RL is replaced."""
+    if not hasattr(plane.grpo_sync, "_rollout_actor_class"):
+        pytest.skip("this NeMo-RL has no extension points")
+    from nemo_ada.nemo.training_batch import COLUMNS
+
+    section = {"reinforce_ada": {"preset": "ada_seq_balance"}}
+    hooked = plane.run_plane(tmp_path / "hooks", 2, {**harness.OURS, **section})
+    named = {
+        "grpo.rollout_target": "nemo_ada.nemo.data_plane.named:RolloutActor",
+        "grpo.rollout_columns": list(COLUMNS),
+        "grpo.adv_estimator.name": "nemo_ada.nemo.data_plane.named:Estimator",
+    }
+    plain = plane.run_plane(tmp_path / "named", 2, {**harness.OURS, **section, **named}, hooks=lambda _: nullcontext())
+    for left, right in zip(plain.batches, hooked.batches, strict=True):
+        assert rows_of(left) == rows_of(right)
+    assert plain.losses == hooked.losses and any(plain.losses)

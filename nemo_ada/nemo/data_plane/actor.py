@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from nemo_rl.experience.sync_rollout_actor import SyncRolloutActor
@@ -75,15 +76,19 @@ class AdaRolloutActor(PLAIN):  # type: ignore[misc]
             StepDroppedError: the job nears its end.
             ProcessLostError: a process has died, such as an engine.
         """
-        module = importlib.import_module(ROLLOUT_ACTOR.rpartition(".")[0])
-        ours = {name: hook for name, hook in self._ada.replacements().items() if hasattr(module, name)}
         self._ada_wish = None
-        with losses_said(), replaced(module, ours), self._ada.validation(task_to_env_override is not None):
+        with losses_said(), self._drawing(), self._ada.validation(task_to_env_override is not None):
             result = super().rollout_to_tq(input_batch, task_to_env_override=task_to_env_override, **arguments)
         if task_to_env_override is None:
             carry, batch = result[1], self._ada.current
             carry.update({name: batch[name] for name in COLUMNS})
         return result
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        """Return a block in which NeMo-RL's method draws with our hooks."""
+        module = importlib.import_module(ROLLOUT_ACTOR.rpartition(".")[0])
+        ours = {name: hook for name, hook in self._ada.replacements().items() if hasattr(module, name)}
+        return replaced(module, ours)
 
     def ada_stop(self, wish: Literal["drain", "drop"]) -> None:
         """Issue no new wave in the call that runs, or give it up. Ray runs this beside the rollout."""

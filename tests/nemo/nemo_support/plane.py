@@ -8,7 +8,7 @@ plane is NeMo-RL's reference one, and a stand-in of Ray calls the actor at once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,6 +61,7 @@ class PlanePolicy(TinyPolicy):
     def __init__(self, *args: Any, client: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.dp_client, self.dp_cfg = client, SETTINGS["data_plane"]
+        self.penalised = False  # whether the step has the reference's log-probabilities
 
     def _stamp_pad_seqlen(self, meta: Any) -> None:
         """No worker pads for a forward pass here."""
@@ -75,9 +76,10 @@ class PlanePolicy(TinyPolicy):
     def get_reference_policy_logprobs_from_meta(self, meta: Any, timer: Any = None) -> None:
         logprobs = self.get_reference_policy_logprobs(self._read(meta))["reference_logprobs"]
         write_columns(self.dp_client, meta, {"reference_policy_logprobs": logprobs})
+        self.penalised = True
 
     def train_from_meta(self, meta: Any, *, loss_fn: Any, timer: Any = None, **_: Any) -> dict[str, Any]:
-        fields = [name for name in ("reference_policy_logprobs",) if name in (meta.fields or [])]
+        fields, self.penalised = ["reference_policy_logprobs"] if self.penalised else [], False
         batch = self._read(meta, "generation_logprobs", "prev_logprobs", "advantages", *fields)
         return self.train(batch, loss_fn)
 
@@ -94,7 +96,9 @@ class LocalRay:
     def wait(self, answers: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
         return answers, []
 
-    def remote(self, **_: Any) -> Callable[[type], Any]:
+    def remote(self, plain: type | None = None, **_: Any) -> Any:
+        if plain is not None:
+            return self.remote()(plain)
         return lambda cls: SimpleNamespace(
             options=lambda **_: SimpleNamespace(remote=functools.partial(self.start, cls))
         )
