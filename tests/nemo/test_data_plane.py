@@ -110,8 +110,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(harness, plane, tmp_path):
     rest = plane.run_plane(tmp_path / "parts", 4, overrides, resume=True)
     assert [rows_of(batch) for batch in rest.batches] == [rows_of(batch) for batch in whole.batches[2:]]
     assert all(torch.equal(rest.weights[name], whole.weights[name]) for name in whole.weights)
-    states = [json.loads((record.checkpoints[-1] / "reinforce_ada.json").read_text()) for record in (whole, rest)]
-    assert states[0] == states[1]
+
+    def state(record):
+        content = json.loads((record.checkpoints[-1] / "reinforce_ada.json").read_text())
+        del content["sampler"]["latency"], content["sha256"]  # measured in seconds
+        return content
+
+    assert state(rest) == state(whole) and state(rest)["draws"] == 4
 
 
 def test_without_our_estimator_nothing_changes(harness, plane, tmp_path):
