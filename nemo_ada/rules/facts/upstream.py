@@ -263,9 +263,11 @@ def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) ->
         if function is None:
             yield f"{name} does not exist"
             continue
-        yield from _other_parameters(name, function, point.parameters)
+        others = list(_other_parameters(name, function, point.parameters))
+        yield from others
         plain = (one.removeprefix("*, ") for one in parameters(function) if not one.endswith("="))
-        if strange := point.unknown(one for one in plain if not one.startswith("*")):
+        strange = point.unknown(one for one in plain if not one.startswith("*"))
+        if strange and not others:
             yield f"{name} wants {', '.join(strange)}, which nobody here knows"
         if point.returns and returned(function) not in point.returns:
             yield f"{name} returns {returned(function)}, expected {' or '.join(point.returns)}"

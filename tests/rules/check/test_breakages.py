@@ -424,6 +424,17 @@ def test_gyms_function_is_judged_where_gym_is_used(tmp_path):
     assert list(upstream.misfits(Checkout(tmp_path))) == []
 
 
+def test_a_rollout_over_gym_that_wants_more_is_refused(tmp_path):
+    """v0.8.0's wants the responses per prompt. Ours would end in a TypeError after the set-up."""
+    checkout(tmp_path)
+    with (tmp_path / "nemo_rl/experience/rollouts.py").open("a") as rollouts:
+        for name, more in (("run_async_nemo_gym_rollout", "num_generations"), ("run_nemo_gym_rollout_sync", "wanted")):
+            first = "policy_generation, input_batch, tokenizer, task_to_env, generation_config"
+            rollouts.write(f"\n\ndef {name}({first}, {more}, greedy=False):\n    pass\n")
+    (found,) = upstream.misfits(Checkout(tmp_path), gym=True)
+    assert found.endswith("run_nemo_gym_rollout_sync wants wanted, which nobody here knows")
+
+
 def test_fewer_gpus_than_the_config_wants_are_refused():
     found = gpu.for_config([], 4, Values(changed({})))
     assert [(f.level, f.key, "4 would work" in f.message) for f in found] == [("error", "cluster.gpus_per_node", True)]
