@@ -212,9 +212,8 @@ REFUSED = [
     ({"grpo__val_period": 10}, "grpo.val_period"),
     ({"policy__train_global_batch_size": 4}, "policy.train_global_batch_size"),
     ({"policy__generation__colocated": {"enabled": True}}, "policy.generation.colocated.enabled"),
-    ({"loss_fn__use_importance_sampling_correction": False}, "loss_fn.use_importance_sampling_correction"),
     ({"data_plane": {"enabled": False}}, "data_plane.enabled"),
-    ({"checkpointing": {"metric_name": "val:accuracy"}}, "checkpointing.metric_name"),
+    ({"checkpointing": {"enabled": True, "metric_name": "val:accuracy"}}, "checkpointing.metric_name"),
     ({"data_plane": {"enabled": True}}, "data_plane.impl"),
     ({"env": {"should_use_nemo_gym": True}, "grpo__max_rollout_turns": 2}, "grpo.max_rollout_turns"),
 ]

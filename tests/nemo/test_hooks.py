@@ -579,7 +579,7 @@ def test_nemo_rl_s_reward_is_what_the_policy_earns(make, asynchronous):
     """The loop merges the rollout's metrics over its own, whose `reward` is that of the kept rows."""
     run = make("ada_seq_balance", asynchronous=asynchronous)
     (record,) = run.steps()
-    first = [np.mean([script(prompt, draw)[0] for draw in range(GROUP)]) for prompt in PROMPTS]
+    first = [np.mean([script(prompt, draw)[0] for draw in range(8)]) for prompt in PROMPTS]  # its waves have 8
     assert record.metrics["reward"] == pytest.approx(np.mean(first))
     assert record.metrics["reward"] != pytest.approx(record.metrics["ada/batch_reward"], abs=0.05)
 

@@ -242,7 +242,7 @@ def test_an_engine_s_process_that_is_killed_is_a_lost_process_in_the_driver_too(
         ray.get(engine.pid.remote(), timeout=60)
         return False
 
-    now = {"backoff_base_s": 0.0, "max_backoff_s": 0.0, "max_infra_attempts_per_prompt": 2}
+    now = {"backoff_base_s": 0.01, "max_backoff_s": 0.01, "max_infra_attempts_per_prompt": 2}
     with pytest.raises(ProcessLostError) as found:
         run(1, fails=dies, changes={"async_rl__rollout_failure": now})
 
