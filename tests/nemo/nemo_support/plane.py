@@ -117,6 +117,7 @@ def local() -> Iterator[Plane]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grpo_sync, "ray", ray)
         patch.setattr(driver, "ray", ray)
+        patch.setattr(grpo_sync, "make_actor_runtime_env", lambda name: {})  # NeMo-RL's would build an environment
         patch.setattr(grpo_sync, "SyncRolloutActor", ray.remote()(PLAIN))
         patch.setattr(nemo_rl.data_plane, "build_data_plane_client", lambda *_, **__: client)
         yield client
