@@ -206,9 +206,9 @@ PATCH_POINTS = (
 )
 ROLLOUT_ACTOR = "nemo_rl.experience.sync_rollout_actor.SyncRolloutActor"
 COMPONENTS = "get_gdpo_reward_component_keys"
-_VALIDATE_SYNC = ("self", "rollout_actor", "policy", "val_dataloader", "val_task_to_env", "step", "master_config")
+_VALIDATE_SYNC = ("rollout_actor", "policy", "val_dataloader", "val_task_to_env", "step", "master_config")
 DATA_PLANE_POINTS = (
-    PatchPoint("validate_sync", SYNC_LOOP, _VALIDATE_SYNC[1:]),
+    PatchPoint("validate_sync", SYNC_LOOP, _VALIDATE_SYNC),
     *(point for point in PATCH_POINTS if point.name in ("_create_advantage_estimator", BASELINES, SCALE, SHAPE)),
     PatchPoint(COMPONENTS, "nemo_rl.algorithms.utils", ("batch",)),
 )
