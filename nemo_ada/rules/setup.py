@@ -424,7 +424,8 @@ def environments(v: Values) -> Findings:
             )
     named = {name for _, name in _environment_names(v)}
     for name, section in v.section("env").items():
-        made = name in (*ENVIRONMENTS, *named) or uses_media(v)  # for images NeMo-RL makes one of any name
+        # For images NeMo-RL makes one of any name, and over NeMo-Gym it makes Gym's only.
+        made = name in (*ENVIRONMENTS, *named) or uses_media(v) or uses_gym(v)
         if isinstance(section, Mapping) and not made and section.get("class") is None:
             yield error(
                 f"env.{name}",

@@ -147,6 +147,7 @@ def test_an_environment_that_no_data_set_names_is_refused() -> None:
     """NeMo-RL's launcher for it is another script. Ours would train with the data set's environment."""
     puzzle = {"env.sliding_puzzle_game": {"cfg": {"max_moves": 30}}}
     assert levels(puzzle, "env.sliding_puzzle_game") == ["error"]
+    assert levels(puzzle | {"env.should_use_nemo_gym": True}, "env.sliding_puzzle_game") == []
     assert levels(puzzle | {"data.train.env_name": "sliding_puzzle_game"}, "env.sliding_puzzle_game") == []
     own = {"env.puzzle": {"class": "nemo_ada.trl.Anything"}}
     assert not any("no data set" in one.message for one in found(own, "env.puzzle"))
