@@ -31,7 +31,7 @@ TABLE: Mapping[str, str] = {
     "missing_negative": "unresolved prompts that lack incorrect responses",
     "resolved_in_first_wave": "prompts that met the exit condition with their first wave",
     "prompts_cut": "unresolved prompts to which the budget refused more responses",
-    "zero_signal_groups": "share of kept groups with equal labels; not with `baseline: shrunk`, which such a group "
+    "zero_signal_groups": "share of kept groups with equal rewards; not with `baseline: shrunk`, which such a group "
     "learns from",
     "zero_signal_groups_if_grpo": "the same share if each group were the first n responses of its pool",
     "expected_signal_groups": "with candidate_prompts: expected share of the chosen prompts' groups with both "

@@ -17,7 +17,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ class Hooks:
         settings: Settings of the run.
         sampler: Decides what is drawn and which responses become rows.
         rollout_calls: Rollout calls so far. This is the step number of every seed.
+        current: The batch that the last rollout returned.
         on_wait: Called at least once a minute while a validation over NeMo-Gym waits for responses.
         sampling_seconds: Duration of the last rollout call.
         lists: Metrics of the last rollout call that are lists, which NeMo-RL's loggers do not take.
@@ -101,7 +103,7 @@ class Hooks:
         self._active = False  # until the loop creates our estimator, every hook calls its original
         self._validating = False
         self._without_label = 0  # answers of the current validation that count as wrong without a verdict
-        self._current: Any = None  # the batch that the last rollout returned
+        self.current: Any = None
         self._expected: dict[int, float] = {}  # rollout call -> expected share of its groups with both labels
 
     # -- state -------------------------------------------------------------------------------------------------------
@@ -121,6 +123,36 @@ class Hooks:
         """Metrics of the last step that NeMo-RL's loggers do not get."""
         return {**self.lists, **self._estimator.counted}
 
+    # -- another process ---------------------------------------------------------------------------------------------
+
+    def activate(self) -> None:
+        """Let the hooks act in a process in which no loop creates an estimator."""
+        self._active = True
+
+    @contextmanager
+    def validation(self, validates: bool) -> Iterator[None]:
+        """Within the block a rollout is one of a validation, or none."""
+        self._validating, self._without_label = validates, 0
+        try:
+            yield
+        finally:
+            self._validating = False
+
+    def report(self) -> dict[str, Any]:
+        """Return what the hooks of the driver want to know after a rollout call."""
+        drawn, self._tokens_drawn = self._tokens_drawn, 0.0
+        return {
+            "rollout_calls": self.rollout_calls, "sampling_seconds": self.sampling_seconds, "lists": self.lists,
+            "tokens_drawn": drawn, "without_label": self._without_label,
+        }  # fmt: skip
+
+    def take(self, report: Mapping[str, Any]) -> None:
+        """Take over what the hooks of the rollouts report."""
+        self.rollout_calls, self.sampling_seconds = report["rollout_calls"], report["sampling_seconds"]
+        self.lists = report["lists"]
+        self._tokens_drawn += report["tokens_drawn"]
+        self._without_label += report["without_label"]
+
     # -- candidates --------------------------------------------------------------------------------------------------
 
     def loader(self, loader: Any) -> Any:
@@ -133,9 +165,9 @@ class Hooks:
         if not settings.ada.candidate_prompts:
             return loader
         settings.ada.check_candidates(len(loader) * settings.prompts, settings.max_steps)
-        return CandidateLoader(loader, settings.ada.candidate_prompts // settings.prompts, self._choose)
+        return CandidateLoader(loader, settings.ada.candidate_prompts // settings.prompts, self.choose)
 
-    def _choose(self, batches: Sequence[Any]) -> Any:
+    def choose(self, batches: Sequence[Any]) -> Any:
         """Choose one batch out of several for the next rollout call. Prompts above the data's limit come last."""
         merged = type(batches[0]).from_batches(batches)
         candidates = Prompts(merged, 1, whole=False, gym=self.settings.gym)
@@ -276,7 +308,7 @@ class Hooks:
 
     def _batch_of(self, rewards: torch.Tensor) -> Any:
         """Return the batch of the last rollout. Raises InvariantError when the loop asks about other rows."""
-        batch = self._current
+        batch = self.current
         if len(rewards) != batch["ada_reward"].shape[0] or not torch.equal(rewards.cpu().float(), batch["ada_reward"]):
             raise InvariantError("the loop wants baselines for other rows than the rollout returned")
         return batch
@@ -322,7 +354,7 @@ class Hooks:
         result, rows = sampled.result, sampled.rows
         rewards = pool_rewards(result, sampled.raw_reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, self.settings, number)
-        self.rollout_calls, self._current = number, batch
+        self.rollout_calls, self.current = number, batch
         self.sampling_seconds = result.seconds
         responses = [source.response(row) for row in result.response_id_N.tolist()]
         tokens_N = np.array([response.tokens for response in responses] or [0])
@@ -336,12 +368,11 @@ class Hooks:
         if prompts.requests:
             lengths = [len(message["token_ids"]) for response in responses for message in response.prompt]
             metrics["mean_prompt_length"] = float(np.mean(lengths or [0]))
-        metrics |= sampled.metrics
+        in_waves = self.sampler.plan.stopping.in_waves
+        metrics |= sampled.metrics | nemo_metrics.mean_reward(result, in_waves=in_waves)
         self.lists = sampled.lists
         self._say(sampled)
-        steps = nemo_metrics.engine_steps_at_least(
-            result, barrier=not one_by_one, windowed=not self.sampler.plan.stopping.in_waves
-        )
+        steps = nemo_metrics.engine_steps_at_least(result, barrier=not one_by_one, windowed=not in_waves)
         metrics |= nemo_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
         if number in self._expected:
             metrics |= named({"expected_signal_groups": self._expected.pop(number)})

@@ -1,4 +1,4 @@
-"""`with reinforce_ada(master_config, checkpointer=checkpointer): grpo_train(...)`, or async_grpo_train.
+"""`with reinforce_ada(master_config, checkpointer=checkpointer): grpo_train(...)`, async_grpo_train or grpo_train_sync.
 
 NeMo-RL's loop stays as it is. While the block lasts, names of its module are our functions (cluster/upstream.py). The
 alternatives are worse. A loop of our own would copy a thousand lines that change with every release, and NeMo-RL has no
@@ -25,8 +25,18 @@ from nemo_ada.nemo.loop_log import corrected, writes_no_batches
 from nemo_ada.nemo.patch_points import check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.rules.facts.nemo_config import Loop
-from nemo_ada.rules.facts.upstream import GYM_ROLLOUT, LOOP, PATCH_POINTS, ROLLOUTS, SAMPLE_ROLLOUT, gym_point
+from nemo_ada.rules.facts.upstream import (
+    DATA_PLANE_POINTS,
+    GYM_ROLLOUT,
+    LOOP,
+    PATCH_POINTS,
+    ROLLOUTS,
+    SAMPLE_ROLLOUT,
+    SYNC_LOOP,
+    gym_point,
+)
 
+DATA_PLANE_DRIVER = "nemo_ada.nemo.data_plane.driver"
 CONTROLLER_ACTOR = "nemo_ada.nemo.single_controller.actor"
 
 
@@ -56,9 +66,14 @@ def reinforce_ada(
     if not nemo_settings.uses_reinforce_ada(master_config):
         yield None
         return
-    with installed(
-        master_config, checkpointer, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS), stop_check
-    ) as hooks:
+    loop, rollouts = importlib.import_module(LOOP), importlib.import_module(ROLLOUTS)
+    if Loop.of(Values(master_config)) is Loop.DATA_PLANE:
+        settings, _ = _checked(master_config, loop, rollouts)
+        driver = importlib.import_module(DATA_PLANE_DRIVER)
+        with driver.installed(master_config, checkpointer, settings, stop_check) as hooks:
+            yield hooks
+        return
+    with installed(master_config, checkpointer, loop, rollouts, stop_check) as hooks:
         yield hooks
 
 
@@ -105,6 +120,19 @@ def check_config(master_config: Any) -> None:
             check_actors()
 
 
+def check_data_plane() -> None:
+    """Raise UserError when the imported trainer with a data plane is not as our hooks need it, or is not there."""
+    try:
+        loop = importlib.import_module(SYNC_LOOP)
+    except ImportError as error:
+        raise UserError(
+            f"data_plane.enabled=true: {SYNC_LOOP} cannot be imported ({error}); set it to false",
+            key="data_plane.enabled",
+        ) from None
+    for target in DATA_PLANE_POINTS:
+        target.check(loop)
+
+
 def _checked(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings, bool]:
     """Return the settings, and whether NeMo-RL marks trivial groups. Raises UserError, before anything changes."""
     settings = nemo_settings.read(master_config)
@@ -116,6 +144,8 @@ def _checked(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings
         )
     for target in PATCH_POINTS:
         target.check(loop)
+    if settings.loop is Loop.DATA_PLANE:
+        check_data_plane()
     SAMPLE_ROLLOUT.check(rollouts)
     if settings.gym:
         gym_point(loop).check(loop)

@@ -23,6 +23,7 @@ TABLE: Mapping[str, str] = {
     "learner agree (asynchronous training, where NeMo-RL's number compares weights of different age)",
     "without_label": "validation answers that count as wrong because the engine or the verifier failed on them",
 }
+REWARD = "reward"
 WITHOUT_LABEL, ENGINE_STEPS = PREFIX + "without_label", PREFIX + "engine_steps_at_least"
 
 
@@ -32,6 +33,25 @@ def named(values: Mapping[str, float]) -> dict[str, float]:
     if unknown:
         raise InvariantError(f"metrics that are not in the table: {', '.join(unknown)}")
     return {PREFIX + name: float(value) for name, value in values.items()}
+
+
+def mean_reward(result: SamplingResult, *, in_waves: bool) -> dict[str, float]:
+    """Return NeMo-RL's own metric `reward`: what the policy earns on the prompts of a step, after scaling and shaping.
+
+    NeMo-RL takes the mean over the rows, which are all of its responses. Ours are chosen by their labels, and hard
+    prompts have more responses than easy ones. So this is the mean of each prompt's first wave, whose size does not
+    depend on labels, averaged over the prompts. With a preset that draws n responses it is NeMo-RL's number.
+
+    Args:
+        result: pools of the step, or of one prompt.
+        in_waves: whether responses are drawn in waves. Otherwise a prompt's whole pool counts.
+    """
+    counted_N = result.wave_N == 0 if in_waves else np.ones(len(result.wave_N), np.bool_)
+    prompt_N, prompts = result.prompt_N[counted_N], len(result.uid_P)
+    count_P = np.bincount(prompt_N, minlength=prompts)
+    sum_P = np.bincount(prompt_N, result.reward_N[counted_N], prompts)
+    mean_F = sum_P[count_P > 0] / count_P[count_P > 0]
+    return {REWARD: float(mean_F.mean())} if len(mean_F) else {}
 
 
 def engine_steps_at_least(result: SamplingResult, *, barrier: bool, windowed: bool) -> int:

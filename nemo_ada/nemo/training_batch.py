@@ -30,7 +30,7 @@ from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.seeds import shuffled
 from nemo_ada.nemo.rollouts.call import Prompts
-from nemo_ada.nemo.rollouts.response import Message, Response, placeholder
+from nemo_ada.nemo.rollouts.response import ROUTES, Message, Response, placeholder
 from nemo_ada.nemo.settings import NemoSettings
 
 COLUMNS = ("ada_uid", "ada_advantage", "ada_weight", "ada_reward", "ada_baseline", "ada_std", "ada_saved")
@@ -127,7 +127,8 @@ def build_batch(
     if prompts.requests:  # the data loader knew no length
         for row, response in enumerate(responses):
             batch["length"][row] = 1 if response is None else len(response.prompt[0]["token_ids"])
-    batch["length"][torch.from_numpy(placeholder_R)] = 1
+    short_R = [len(log[0]["token_ids"]) == 1 for log in batch["message_log"]]  # rows with media stay whole
+    batch["length"][torch.from_numpy(placeholder_R) & torch.tensor(short_R)] = 1
     batch["truncated"] = torch.from_numpy(truncated_R & ~placeholder_R & ~kept_R)
     batch["loss_multiplier"] = torch.where(
         torch.from_numpy(kept_R), 1.0, torch.from_numpy(loss_R) * batch["loss_multiplier"]
@@ -150,12 +151,17 @@ def build_batch(
 
 
 def row_prompts(logs: Sequence[Sequence[Message]], responses: Sequence[Response | None]) -> Iterator[Sequence[Message]]:
-    """Yield the prompt of each row. Over NeMo-Gym only responses know it, so a row without a response borrows one."""
+    """Yield the prompt of each row.
+
+    Over NeMo-Gym only responses know it, and only they know the experts of its tokens (policy.router_replay). So a row
+    without a response borrows one.
+    """
     known = next((response.prompt for response in responses if response is not None), None)
+    routed = known is not None and ROUTES in known[0]
     for log, response in zip(logs, responses, strict=True):
         if response is not None:
             yield response.prompt
-        elif any(len(message["token_ids"]) for message in log):
+        elif any(len(message["token_ids"]) for message in log) and not routed:
             yield log
         else:
             yield known or [{"role": "user", "content": "", "token_ids": torch.zeros(1, dtype=torch.int64)}]

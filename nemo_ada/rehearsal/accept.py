@@ -198,7 +198,7 @@ def accept(
     errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]
     folder = (out or (new_folder("accept-") if rehearse else _run_dir(config))).resolve()
     controller = Loop.of(values) is Loop.CONTROLLER
-    here = installation.here if not rehearse else partial(installation.find, gym=bool(gym), controller=controller)
+    here = installation.here if not rehearse else partial(installation.find, gym=bool(gym), plane=controller)
     installed = None if errors else here()
     held = claim(folder, "accept", "--out", beside=BEFORE_A_RUN)
     configs, shrinker, layout = _short(variants, folder, steps, rehearse=rehearse)

@@ -249,8 +249,8 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     findings = check(path, overrides, config)
     errors = [finding for finding in findings if finding.level == "error"]
     gym = environments(Values(config).get(PATHS)) if uses_gym(Values(config)) else []
-    controller = Loop.of(Values(config)) is Loop.CONTROLLER
-    installed = None if errors else installation.find(gym=bool(gym), controller=controller)
+    plane = Loop.of(Values(config)) in (Loop.CONTROLLER, Loop.DATA_PLANE)
+    installed = None if errors else installation.find(gym=bool(gym), plane=plane)
     folder = (keep or new_folder("rehearsal-")).resolve()
     held = claim(folder, "rehearse", "--keep")
     shrinker, layout = shrink(

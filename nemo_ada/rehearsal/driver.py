@@ -36,6 +36,7 @@ def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
     """Make the runs of all configs. Returns the exit code of the first that failed, or 0."""
     observe.note(event="versions", **environment())
     when_imported("nemo_rl.algorithms.grpo", lambda loop: _with_probes(loop, logprobs))
+    when_imported("nemo_rl.algorithms.grpo_sync", lambda loop: _with_plane_probes(loop, logprobs))
     when_imported("nemo_ada.nemo.launch.controller", lambda module: _with_controller_probes(module, logprobs))
     codes = []
     for path in configs:
@@ -99,6 +100,22 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
         return train_async(policy, generation, *args, **kwargs)
 
     loop.grpo_train, loop.async_grpo_train = grpo_train, async_grpo_train
+
+
+def _with_plane_probes(loop: Any, logprobs: Path | None) -> None:
+    """Probe the learner before and after the trainer with a data plane, where its batches stay."""
+    if logprobs is None:
+        loop.grpo_train_sync = _with_memory(loop.grpo_train_sync)
+        return
+    train = loop.grpo_train_sync
+
+    def grpo_train_sync(policy: Any, *args: Any, **kwargs: Any) -> Any:
+        _first(policy, args[TOKENIZER], logprobs)
+        result = train(policy, *args, **kwargs)
+        _last(policy, logprobs)
+        return result
+
+    loop.grpo_train_sync = grpo_train_sync
 
 
 def _with_memory(train: Callable[..., Any]) -> Callable[..., Any]:

@@ -159,12 +159,12 @@ def on_gpu() -> Installation:
     return replace(find(), gpu=True)
 
 
-def find(*, gym: bool = False, controller: bool = False) -> Installation:
+def find(*, gym: bool = False, plane: bool = False) -> Installation:
     """Find everything on this machine.
 
     Args:
         gym: Whether NeMo-Gym's interpreter is needed.
-        controller: Whether the single controller's data plane is needed.
+        plane: Whether NeMo-RL's data plane is needed.
 
     Raises:
         UserError: It lists all that is missing and how to get it.
@@ -178,8 +178,8 @@ def find(*, gym: bool = False, controller: bool = False) -> Installation:
     megatron = _source(MEGATRON, submodule, CACHE / "Megatron-LM", "megatron/core", missing)
     policy = _interpreter(POLICY, "policy", missing)
     engine = _interpreter(ENGINE, "vllm", missing)
-    if controller and policy.is_file() and not _has(policy, DATA_PLANE):
-        missing.append(f"{POLICY}: {policy} has no package {DATA_PLANE}, the single controller's data plane; {MAKE}")
+    if plane and policy.is_file() and not _has(policy, DATA_PLANE):
+        missing.append(f"{POLICY}: {policy} has no package {DATA_PLANE}, NeMo-RL's data plane; {MAKE}")
     servers = _interpreter(GYM, "gym", missing, " GYM=1") if gym else None
     if missing:
         raise UserError("a rehearsal needs more than is here:\n  " + "\n  ".join(missing))

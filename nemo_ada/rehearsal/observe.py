@@ -43,6 +43,7 @@ FUNCTIONS: tuple[tuple[str, str, str], ...] = (
     ("refit", "nemo_rl.algorithms.grpo", "refit_policy_generation"),
     ("score", "nemo_rl.experience.rollouts", "calculate_rewards"),
     ("validate", "nemo_rl.algorithms.grpo", "validate"),
+    ("validate", "nemo_rl.algorithms.grpo_sync", "validate_sync"),
     ("save", "nemo_rl.models.policy.lm_policy", "Policy.save_checkpoint"),
 )
 TIMED: Mapping[str, str] = {

@@ -10,6 +10,8 @@ All probes run inside the driver, around NeMo-RL's loop, with the policy that th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ def logprobs(policy: Any, reference: Path) -> None:
     expected = torch.load(reference, weights_only=True)
     if "logprobs" not in expected:  # Hugging Face did not compute them: the model has its full size
         return
-    difference = _of_learner(policy, expected["tokens"]) - expected["logprobs"]
+    with _plain_sampling(policy):
+        difference = _of_learner(policy, expected["tokens"]) - expected["logprobs"]
     note(event="log-probs", difference=float(difference.abs().max()))
 
 
@@ -65,7 +68,8 @@ def last_logprobs(policy: Any, reference: Path) -> None:
     import torch
 
     tokens = torch.load(reference, weights_only=True)["tokens"]
-    torch.save({"tokens": tokens, "logprobs": _of_learner(policy, tokens).clone()}, reference)
+    with _plain_sampling(policy):
+        torch.save({"tokens": tokens, "logprobs": _of_learner(policy, tokens).clone()}, reference)
 
 
 def engine_logprobs(policy: Any, generation: Any, reference: Path) -> None:
@@ -93,6 +97,30 @@ def engine_logprobs(policy: Any, generation: Any, reference: Path) -> None:
     note(event="engine log-probs", difference=float(max(differences)))
 
 
+@contextmanager
+def _plain_sampling(policy: Any) -> Iterator[None]:
+    """Within the block the learner knows neither temperature nor top_p nor top_k, as Hugging Face and vLLM's prompts.
+
+    NeMo-RL divides the learner's logits by the temperature and leaves out the tokens that the engine could not draw.
+    """
+    import ray
+
+    def plain(worker: Any) -> None:
+        worker.kept_sampling_params = worker.sampling_params
+        if worker.sampling_params is not None:
+            worker.sampling_params = type(worker.sampling_params)()
+
+    def restored(worker: Any) -> None:
+        worker.sampling_params = worker.kept_sampling_params
+
+    workers = policy.worker_group.workers
+    ray.get([worker.__ray_call__.remote(plain) for worker in workers])
+    try:
+        yield
+    finally:
+        ray.get([worker.__ray_call__.remote(restored) for worker in workers])
+
+
 def _of_learner(policy: Any, tokens_BT: Any) -> Any:
     """Return the learner's log-probabilities [B, T - 1] of each row's tokens after the first."""
     import torch
@@ -100,7 +128,8 @@ def _of_learner(policy: Any, tokens_BT: Any) -> Any:
 
     lengths = torch.full((len(tokens_BT),), tokens_BT.shape[1])
     policy.prepare_for_lp_inference()
-    data: Any = BatchedDataDict(input_ids=tokens_BT, input_lengths=lengths)
+    masks = {"token_mask": torch.ones_like(tokens_BT), "sample_mask": torch.ones(len(tokens_BT))}
+    data: Any = BatchedDataDict(input_ids=tokens_BT, input_lengths=lengths, **masks)  # top_p and top_k need the masks
     return policy.get_logprobs(data)["logprobs"][:, 1:]
 
 

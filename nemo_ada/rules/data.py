@@ -32,15 +32,18 @@ def datasets(values: Values) -> Findings:
     """Training and validation set, the metric that ranks checkpoints, and room for a thinking model's answers."""
     validates = values.validates
     yield from dataset(values, "train")
-    sets = [values.get(f"data.validation.{key}") for key in ("data_path", "dataset_name")]
-    if validates and sets == [None, None] and not values.get("data.train.split_validation_size", 0):
+    sets = [part.get(key) for part in parts(values, "validation") for key in ("data_path", "dataset_name")]
+    split_off = any(part.get("split_validation_size", 0) for part in parts(values, "train"))
+    if validates and not any(sets) and not split_off:
         yield error("data.validation", "the run validates and names no set; dataset_name: AIME2024 would work")
     elif validates:
         yield from dataset(values, "validation")
     metric = str(values.get("checkpointing.metric_name", ""))
-    if metric.startswith("val") and not validates:
-        yield error(
-            "checkpointing.metric_name", f"{metric} needs validations; set grpo.val_period, or metric_name to null"
+    if metric.startswith("val") and not validates and values.get("checkpointing.enabled", False):
+        yield warning(
+            "checkpointing.metric_name",
+            f"{metric} needs validations, and there are none: NeMo-RL then keeps the newest checkpoints; set "
+            "grpo.val_period, or metric_name to null, which says so",
         )
     model, tokens = str(values.get("policy.model_name", "")), values.number("policy.generation.max_new_tokens") or 0
     thinks = "Qwen3" in model and not model.endswith(("Instruct-2507", "-Base"))
@@ -52,15 +55,26 @@ def datasets(values: Values) -> Findings:
         )
 
 
+def parts(values: Values, split: str) -> list[Mapping[str, Any]]:
+    """Return the data sets of a split. NeMo-RL takes one section or a list of them."""
+    section = values.get(f"data.{split}")
+    return [part for part in (section if isinstance(section, list) else [section]) if isinstance(part, Mapping)]
+
+
 def dataset(values: Values, split: str = "train") -> Findings:
-    """A local file or a published set has the columns that `input_key` and `output_key` name, or NeMo-Gym's."""
-    here = f"data.{split}"
-    path = values.get(f"{here}.data_path")
+    """Each set, a local file or a published one, has the columns of its `input_key` and `output_key`, or NeMo-Gym's."""
+    for number, part in enumerate(parts(values, split) or [{}]):
+        listed = isinstance(values.get(f"data.{split}"), list)
+        yield from _dataset(values, part, f"data.{split}" + (f".{number}" if listed else ""))
+
+
+def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
+    path = part.get("data_path")
     if path is None:
-        yield skipped(here, f"{values.get(f'{here}.dataset_name', 'no data set')}: read by NeMo-RL's own loader")
+        yield skipped(here, f"{part.get('dataset_name') or 'no data set'}: read by NeMo-RL's own loader")
         return
     wanted = {
-        f"{here}.{key}": str(values.get(f"{here}.{key}", default))
+        f"{here}.{key}": str(part.get(key) or default)
         for key, default in (("input_key", "input"), ("output_key", "output"))
     }
     if uses_gym(values):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.values import Values
+from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Findings, divisors, error, listed, warning
@@ -217,11 +219,12 @@ def packing(config: NemoConfig, shape: ModelShape) -> Findings:
         for why, holds in ((f"PP {learner.pp}", learner.pp > 1), ("FP8", learner.fp8), ("HybridEP", hybrid))
         if holds
     ]
-    if batch.packing and padded and config.values.get("policy.sequence_packing.fuse_loss", False):
+    fused = bool(config.values.get("policy.sequence_packing.fuse_loss", False))
+    if batch.packing and padded and fused and not version.here().fuses_padded_packs:
         yield error(
             "policy.sequence_packing.fuse_loss",
-            f"{' and '.join(padded)} pads each pack, and NeMo-RL v0.7.0's fused loss ends on that padding (its pull "
-            "request 3182 mends it); set it to false",
+            f"{' and '.join(padded)} pads each pack, and this NeMo-RL's fused loss ends on that padding (its pull "
+            "request 3182 mends it, and main has it); set it to false",
         )
 
 
@@ -240,11 +243,22 @@ def length_multiple(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
+def model_positions(v: Values, shape: ModelShape) -> int:
+    """Return the positions of the model with the config's overrides. YaRN and its kin stretch those of the training."""
+    own = v.integer("policy.hf_config_overrides.max_position_embeddings", shape.positions)
+    for name in ("rope_scaling", "rope_parameters"):
+        here = f"policy.hf_config_overrides.{name}"
+        factor = v.number(f"{here}.factor")
+        if factor is not None and factor > 1:
+            own = max(own, int(factor * v.integer(f"{here}.original_max_position_embeddings", shape.positions)))
+    return own
+
+
 def lengths(config: NemoConfig, shape: ModelShape) -> Findings:
     """Prompt + response <= policy.max_total_sequence_length <= positions, and vLLM has room for as many tokens."""
     batch, rollout = config.batch, config.rollout
     v = config.values
-    positions = v.integer("policy.hf_config_overrides.max_position_embeddings", shape.positions)
+    positions = model_positions(v, shape)
     if batch.length > positions:
         yield error(
             "policy.max_total_sequence_length",

@@ -12,15 +12,18 @@ from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampl
 from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import GYM, uses_gym
+from nemo_ada.rules.setup import MEDIA_PROCESSOR
 from nemo_ada.rules.single_controller import CONTROLLER, controller_groups
 
 NAME = "reinforce_ada"
 """The value of grpo.adv_estimator.name that chooses the method."""
 ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", Loop.ASYNC.value
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
+PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
 FASTEST = 0.002  # seconds of an engine step, at best
 CAPS = ("max_samples", "max_tokens", "max_seconds")
 ENGINE_SWITCHES = {
@@ -123,26 +126,25 @@ def asynchronous_training(values: Values) -> Findings:
 
 def other_paths(values: Values, ada: AdaSettings) -> Findings:
     """Trainers and rollouts that do not run through the functions that the hooks replace."""
-    if values.get("data_plane.enabled", False) and Loop.of(values) is not Loop.CONTROLLER:
-        yield error(
+    if Loop.of(values) is Loop.DATA_PLANE:
+        for key in ("grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advantage"):
+            if values.get(key) is not None:
+                yield error(
+                    key,
+                    f"{key}={values.get(key)}: NeMo-RL's trainer with a data plane refuses it when it starts; set it "
+                    "to null, or data_plane.enabled=false",
+                )
+        yield warning(
             "data_plane.enabled",
-            "data_plane.enabled=true runs the rollouts in SyncRolloutActor, where Reinforce-Ada's rows and columns do "
-            f"not arrive; set data_plane.enabled=false (grpo_train), or use the single controller ({CONTROLLER})",
+            "Reinforce-Ada in the trainer with a data plane has run with NeMo-RL's own loop and rollout actor on a "
+            "CPU, never on a GPU; data_plane.enabled=false is the trainer that has",
         )
     if values.get("policy.router_replay.enabled", False):
-        yield error(
+        yield warning(
             "policy.router_replay.enabled",
-            "policy.router_replay.enabled=true needs the expert routes of every token of a row; placeholder rows have "
-            "none, and NeMo-RL v0.7 drops those of prompts; set it to false",
+            "policy.router_replay.enabled=true: the rows keep the experts that NeMo-RL's rollouts report, prompts' as "
+            "well, and no run has shown it with a router; look at token_mult_prob_error in the first steps",
         )
-    for split in ("default", "train", "validation"):
-        key = f"data.{split}.processor"
-        if values.get(key) == "vlm_hf_data_processor":
-            yield error(
-                key,
-                "vlm_hf_data_processor packs images or audio, which NeMo-RL cannot repeat per response, so the first "
-                "rollout would end the run; train on text",
-            )
     if values.get("loss_fn.use_kl_in_reward", False):
         yield error(
             "loss_fn.use_kl_in_reward",
@@ -213,18 +215,27 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
 
 
 def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
-    """Asynchronous training must not cache prefixes.
+    """Asynchronous training should not cache prefixes, unless every refit empties the cache.
 
-    A refit does not clear the prefix cache of an engine on GPUs of its own. A later wave of a prompt would start from
-    keys and values of older weights, and nobody would know its true probabilities.
+    A refit does not empty the prefix cache of an engine on GPUs of its own. A later wave of a prompt then starts from
+    keys and values of older weights. The engine reports the probabilities of what it did, and the importance weights
+    use these. So the update is that of older weights, as with NeMo-RL's updates in flight, but nobody knows how old.
+    NeMo-RL can empty the cache where no response runs, so not in flight.
     """
-    key = "policy.generation.vllm_cfg.enable_prefix_caching"
-    if values.get(ASYNC, False) and values.get(key) is not False:
-        yield error(
-            key,
-            f"{key} must be false with {ASYNC_ON} (NeMo-RL turns it on by itself on a GPU): later waves of a prompt "
-            "would start from the cache of older weights; set it to false",
-        )
+    section = "grpo.async_grpo"
+    reset, in_flight = f"{section}.recompute_kv_cache_after_weight_updates", f"{section}.in_flight_weight_updates"
+    if not values.get(ASYNC, False) or values.get(PREFIX_CACHE) is False or values.get(BACKEND, "vllm") != "vllm":
+        return
+    empties = version.here().empties_cache
+    if empties and values.get(reset, False) and not values.get(in_flight, False):
+        return
+    instead = f", or {reset}=true and {in_flight}=false" if empties else ""
+    yield warning(
+        PREFIX_CACHE,
+        f"{PREFIX_CACHE} is not false (NeMo-RL turns it on by itself on a GPU), and {ASYNC_ON} does not empty the "
+        "cache after a refit: later waves of a prompt start from keys and values of older weights, which the "
+        f"importance weights correct and no metric dates; set it to false{instead}",
+    )
 
 
 def single_groups(values: Values, ada: AdaSettings) -> Findings:
@@ -363,12 +374,14 @@ def seconds_cap(values: Values, ada: AdaSettings) -> Findings:
 
 def untried(values: Values, ada: AdaSettings) -> Findings:
     """What was tried less than the rest, or is slower than it must be."""
-    if values.get("checkpointing.metric_name") == "train:reward":
-        yield warning(
-            "checkpointing.metric_name",
-            "checkpointing.metric_name=train:reward ranks checkpoints by the mean reward of the kept rows, which "
-            "Reinforce-Ada balances towards 0.5; use train:ada/pass_rate, or a val: metric",
-        )
+    for key in (f"data.{split}.processor" for split in ("default", "train", "validation")):
+        if values.get(key) == MEDIA_PROCESSOR:
+            yield warning(
+                key,
+                f"{MEDIA_PROCESSOR}: rows with images or audio keep their whole length, so rows without advantage cost "
+                "as much as others, and no run has shown it with a model that reads them",
+            )
+            break
     if not values.get(ASYNC, False):
         return
     yield warning(

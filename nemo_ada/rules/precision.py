@@ -56,8 +56,9 @@ def fp8_training(config: NemoConfig, shape: ModelShape) -> Findings:
             why = "true gave NaN above TP 2" if name == "fp8_param" else "the combination that was run on Hopper"
             yield error(f"{here}.{name}", f"{name}={setting!r}; set it to {wanted!r}: {why}")
     if v.get(f"{LEARNER}.optimizer.use_precision_aware_optimizer", False):
-        yield error(
-            f"{LEARNER}.optimizer.use_precision_aware_optimizer", "does not go with FP8 training; set it to false"
+        yield warning(
+            f"{LEARNER}.optimizer.use_precision_aware_optimizer",
+            "with FP8 training it is tried by NeMo-RL's own recipe for Llama-3.1-8B only; false is the safe value",
         )
     if str(v.get(f"{LEARNER}.env_vars.{FP32_SCALES}", "")) != "1":
         yield error(f"{LEARNER}.env_vars.{FP32_SCALES}", 'block scaling on Hopper needs it; set it to "1"')

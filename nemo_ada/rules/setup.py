@@ -17,6 +17,7 @@ from nemo_ada.by_name import load
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
 from nemo_ada.rules.facts.nemo_config import other_learner
 from nemo_ada.rules.finding import Findings, error, warning
@@ -44,7 +45,19 @@ PROCESSORS = (
     "default", "helpsteer3_data_processor", "kd_data_processor", "math_data_processor", "math_hf_data_processor",
     "multichoice_qa_processor", "nemo_gym_data_processor", "sft_processor", "vlm_hf_data_processor",
 )  # fmt: skip
+BACKENDS = ("vllm", "sglang", "megatron")
+LATER_BACKENDS = ("trtllm", "dynamo")  # after v0.7.0
+MEDIA_PROCESSOR = "vlm_hf_data_processor"
 OUR_ENVIRONMENT = "ada_math"
+ENVIRONMENTS = (
+    "math_default", "math", "math_multi_reward", "code", "reward_model", "code_jaccard", "vlm", "nemo_gym", "dapo",
+    OUR_ENVIRONMENT,
+)  # fmt: skip
+"""Environments that NeMo-RL makes by name (environments/utils.py), the one of its examples for DAPO, and ours."""
+OTHER_REWARDS = {
+    "reward_model": "gives scores of a model, which have any size",
+    "math_multi_reward": "sums rewards of several kinds",
+}
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 VALIDATION_METRICS = ("accuracy", "avg_length")
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
@@ -172,12 +185,17 @@ def packs(v: Values) -> Findings:
 
 
 def engine(v: Values) -> Findings:
-    """What vLLM refuses, and back ends that the hooks do not know."""
+    """What vLLM refuses, and back ends that are no vLLM."""
     backend = v.get(f"{GENERATION}.backend", "vllm")
-    if backend != "vllm":
-        yield error(
+    known = (*BACKENDS, *(LATER_BACKENDS if version.here() != version.V0_7_0 else ()))
+    if backend not in known:
+        yield error(f"{GENERATION}.backend", f"{backend}: {suggestion(str(backend), known, 'choices')}")
+    elif backend != "vllm":
+        yield warning(
             f"{GENERATION}.backend",
-            f"{backend}: Reinforce-Ada has run with vLLM only, and its waves need vLLM's calls; vllm would work",
+            f"{backend}: waves call NeMo-RL's own rollout functions, which serve every back end, and only vLLM has "
+            "been rehearsed: responses that the sampler drops run to their end here, and a dead engine is found by its "
+            "silence only",
         )
     if str(v.get(f"{VLLM}.kv_cache_dtype", "auto")).startswith("fp8"):
         if v.get(f"{VLLM}.async_engine", False):
@@ -392,6 +410,11 @@ def training_set(v: Values) -> Findings:
         )
 
 
+def uses_media(v: Values) -> bool:
+    """Return whether the prompts have images or audio. NeMo-RL has a script of its own for them (run_vlm_grpo.py)."""
+    return any(v.get(f"data.{split}.processor") == MEDIA_PROCESSOR for split in ("default", "train"))
+
+
 def environments(v: Values) -> Findings:
     """The class of a user's own environment exists where the job looks for it. Each environment has its section."""
     for split, name in _environment_names(v):
@@ -399,7 +422,18 @@ def environments(v: Values) -> Findings:
             yield error(
                 f"data.{split}.env_name", f"{name} has no section env.{name}; add it, such as `env: {{{name}: {{}}}}`"
             )
+    named = {name for _, name in _environment_names(v)}
     for name, section in v.section("env").items():
+        # For images NeMo-RL makes one of any name, and over NeMo-Gym it makes Gym's only.
+        made = name in (*ENVIRONMENTS, *named) or uses_media(v) or uses_gym(v)
+        if isinstance(section, Mapping) and not made and section.get("class") is None:
+            yield error(
+                f"env.{name}",
+                f"no data set names the environment {name}, and NeMo-RL makes none of this name: the run would train "
+                f"with {listed_names(named)}. NeMo-RL has a script of its own for some, such as "
+                f"run_grpo_sliding_puzzle.py; name a class (env.{name}.class=MODULE.CLASS) and set "
+                f"data.train.env_name={name}, or remove the section",
+            )
         dotted = section.get("class") if isinstance(section, dict) else None
         if dotted is None:
             continue
@@ -417,6 +451,26 @@ def environments(v: Values) -> Findings:
         elif not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
                            rf"{re.escape(attribute)}\b", source, re.M):  # fmt: skip
             yield error(key, f"{text}: the module {module} defines no {attribute}")
+
+
+def listed_names(names: set[str]) -> str:
+    """Return names as text for a message."""
+    return ", ".join(sorted(names)) or "no environment"
+
+
+def threshold_of_rewards(v: Values) -> Findings:
+    """Rewards that are no shares need a threshold of their own. The default splits rewards of 0 and 1."""
+    key = "reinforce_ada.positive_threshold"
+    if v.get("grpo.adv_estimator.name") != "reinforce_ada" or v.number(key) is not None:
+        return
+    for split, name in _environment_names(v):
+        if name in OTHER_REWARDS:
+            yield warning(
+                key,
+                f"data.{split}.env_name={name} {OTHER_REWARDS[name]}, and a response counts as correct above 0.7, the "
+                f"default: set {key}, such as the median of the first step's rewards, or sampling.exit.kind=spread",
+            )
+            return
 
 
 def _environment_names(v: Values) -> Iterator[tuple[str, str]]:
@@ -481,5 +535,5 @@ def own_reward(v: Values) -> Findings:
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
     choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, loss,
-    prompt_batches, training_set, environments, estimator_of_verdicts, own_reward,
+    prompt_batches, training_set, environments, threshold_of_rewards, estimator_of_verdicts, own_reward,
 )  # fmt: skip

@@ -6,6 +6,7 @@ A config that has the section `async_rl` is one for the single controller.
 from __future__ import annotations
 
 from nemo_ada.config.values import Values
+from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
@@ -40,6 +41,11 @@ IGNORED = (
     ("data.use_multiple_dataloader", (False,), "it reads one data loader"),
     ("on_policy_distillation.enabled", (False,), "it has no teacher"),
 )
+SHAPED_SINCE_V0_8_0 = (
+    "grpo.overlong_filtering", "grpo.advantage_clip_low", "grpo.advantage_clip_high",
+    "grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advantage",
+)  # fmt: skip
+"""Keys that the controller of v0.8.0 obeys (single_controller_utils/advantage_stage.py at 7b235d3e)."""
 IGNORED_OVER_GYM = (
     (f"{GYM_SECTION}.effort_levels", (None,), "it shapes no rewards"),
     *(
@@ -130,7 +136,7 @@ def controller_needs(values: Values) -> Findings:
             f"{COLOCATED}=false and policy.generation.colocated.resources",
         )
     if versions > 0 and not values.get(CORRECTION, False):
-        yield error(CORRECTION, f"{key}={versions} trains on responses of older weights: set {CORRECTION}=true")
+        yield warning(CORRECTION, f"{key}={versions} trains on responses of older weights: set {CORRECTION}=true")
     buffered = values.integer(f"{CONTROLLER}.max_buffered_rollouts", 64)
     if buffered < prompts * (versions + 1):
         yield error(
@@ -139,7 +145,8 @@ def controller_needs(values: Values) -> Findings:
             f"drawn at once: no step would become complete; set it to {prompts * (versions + 1)}",
         )
     metric = values.get("checkpointing.metric_name")
-    if metric is not None and not str(metric).startswith("train:"):
+    saves = values.get("checkpointing.enabled", False)  # NeMo-RL compares it where it saves only
+    if saves and metric is not None and not str(metric).startswith("train:"):
         yield error(
             "checkpointing.metric_name",
             f"checkpointing.metric_name={metric}: {CONTROLLER} does not validate; set it to null, or to a train: one",
@@ -150,9 +157,10 @@ def controller_ignores(values: Values) -> Findings:
     """Settings that the single controller does not read. They would have no effect, and no message says so."""
     if Loop.of(values) is not Loop.CONTROLLER:
         return
+    shaped = SHAPED_SINCE_V0_8_0 if version.here().shapes_advantages else ()
     for key, harmless, why in (*IGNORED, *(IGNORED_OVER_GYM if uses_gym(values) else ())):
         value = values.get(key)
-        if value is not None and value not in harmless:
+        if value is not None and value not in harmless and key not in shaped:
             yield error(
                 key,
                 f"{key}={value} has no effect with {CONTROLLER}: {why}; set it to {str(harmless[0]).lower()}".replace(
@@ -204,11 +212,11 @@ def controller_groups(values: Values) -> Findings:
             )
     prompts = values.integer("grpo.num_prompts_per_step")
     least = values.integer(f"{CONTROLLER}.min_groups_for_streaming_train", 32)
-    if least != prompts:
-        yield error(
+    if least < prompts:
+        yield warning(
             f"{CONTROLLER}.min_groups_for_streaming_train",
-            f"{CONTROLLER}.min_groups_for_streaming_train={least}: advantages and metrics are those of a whole step; "
-            f"set it to {prompts}, the prompts of a step",
+            f"{CONTROLLER}.min_groups_for_streaming_train={least} has no effect: advantages and metrics are those of a "
+            f"whole step, so a step waits for its {prompts} prompts",
         )
     instead = f"{CONTROLLER}.rollout_failure.on_dropped_prompt"
     if values.get(instead, "shrink") != "shrink":
@@ -232,11 +240,11 @@ def controller_groups(values: Values) -> Findings:
         )
     versions, key = lookahead(values), lookahead_key(values)
     if values.get(PREFIX_CACHE) is not False and (versions > 0 or not values.get(RESET, False)):
-        yield error(
+        yield warning(
             PREFIX_CACHE,
-            f"{PREFIX_CACHE} must be false with {CONTROLLER} (NeMo-RL turns it on by itself on a GPU): later waves of "
-            "a prompt would start from the cache of older weights, and a cache cannot be emptied while responses run; "
-            f"set it to false. With {key}=0 {RESET}=true would do, too",
+            f"{PREFIX_CACHE} is not false (NeMo-RL turns it on by itself on a GPU), and a cache cannot be emptied "
+            "while responses run: later waves of a prompt start from keys and values of older weights, which the "
+            f"importance weights correct and no metric dates; set it to false. With {key}=0 {RESET}=true would do, too",
         )
     in_flight = values.integer(f"{CONTROLLER}.max_inflight_prompts", 32)
     if in_flight < prompts * max(versions, 1):

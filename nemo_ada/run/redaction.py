@@ -34,6 +34,8 @@ _WORD = (
 )
 _NAME = rf"(?:{_WORD}|[\w.+-]*[_.-](?:pass|pwd))"
 _NAMED = re.compile(_NAME, re.IGNORECASE)
+_DUMMY = re.compile(r"(?:dummy|empty|none|unused)(?:[_-](?:api[_-])?(?:key|token))?", re.IGNORECASE)
+"""What configs write where a server wants a key and checks none."""
 _WEAK = re.compile(r"(?:.*[_.-])?(?:pass|pwd)", re.IGNORECASE)  # a number under such a name counts passes
 _SYMBOL = re.compile(r"(?:.*[_.-])?(?:pad|bos|eos|unk|sep|cls|mask|stop|think|image|audio|video)_token", re.IGNORECASE)
 _VARIABLE = re.compile(
@@ -161,7 +163,9 @@ class Redacted(logging.Filter):
 
 
 def _holds(value: Any, name: str) -> bool:
-    """Return whether a key of this secret name holds a secret. `forward_pass: 2` does not."""
+    """Return whether a key of this secret name holds a secret. `forward_pass: 2` does not, nor `api_key: dummy`."""
+    if isinstance(value, str) and _DUMMY.fullmatch(value):
+        return False
     number = isinstance(value, (bool, int, float))
     return value is not None and value != "" and not isinstance(value, bool) and not (number and _WEAK.fullmatch(name))
 

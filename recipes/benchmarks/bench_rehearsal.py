@@ -177,7 +177,7 @@ def table_of_kills(out: Path, name: str, steps: int, phases: Sequence[str], *, r
     undisturbed = Events.read(base / "undisturbed.events.jsonl")
     config = load_config(Path(path), overrides)
     values = Values(config)
-    installed = installation.find(gym=uses_gym(values), controller=Loop.of(values) is Loop.CONTROLLER)
+    installed = installation.find(gym=uses_gym(values), plane=Loop.of(values) is Loop.CONTROLLER)
     ahead = Loop.of(Values(config)).draws_ahead
     for phase, count, delay in KILLS_AHEAD if ahead else KILLS_GYM if installed.gym else KILLS:
         if phases and phase not in phases:

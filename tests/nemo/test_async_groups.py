@@ -299,7 +299,6 @@ REFUSED = [
     (BALANCE, {"grpo__reward_shaping": {"enabled": True}}, "grpo.reward_shaping.enabled=true"),
     (BALANCE, {"policy__generation__colocated": {"enabled": True}}, "policy.generation.colocated.enabled=false"),
     (BALANCE, {"policy__generation__vllm_cfg": {"async_engine": False}}, "vllm_cfg.async_engine=true"),
-    (BALANCE, {"policy__generation__vllm_cfg": {"async_engine": True}}, "vllm_cfg.enable_prefix_caching must be false"),
     (BALANCE, {"loss_fn__use_importance_sampling_correction": False}, "use_importance_sampling_correction=true"),
     (BALANCE, {"grpo__async_grpo": {"enabled": True, "max_trajectory_age_steps": 0}}, "max_trajectory_age_steps"),
 ]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 import tempfile
 import threading
 from pathlib import Path
@@ -523,7 +522,6 @@ def test_a_changed_result_is_named_before_anything_is_touched(make, name, change
 BALANCE = {"preset": "ada_seq_balance"}
 SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
 REFUSED = [
-    (BALANCE, {"data_plane": {"enabled": True}}, "data_plane.enabled=true"),
     (
         BALANCE,
         {"env__should_use_nemo_gym": True, "grpo__async_grpo": {"enabled": True}},
@@ -531,7 +529,6 @@ REFUSED = [
     ),
     (BALANCE, {"grpo__async_grpo": {"enabled": True}}, "policy.generation.vllm_cfg.async_engine=true"),
     (BALANCE, {"loss_fn__use_kl_in_reward": True}, "loss_fn.use_kl_in_reward=true"),
-    (BALANCE, {"policy__router_replay": {"enabled": True}}, "policy.router_replay.enabled=true"),
     ({"preset": "ada_est_ema"}, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
     ({"preset": "ada_seq_idle"}, {}, "reinforce_ada.budget.mode=idle"),
     (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),
@@ -577,7 +574,17 @@ def test_packed_columns_are_refused(make):
             run.loop.run_multi_turn_rollout(None, batch, None, {}, 512)
 
 
-def test_ranking_checkpoints_by_the_kept_rows_reward_is_warned_about(make, caplog):
-    with caplog.at_level(logging.WARNING), make("grpo", checkpointing__metric_name="train:reward").installed():
-        pass
-    assert "train:ada/pass_rate" in caplog.text
+@SYNC_AND_ASYNC
+def test_nemo_rl_s_reward_is_what_the_policy_earns(make, asynchronous):
+    """The loop merges the rollout's metrics over its own, whose `reward` is that of the kept rows."""
+    run = make("ada_seq_balance", asynchronous=asynchronous)
+    (record,) = run.steps()
+    first = [np.mean([script(prompt, draw)[0] for draw in range(8)]) for prompt in PROMPTS]  # its waves have 8
+    assert record.metrics["reward"] == pytest.approx(np.mean(first))
+    assert record.metrics["reward"] != pytest.approx(record.metrics["ada/batch_reward"], abs=0.05)
+
+
+def test_rewards_between_0_and_1_are_a_signal_on_one_side_of_the_threshold(make):
+    (record,) = make("grpo", engine={"script": lambda prompt, draw: (0.1 * (draw % 4), 5)}).steps()
+    assert record.metrics["ada/zero_signal_groups"] == record.metrics["ada/zero_signal_groups_if_grpo"] == 0.0
+    assert record.batch["ada_advantage"].ne(0).any()

@@ -38,9 +38,9 @@ from nemo_ada.nemo.launch.command import (
     check_environments,
     continue_tracking,
     load,
-    lost_process,
     memory_keys,
 )
+from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
     SamplingStopCheck,

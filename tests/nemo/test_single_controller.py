@@ -12,6 +12,7 @@ import asyncio
 import importlib
 import importlib.util
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from nemo_ada.errors import ProcessLostError
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.single_controller import LATE
 from nemo_ada.run.folder import read_lines
@@ -223,6 +225,33 @@ def test_a_prompt_that_fails_for_good_is_given_up_by_nemo_rls_own_budget(run):
     record = run(4, fails=lambda prompt, draw: prompt == "p12=", changes={"async_rl__rollout_failure": failure})
     sizes = [len(pools) for pools in record.pools]
     assert sorted(sizes) == [3, 4, 4, 4] and record.metrics[1]["train/dropped_prompt_groups"] == 1
+
+
+def test_an_engine_s_process_that_is_killed_is_a_lost_process_in_the_driver_too(harness, run):
+    """NeMo-RL wraps Ray's error twice, and Ray drops the causes of an error that leaves its process."""
+
+    @ray.remote(num_cpus=0)
+    class Engine:
+        def pid(self):
+            return os.getpid()
+
+    engine = Engine.remote()
+    os.kill(ray.get(engine.pid.remote()), signal.SIGKILL)
+
+    def dies(prompt, draw):
+        ray.get(engine.pid.remote(), timeout=60)
+        return False
+
+    now = {"backoff_base_s": 0.01, "max_backoff_s": 0.01, "max_infra_attempts_per_prompt": 2}
+    with pytest.raises(ProcessLostError) as found:
+        run(1, fails=dies, changes={"async_rl__rollout_failure": now})
+
+    @ray.remote(num_cpus=0)
+    def another_process(error):
+        raise error
+
+    with pytest.raises(ProcessLostError):
+        ray.get(another_process.remote(found.value), timeout=60)
 
 
 def test_a_step_without_signal_has_one_row_in_the_loss(single, run):

@@ -1,4 +1,4 @@
-"""The README's keys, over a YAML of NeMo-RL's own, are a config that `nemo-ada check` finds nothing wrong with."""
+"""The README's keys over YAMLs of NeMo-RL, for Megatron and for DTensor: `check` takes them, and `plan` plans them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ import pytest
 from nemo_ada.cli.main import app, guarded
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-BASE = "examples/configs/grpo_math_1B_megatron.yaml"
+BASES = ("grpo_math_1B_megatron.yaml", "grpo_math_1B.yaml")
 
 
 @pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
-def test_the_keys_make_a_config_of_a_nemo_rl_yaml(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("base", BASES)
+def test_the_keys_make_a_config_of_a_nemo_rl_yaml(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str
+) -> None:
     match = re.search(r"^```yaml\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
     assert match is not None and "defaults: your_config.yaml" in match[1]
-    base = Path(os.environ["NEMO_RL_HOME"]) / BASE
+    theirs = Path(os.environ["NEMO_RL_HOME"]) / "examples/configs" / base
     config = tmp_path / "my.yaml"
-    config.write_text(match[1].replace("your_config.yaml", str(base)), encoding="utf-8")
+    config.write_text(match[1].replace("your_config.yaml", str(theirs)), encoding="utf-8")
     guarded(lambda: app(["check", str(config), "--json"], standalone_mode=False))
     found = json.loads(capsys.readouterr().out)
     findings = found["findings"] if isinstance(found, dict) else found
     errors = {finding["key"] for finding in findings if finding["level"] == "error"}
     assert errors <= {"policy.model_name"}  # the model is not in this machine's cache
     assert "reinforce_ada" in config.read_text(encoding="utf-8")
+    guarded(lambda: app(["plan", str(config), "--time", "04:00:00"], standalone_mode=False))
+    planned = capsys.readouterr().out
+    assert "this plan" in planned and ("DTensor" in planned) == (base == "grpo_math_1B.yaml")

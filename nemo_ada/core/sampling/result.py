@@ -48,7 +48,7 @@ class SamplingResult:
         reserve_P: whether the prompt is a reserve prompt.
         resolved_P: whether the pool meets the exit condition.
         resolved_first_P: whether the first wave alone meets it.
-        mixed_if_grpo_P: whether the first n responses of the pool have both labels.
+        mixed_if_grpo_P: whether the first n responses of the pool have different rewards.
         kept_P: whether the group is kept. As many zero-signal groups are left out as were replaced.
         cut_P: whether the budget refused more responses.
         bound_P: which of metrics.BOUNDS ended the prompt, 0 for none.
@@ -120,6 +120,14 @@ def ranks(prompt_N: IntArray, size_P: IntArray) -> IntArray:
     return np.arange(len(prompt_N)) - np.repeat(np.cumsum(size_P) - size_P, size_P)
 
 
+def differ(prompt_N: IntArray, reward_N: FloatArray, prompts: int) -> BoolArray:
+    """Compute whether the rewards of each prompt's responses differ, [P]. Equal rewards teach nothing."""
+    low_P, high_P = np.full(prompts, np.inf), np.full(prompts, -np.inf)
+    np.minimum.at(low_P, prompt_N, reward_N)
+    np.maximum.at(high_P, prompt_N, reward_N)
+    return low_P < high_P
+
+
 def joined(results: Sequence[SamplingResult]) -> SamplingResult:
     """Join results to one result over all their prompts, in their order.
 
@@ -149,8 +157,8 @@ def collect(
     ids = np.flatnonzero(table.accepted[: table.n])
     ids = ids[np.lexsort((table.index[ids], table.prompt[ids]))]
     prompt_N, positive_N = table.prompt[ids], table.positive[ids]
+    prompts = len(state.pos_P)
     size_P = state.pos_P + state.neg_P
-    prompts = len(size_P)
     reserve_P = np.arange(prompts) >= state.n_starting
     drawn_P = (state.issued_P > 0) & (~reserve_P | (size_P > 0))
     rank_N = ranks(prompt_N, size_P)
@@ -169,7 +177,7 @@ def collect(
         lambda: squared_deviations(table.prompt[first_ids], table.reward[first_ids], prompts),
     )
     resolved_first_P = plan.exit.met(first_waves)
-    grpo_pos_P = np.bincount(prompt_N[(rank_N < plan.group_size) & positive_N], minlength=prompts)
+    grpo_N = rank_N < plan.group_size
     return SamplingResult(
         response_id_N=ids,
         prompt_N=prompt_N,
@@ -194,7 +202,7 @@ def collect(
         reserve_P=reserve_P,
         resolved_P=state.enough(np.arange(prompts)) & drawn_P,
         resolved_first_P=resolved_first_P & drawn_P,
-        mixed_if_grpo_P=(grpo_pos_P > 0) & (grpo_pos_P < np.minimum(size_P, plan.group_size)),
+        mixed_if_grpo_P=differ(prompt_N[grpo_N], table.reward[ids[grpo_N]], prompts),
         kept_P=_kept(drawn_P, (state.pos_P > 0) & (state.neg_P > 0), state.n_starting),
         cut_P=state.cut_P,
         bound_P=state.bound_P,

@@ -6,7 +6,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.budget import Budget
-from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.result import SamplingResult, differ
 
 NO_BUDGET = Budget()
 
@@ -29,7 +29,7 @@ def _prompts(result: SamplingResult) -> dict[str, float]:
     size_P, drawn_P = result.size_P, result.drawn_P
     unresolved_P, filled_P = drawn_P & ~result.resolved_P, drawn_P & (size_P > 0)
     reward_P = np.bincount(result.prompt_N, weights=result.reward_N, minlength=len(size_P))
-    kept_mixed_G = ((result.pos_P > 0) & (result.neg_P > 0))[result.kept_P]
+    kept_mixed_G = differ(result.prompt_N, result.reward_N, len(size_P))[result.kept_P]
     return {
         "waves_mean": mean(result.waves_P[drawn_P]),
         "waves_max": int(result.waves_P[drawn_P].max(initial=0)),

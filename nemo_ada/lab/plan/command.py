@@ -345,6 +345,11 @@ def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterato
             "groups all started at once; groups of the next step fill its end, so true steps may be shorter. No such "
             "run was measured"
         )
+    if run.dtensor:
+        yield (
+            "DTensor: the forecast's utilisation was fitted to Megatron's learners, and nobody has compared DTensor's; "
+            "measure 10 steps and plan with --run"
+        )
     if run.gym:
         yield (
             "NeMo-Gym: the forecast knows the engine and the learner. Add the seconds of agents, tools and verifiers. "

@@ -62,6 +62,7 @@ class PlannedRun:
         data: name of the training set.
         roofline: seconds of the phases where no run was measured. None for the CPU back end.
         gym: whether NeMo-Gym's agents draw the responses.
+        dtensor: whether the learner is DTensor.
     """
 
     backend: str
@@ -75,6 +76,7 @@ class PlannedRun:
     data: str
     roofline: Roofline | None
     gym: bool = False
+    dtensor: bool = False
 
     @classmethod
     def read(cls, path: Path, overrides: Sequence[str]) -> PlannedRun:
@@ -124,7 +126,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
             "reinforce_ada.preset=grpo (or another preset) and grpo.adv_estimator.name=reinforce_ada",
             key="reinforce_ada",
         )
-    nemo_config = NemoConfig.of_megatron(config)
+    nemo_config = NemoConfig.of(config)
     known = find_shape(nemo_config.model_name)
     if known is None:
         raise UserError(
@@ -141,6 +143,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
         gpus=nemo_config.gpus,
         draws_ahead=nemo_config.loop.draws_ahead,
         gym=uses_gym(values),
+        dtensor=nemo_config.dtensor,
         placeholders=uses_reinforce_ada(values) and not placeholder_obstacles(values, ada),
         schedule=Schedule(
             steps=values.integer("grpo.max_num_steps"),

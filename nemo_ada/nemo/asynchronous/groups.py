@@ -28,6 +28,7 @@ from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN
 from nemo_ada.nemo.asynchronous.rows import GroupRows
 from nemo_ada.nemo.features import prompt_features
@@ -200,6 +201,8 @@ class GroupRollouts:
             "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
             "mean_prompt_length": float(length),
         }
+        if pool is not None:  # NeMo-RL averages what the groups of a step report
+            metrics |= own_metrics.mean_reward(pool.result, in_waves=True)
         return batch, metrics
 
 

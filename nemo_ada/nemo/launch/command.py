@@ -6,7 +6,9 @@ open for both. A run can stop at any time (stop file, end of the job, signal). I
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import json
 import logging
 import os
@@ -27,6 +29,7 @@ from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.launch import controller
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
 from nemo_ada.nemo.launch.export import write_contract
+from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.records import Records
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
@@ -40,7 +43,8 @@ from nemo_ada.nemo.launch.stop_and_save import (
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop, upstream_part
-from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP
+from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
+from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, key_to_lower, on_signals
@@ -48,20 +52,12 @@ from nemo_ada.run.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
 
+TRAINERS = {Loop.SYNC: "grpo_train", Loop.ASYNC: "async_grpo_train", Loop.DATA_PLANE: "grpo_train_sync"}
+"""NeMo-RL's function of each loop."""
 TRACKING = "tracking.json"
 AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"  # Ray reads it when it is imported
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it from grpo.max_num_steps
-LOST = (
-    "RayActorError",
-    "WorkerCrashedError",
-    "ObjectLostError",
-    "NodeDiedError",
-    "LocalRayletDiedError",
-    "OutOfMemoryError",
-    "RaySystemError",  # for example, the head node cannot be reached
-    "RpcError",
-)
 
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -170,7 +166,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
             with _signals(control, progress):
                 stopped = controller.supervised(parts, control, progress)
         else:
-            stopped = supervised(loop, parts, control, progress)
+            trainer = importlib.import_module(SYNC_LOOP) if training is Loop.DATA_PLANE else loop
+            stopped = supervised(trainer, parts, control, progress)
         reason = str(progress.reason) if stopped else None
         saved = bool(Values(parts["master_config"]).get("checkpointing.enabled", False))
         code, message = control.ended(progress.total_steps, reason, saved=saved)
@@ -228,15 +225,6 @@ def _shut_down(parts: Mapping[str, Any]) -> None:
                 part.shutdown()
 
 
-def lost_process(error: BaseException | None) -> str | None:
-    """Return Ray's message about the dead process or node that ended the loop. None for any other reason."""
-    while error is not None:
-        if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(error).__mro__):
-            return str(error).strip().splitlines()[0]
-        error = error.__cause__
-    return None
-
-
 def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a part of the text of a worker's error -> the setting that needs less memory."""
     packed = Values(config).get("policy.sequence_packing.enabled", False)
@@ -258,7 +246,7 @@ def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: Progress) -> bool:
-    """Run grpo_train or async_grpo_train under the job's control.
+    """Run grpo_train, async_grpo_train or grpo_train_sync under the job's control.
 
     Args:
         loop: NeMo-RL's module with the training loop.
@@ -294,13 +282,17 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
         names = ("policy", "policy_generation", "dataloader", "val_dataloader", "tokenizer", "loss_fn", "task_to_env",
                  "val_task_to_env", "logger", "checkpointer", "save_state", "master_config")  # fmt: skip
         arguments = [parts[name] for name in names]
+        train = getattr(loop, TRAINERS[Loop.of(Values(config))])
+        options: dict[str, Any] = {}
+        if "processor" in inspect.signature(train).parameters:  # main's loops pass it to a refit's calibration
+            options["processor"] = parts.get("processor")
         try:
             if ahead:
                 stack.enter_context(errors_raised(loop))
-                age = int(Values(config).get("grpo.async_grpo.max_trajectory_age_steps"))
-                loop.async_grpo_train(*arguments, max_trajectory_age_steps=age)
-            else:
-                loop.grpo_train(*arguments)
+                options["max_trajectory_age_steps"] = int(
+                    Values(config).get("grpo.async_grpo.max_trajectory_age_steps")
+                )
+            train(*arguments, **options)
         except StepDroppedError as dropped:
             log.warning("%s", dropped)
             save_between_steps(parts, progress, hooks)
@@ -320,7 +312,9 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:
         return controller.set_up(master_config)
-    tokenizer = get_tokenizer(master_config.policy["tokenizer"])
+    media = uses_media(Values(resolved))
+    processor = get_tokenizer(master_config.policy["tokenizer"], get_processor=True) if media else None
+    tokenizer = get_tokenizer(master_config.policy["tokenizer"]) if processor is None else processor.tokenizer
     policy = resolved["policy"]
     master_config.policy["generation"] = configure_generation_config(
         master_config.policy["generation"],
@@ -333,9 +327,14 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         data, val_data = prepared_for_gym(master_config, tokenizer)
     else:
         data, val_data, task_to_env, val_task_to_env = setup_response_data(
-            tokenizer, master_config.data, master_config.env
+            processor or tokenizer, master_config.data, master_config.env, is_vlm=media
         )
-    parts = loop.setup(master_config, tokenizer, data, val_data)
+    options: dict[str, Any] = {"processor": processor} if media else {}
+    if Loop.of(Values(resolved)) is Loop.DATA_PLANE:
+        from nemo_rl.models.policy.tq_policy import TQPolicy
+
+        options["policy_factory"] = functools.partial(TQPolicy, dp_cfg=master_config.data_plane)
+    parts = loop.setup(master_config, tokenizer, data, val_data, **options)
     if gym:  # NeMo-RL's set-up starts Gym's servers, because they need the address of the engine
         task_to_env = val_task_to_env = {ENVIRONMENT: parts[2]}
     names = ("dataloader", "val_dataloader", "loss_fn", "logger", "checkpointer", "save_state", "master_config")
@@ -344,6 +343,7 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         "policy_generation": parts[1],
         **dict(zip(names, parts[4:11], strict=True)),
         "tokenizer": tokenizer,
+        "processor": processor,
         "task_to_env": task_to_env,
         "val_task_to_env": val_task_to_env,
     }

@@ -36,6 +36,7 @@ RECENT_STEPS = 10
 GYM_CALLS = (GYM_ROLLOUT.name, GYM_SYNC.name)
 ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout", *GYM_CALLS)
 BEAT_SECONDS = 30.0
+VALIDATE_SYNC = "validate_sync"  # of the trainer with a data plane
 
 
 @dataclass
@@ -229,7 +230,8 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress, hooks:
     Without our hooks NeMo-RL's own call over NeMo-Gym says nothing until its last response has come. A thread touches
     the heartbeat then, for STALL_SECONDS at most.
     """
-    validate = loop.validate
+    name = VALIDATE_SYNC if hasattr(loop, VALIDATE_SYNC) else "validate"
+    validate = getattr(loop, name)
     phase = ["sampling"]
 
     def timed(*args: Any, **kwargs: Any) -> Any:
@@ -260,8 +262,8 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress, hooks:
 
     if hooks is not None:
         hooks.on_wait = beat
-    rollouts = {name: beating(name) for name in ROLLOUT_CALLS if hasattr(loop, name)}
-    with replaced(loop, {"validate": timed, **rollouts}):
+    rollouts = {call: beating(call) for call in ROLLOUT_CALLS if hasattr(loop, call)}
+    with replaced(loop, {name: timed, **rollouts}):
         yield
 
 

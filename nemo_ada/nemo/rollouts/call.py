@@ -11,7 +11,7 @@ import torch
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo.gym.request import AGENT, canonical, prompt_id
-from nemo_ada.nemo.rollouts.response import Message
+from nemo_ada.nemo.rollouts.response import PACKED, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +132,18 @@ def _prompt_id(log: list[Message], task_name: Any) -> str:
     digest = hashlib.sha256()
     for message in log:
         digest.update(message["token_ids"].to(torch.int64).cpu().numpy().tobytes())
+        for packed in (message[key] for key in sorted(message) if type(message[key]).__name__ == PACKED):
+            for part in packed.tensors:  # two questions about two images may have the same tokens
+                digest.update(b"" if part is None else part.detach().float().cpu().numpy().tobytes())
     return f"{task_name}:{digest.hexdigest()[:16]}"
 
 
 def _refuse_packed(batch: Any) -> None:
-    columns = dict(batch.items())
-    log = columns["message_log"][0] if len(columns.get("message_log", ())) else []
-    for name, value in [*columns.items(), *((key, v) for message in log for key, v in message.items())]:
-        if type(value).__name__ == "PackedTensor":
+    """Refuse a column of packed images or audio. NeMo-RL repeats those of messages, and raises at a column of them."""
+    for name, value in batch.items():
+        if type(value).__name__ == PACKED:
             raise UserError(
-                f"data: column {name} holds packed images or audio, which NeMo-RL cannot repeat per response; train on "
-                "text data, or set grpo.adv_estimator.name=grpo"
+                f"data: the column {name} holds packed images or audio, and NeMo-RL's repeat_interleave repeats them "
+                "inside messages only; let the data's processor put them into its messages, as "
+                "vlm_hf_data_processor does"
             )

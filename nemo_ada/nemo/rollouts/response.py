@@ -11,9 +11,13 @@ import torch
 from nemo_ada.errors import InvariantError
 
 Message = dict[str, Any]
+PACKED = "PackedTensor"
+"""NeMo-RL's class for the images or the audio of a message."""
 ENGINE_ERROR = "engine_error"
 GYM_ERROR = "gym_error"  # NeMo-Gym's agent, tools or verifier failed
 ADA_MATH = "ada_math"  # name of the math environment (environment.py, which needs nemo_rl to be imported)
+ROUTES = "routed_experts"
+"""Key of a message: the experts of every token (policy.router_replay.enabled)."""
 NO_VERDICT = "no verdict: "  # the observation of a NaN reward begins so, and the cause follows
 
 
@@ -82,34 +86,49 @@ def read(prompt: Sequence[Message], message_log: Sequence[Message], reward: floa
     )
     if not same:
         raise InvariantError("a rollout returned a message log that does not start with the prompt it was given")
+    if any(ROUTES in message for message in message_log[:start]):  # NeMo-RL adds them to the prompt's messages
+        prompt = message_log[:start]
     generated = list(message_log[start:])
     tokens = sum(len(message["token_ids"]) for message in generated if message["role"] == "assistant")
     return Response(list(prompt), generated, float(reward), bool(truncated), int(tokens))
+
+
+def has_media(message_log: Sequence[Message]) -> bool:
+    """Return whether a message has packed images or audio."""
+    return any(type(value).__name__ == PACKED for message in message_log for value in message.values())
 
 
 def placeholder(prompt: Sequence[Message], generated: Sequence[Message] = ()) -> list[Message]:
     """Build a row of two tokens that keeps the shape of the batch.
 
     The row has the first token of the prompt and the first generated token. Without a generated token, the prompt's
-    token stands for it.
+    token stands for it. A row with images or audio stays whole, because the model wants a token for every part of them.
 
     Args:
         prompt: messages of the prompt.
         generated: messages of the response.
     """
     head = _first_token(prompt[0])
+    if has_media(prompt) or has_media(generated):
+        return [dict(message) for message in (*prompt, *(generated or _one_token(head)))]
     for message in generated:
         if message["role"] == "assistant" and len(message["token_ids"]):
             return [head, _first_token(message)]
+    return [head, *_one_token(head)]
+
+
+def _one_token(head: Message) -> list[Message]:
+    """Build a response of one token, which is the prompt's first."""
     token_ids = head["token_ids"]
+    routes = {ROUTES: head[ROUTES].clone()} if ROUTES in head else {}
     return [
-        head,
         {
             "role": "assistant",
             "content": "",
             "token_ids": token_ids.clone(),
             "generation_logprobs": torch.zeros(1, dtype=torch.float32, device=token_ids.device),
-        },
+            **routes,
+        }
     ]
 
 

@@ -40,6 +40,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.prompt_queue import Delivered, PromptQueue, saved_queue
 from nemo_ada.nemo.launch.checkpoint import methods_replaced, restore, saved_with
+from nemo_ada.nemo.launch.lost import losses_said
 from nemo_ada.nemo.launch.records import TIMING, Records
 from nemo_ada.nemo.launch.stop_and_save import Progress, job_timeout, timed_saves
 from nemo_ada.nemo.single_controller.buffer import AdaBuffer
@@ -276,10 +277,13 @@ class AdaController(PLAIN):  # type: ignore[misc]
         """Train to the end, or until a stop is requested. The result also has the reason of a stop.
 
         Raises:
+            ProcessLostError: a process has died, such as an engine. NeMo-RL's own error does not say so in another
+                process.
             Exception: the first error of a group. NeMo-RL wraps the errors of its groups.
         """
         try:
-            result: dict[str, Any] = await super().run()
+            with losses_said():
+                result: dict[str, Any] = await super().run()
         except ExceptionGroup as group:
             raise first_error(group) from group
         return result | {"reason": None if self._control is None else self._progress.reason}

@@ -131,7 +131,11 @@ class StepSampler:
         return target
 
     async def select(self, *, current_train_weight: int, **bounds: Any) -> tuple[Any, int]:
-        """Select the groups of a step. Their prompts count as trained on, because saves come between steps."""
+        """Select all groups of a step, however few NeMo-RL would train on at once.
+
+        Their prompts count as trained on, because saves come between steps.
+        """
+        bounds["min_prompt_groups"] = bounds["max_prompt_groups"]
         meta, count = await self._sampler.select(current_train_weight=current_train_weight, **bounds)
         if meta is not None:
             groups = await self._buffer.take(meta)

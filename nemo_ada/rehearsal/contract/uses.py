@@ -33,7 +33,13 @@ def own() -> list[Use]:
     from nemo_ada.rehearsal.standins import FILES
 
     uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in upstream.PATCH_POINTS]
-    for target in (upstream.SAMPLE_ROLLOUT, upstream.GYM_ROLLOUT):
+    uses += [Use(f"{upstream.SYNC_LOOP}.{target.name}", "replaced in the trainer with a data plane")
+             for target in upstream.DATA_PLANE_POINTS]  # fmt: skip
+    uses += [
+        Use(name, "subclassed or called for the trainer with a data plane") for name in upstream.DATA_PLANE_METHODS
+    ]
+    uses += [Use(name, where) for name, where in upstream.TOUCHED.items()]
+    for target in (upstream.SAMPLE_ROLLOUT, upstream.GYM_ROLLOUT, upstream.GYM_SYNC):
         uses.append(Use(f"{upstream.ROLLOUTS}.{target.name}", "called for one response"))
     collectors = {upstream.COLLECTOR: {**upstream.PER_GROUP, **upstream.PER_BATCH}}
     for name, methods in (*upstream.METHODS.items(), *collectors.items()):

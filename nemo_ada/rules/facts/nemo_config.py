@@ -29,7 +29,9 @@ EXAMPLES = "examples/configs"  # of a checkout
 DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
 # The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
-_ARITHMETIC: dict[str, Callable[..., Any]] = {"mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max}
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max,
+}  # fmt: skip
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -40,9 +42,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         UserError: for a YAML that cannot be read. It says what to set where NEMO_RL_HOME is missing.
     """
-    for name, rule in _ARITHMETIC.items():  # NeMo-RL's own files use them
-        if not OmegaConf.has_resolver(name):
-            OmegaConf.register_new_resolver(name, rule)
+    know_arithmetic()
     home = site_setting(HOME)
     if home and HOME not in os.environ and Path(home).is_dir():
         os.environ[HOME] = home  # the YAML's interpolations read it from there
@@ -55,6 +55,13 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         if home and not (Path(home) / EXAMPLES).is_dir() and str(Path(home).resolve()) in str(problem):
             raise UserError(f"{HOME}={home} is no checkout of NeMo-RL: it has no folder {EXAMPLES}; {works}") from None
         raise
+
+
+def know_arithmetic() -> None:
+    """Let interpolations add, multiply, divide and compare. NeMo-RL's own files do (`add` since August 2026)."""
+    for name, rule in _ARITHMETIC.items():
+        if not OmegaConf.has_resolver(name):
+            OmegaConf.register_new_resolver(name, rule)
 
 
 def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -261,7 +268,7 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class LearnerFacts:
-    """Megatron's layout.
+    """The layout of Megatron, or of DTensor.
 
     Attributes:
         gpus: GPUs that it uses.
@@ -295,11 +302,13 @@ class LearnerFacts:
 
     @classmethod
     def of(cls, values: Values, gpus: int) -> LearnerFacts:
-        """Read it from a config. Without Megatron all sizes are 1. Raises UserError."""
-        here, default = "policy.megatron_cfg", None if _uses_megatron(values) else 1
-        recompute = values.get(f"{here}.recompute_granularity", "full") == "full"
+        """Read it from a config. Raises UserError."""
         policy = not values.get("loss_fn.force_on_policy_ratio", False)
         reference = not values.get("grpo.skip_reference_policy_logprobs_calculation", False)
+        if not _uses_megatron(values):
+            return cls._of_dtensor(values, gpus, int(policy) + int(reference))
+        here, default = "policy.megatron_cfg", None
+        recompute = values.get(f"{here}.recompute_granularity", "full") == "full"
         return cls(
             gpus=gpus,
             tp=values.integer(f"{here}.tensor_model_parallel_size", default),
@@ -314,6 +323,27 @@ class LearnerFacts:
             recompute=bool(values.get(f"{here}.activation_checkpointing", False)) and recompute,
             logprob_passes=int(policy) + int(reference),
             lora=Lora.of(values.section(f"{here}.peft")),
+        )
+
+    @classmethod
+    def _of_dtensor(cls, values: Values, gpus: int, logprob_passes: int) -> LearnerFacts:
+        """Read the layout of DTensor, which has no pipeline. Without any learner all sizes are 1."""
+        here = other_learner(values)
+        tp, cp, ep = (values.integer(f"{here}.{name}_parallel_size", 1) for name in ("tensor", "context", "expert"))
+        return cls(
+            gpus=gpus,
+            tp=tp,
+            pp=1,
+            cp=cp,
+            ep=ep,
+            etp=1,
+            first_stage=None,
+            last_stage=None,
+            sequence_parallel=bool(values.get(f"{here}.sequence_parallel", False)),
+            fp8=False,
+            recompute=bool(values.get(f"{here}.activation_checkpointing", False)),
+            logprob_passes=logprob_passes,
+            lora=None,
         )
 
     @property
@@ -368,7 +398,7 @@ class NemoConfig:
         rollout: what a step samples.
         batch: how the learner cuts the rows of a step.
         engine: vLLM.
-        learner: Megatron's layout.
+        learner: layout of the learner.
     """
 
     values: Values
@@ -414,6 +444,11 @@ class NemoConfig:
                 key="policy.megatron_cfg.enabled",
             )
         return cls.of(config)
+
+    @property
+    def dtensor(self) -> bool:
+        """Whether the learner is DTensor, and not Megatron."""
+        return not _uses_megatron(self.values)
 
     @property
     def gpus(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,34 @@ REWARD_SECTIONS = {SCALE: "grpo.reward_scaling", SHAPE: "grpo.reward_shaping"}
 _SAMPLE = ("sample_idx", "initial_sample_state", "policy_generation", "tokenizer", "task_to_env", "max_seq_len")
 
 
+SYNC_LOOP = "nemo_rl.algorithms.grpo_sync"
+"""The synchronous trainer with a data plane."""
+LOGGER = "nemo_rl.utils.logger.Logger"
+CHECKPOINTS = "nemo_rl.utils.checkpoint.CheckpointManager"
+TOUCHED: Mapping[str, str] = {
+    f"{LOOP}.print_performance_metrics": "replaced while a run lasts, where the loop has it",
+    f"{SYNC_LOOP}.print_performance_metrics": "replaced while a run lasts",
+    f"{LOOP}.calculate_trivial_reward_distributions": "replaced while a run lasts, where the loop has it (v0.8.0)",
+    f"{LOOP}.TimeoutChecker": "subclassed for the end of a job",
+    f"{SYNC_LOOP}.TimeoutChecker": "subclassed for the end of a job",
+    f"{LOOP}.grpo_train": "called by nemo-ada train",
+    f"{LOOP}.async_grpo_train": "called by nemo-ada train",
+    f"{LOOP}.setup": "called by nemo-ada train",
+    f"{LOGGER}.log_metrics": "wrapped on the instance for the records",
+    f"{LOGGER}.log_plot_token_mult_prob_error": "replaced for rows without tokens in the loss",
+    f"{LOGGER}.log_batched_dict_as_jsonl": "replaced for the files of training batches",
+    f"{CHECKPOINTS}.init_tmp_checkpoint": "wrapped on the instance for the time of a save",
+    f"{CHECKPOINTS}.finalize_checkpoint": "wrapped on the instance for the sampler's state",
+    f"{CHECKPOINTS}.begin_finalization": "the same, on main",
+    f"{CHECKPOINTS}.get_latest_checkpoint_path": "called for the newest checkpoint",
+    f"{CHECKPOINTS}.get_resume_paths": "called for the optimizer's state",
+    "nemo_rl.distributed.batched_data_dict.BatchedDataDict.select_indices": "called for the rows of prompts",
+    "nemo_rl.distributed.batched_data_dict.BatchedDataDict.repeat_interleave": "called for the rows of prompts",
+    "nemo_rl.distributed.batched_data_dict.BatchedDataDict.from_batches": "called for the choice of prompts",
+    "nemo_rl.data.multimodal_utils.PackedTensor": "read for the identity of a prompt",
+    "nemo_rl.experience.rollout_manager.AsyncNemoGymRolloutImpl": "subclassed for the single controller",
+}
+"""What else the hooks and the launcher touch: dotted name -> what touches it."""
 BATCH_WORKER = "_run_rollout_batch_worker"
 COLLECTOR = "AsyncTrajectoryCollector"
 METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -123,12 +151,19 @@ class PatchPoint:
         origin: Module that defines it.
         parameters: Names of its first parameters.
         returns: What it may return, in the words of `returned`. Empty where the source does not tell.
+        wanted: Further parameters that it may want. None where others do not matter, because the loop gives them.
     """
 
     name: str
     origin: str
     parameters: tuple[str, ...]
     returns: tuple[str, ...] = ()
+    wanted: tuple[str, ...] | None = None
+
+    def unknown(self, without_default: Iterable[str]) -> list[str]:
+        """Return which of a function's parameters without a default nobody here knows."""
+        known = {*self.parameters, *(self.wanted or ())}
+        return [] if self.wanted is None else [name for name in without_default if name not in known]
 
     def check(self, module: Any) -> None:
         """Raise UserError when the function is missing, is not the original, or takes other arguments."""
@@ -146,6 +181,9 @@ class PatchPoint:
             raise UserError(
                 f"{here} takes ({', '.join(actual)}) first, expected ({', '.join(self.parameters)}): {ADVICE}"
             )
+        given = inspect.signature(function).parameters.values()
+        if strange := self.unknown(one.name for one in given if one.default is one.empty):
+            raise UserError(f"{here} wants {', '.join(strange)}, which nobody here knows: {ADVICE}")
 
 
 PATCH_POINTS = (
@@ -166,11 +204,31 @@ PATCH_POINTS = (
     PatchPoint(SCALE, LOOP, ("repeated_batch", "reward_scaling_cfg")),
     PatchPoint(SHAPE, "nemo_rl.algorithms.reward_functions", ("batch", "cfg")),
 )
+ROLLOUT_ACTOR = "nemo_rl.experience.sync_rollout_actor.SyncRolloutActor"
+COMPONENTS = "get_gdpo_reward_component_keys"
+_VALIDATE_SYNC = ("rollout_actor", "policy", "val_dataloader", "val_task_to_env", "step", "master_config")
+DATA_PLANE_POINTS = (
+    PatchPoint("validate_sync", SYNC_LOOP, _VALIDATE_SYNC),
+    *(point for point in PATCH_POINTS if point.name in ("_create_advantage_estimator", BASELINES, SCALE, SHAPE)),
+    PatchPoint(COMPONENTS, "nemo_rl.algorithms.utils", ("batch",)),
+)
+"""What is replaced in SYNC_LOOP. The actor's module has the rollout functions, which PATCH_POINTS names."""
+DATA_PLANE_METHODS: Mapping[str, tuple[str, ...]] = {
+    f"{ROLLOUT_ACTOR}.__init__": (
+        "self", "policy_generation", "tokenizer", "task_to_env", "master_config", "dp_cfg",
+    ),
+    f"{ROLLOUT_ACTOR}.rollout_to_tq": ("self", "input_batch", "partition_id", "group_size"),
+    "nemo_rl.models.policy.tq_policy.TQPolicy.__init__": ("self",),
+    f"{SYNC_LOOP}.grpo_train_sync": ("policy", "policy_generation", "wrapped_dataloader", "val_dataloader"),
+}  # fmt: skip
+"""What else is subclassed or called for it: function or method -> its first parameters."""
 SAMPLE_ROLLOUT = PatchPoint("run_sample_multi_turn_rollout", ROLLOUTS, _SAMPLE)
 _GYM = ("policy_generation", "input_batch", "tokenizer", "task_to_env", "generation_config")
-GYM_ROLLOUT = PatchPoint("run_async_nemo_gym_rollout", ROLLOUTS, _GYM)
+_GYM_MORE = ("num_generations", "log_full_result_tables", "max_seq_len", "max_rollout_turns")
+GYM_ROLLOUT = PatchPoint("run_async_nemo_gym_rollout", ROLLOUTS, _GYM, wanted=_GYM_MORE)
 """NeMo-Gym's rollout. v0.7.0's loop calls it. On main it is an asynchronous generator, and the loop calls GYM_SYNC."""
-GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM)
+GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM, wanted=_GYM_MORE)
+"""v0.8.0's also wants num_generations_per_prompt, and its environment may be a set of shards: refused until built."""
 
 
 def gym_point(loop: Any) -> PatchPoint:
@@ -190,16 +248,27 @@ def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) ->
     if loop is Loop.CONTROLLER:
         yield from controller_misfits(checkout)
         return
+    if loop is Loop.DATA_PLANE:
+        if checkout.tree(SYNC_LOOP) is None:
+            yield f"it has no {SYNC_LOOP}, which data_plane.enabled=true asks for; set it to false"
+            return
+        yield from _method_misfits(checkout, DATA_PLANE_METHODS)
     on_main = _function(checkout, f"{ROLLOUTS}.{GYM_SYNC.name}") is not None
     of_gym = ([GYM_ROLLOUT, GYM_SYNC] if on_main else [GYM_ROLLOUT]) if gym else []
-    needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *of_gym)
+    of_plane = DATA_PLANE_POINTS if loop is Loop.DATA_PLANE else ()
+    needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *of_gym, *of_plane)
     points = {f"{point.origin}.{point.name}": point for point in needed}
     for name, point in points.items():
         function = _function(checkout, name)
         if function is None:
             yield f"{name} does not exist"
             continue
-        yield from _other_parameters(name, function, point.parameters)
+        others = list(_other_parameters(name, function, point.parameters))
+        yield from others
+        plain = (one.removeprefix("*, ") for one in parameters(function) if not one.endswith("="))
+        strange = point.unknown(one for one in plain if not one.startswith("*"))
+        if strange and not others:
+            yield f"{name} wants {', '.join(strange)}, which nobody here knows"
         if point.returns and returned(function) not in point.returns:
             yield f"{name} returns {returned(function)}, expected {' or '.join(point.returns)}"
     if loop is Loop.ASYNC:
@@ -222,7 +291,11 @@ def controller_misfits(checkout: Checkout) -> Iterator[str]:
             "2026 or newer, or remove async_rl"
         )
         return
-    for name, expected in CONTROLLER_METHODS.items():
+    yield from _method_misfits(checkout, CONTROLLER_METHODS)
+
+
+def _method_misfits(checkout: Checkout, methods: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    for name, expected in methods.items():
         function = _function(checkout, name)
         if function is None:
             yield f"{name} does not exist"

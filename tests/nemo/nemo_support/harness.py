@@ -174,12 +174,14 @@ def run_grpo(
     fails: Callable[[str, int], bool] = lambda prompt, draw: False,
     before_train: Callable[[int], None] = lambda step: None,
     kinds: Mapping[str, str] = MappingProxyType({TASK: "plain"}),
+    policy_class: Callable[..., TinyPolicy] = TinyPolicy,
+    loop: Callable[..., None] = grpo.grpo_train,
 ) -> RunRecord:
     """Train until step ``steps`` in ``folder``; ``resume`` continues what is there and is needed exactly then.
 
     ``hooks`` gets the master_config and the checkpointer. ``labels`` default to the pass rates of the prompts;
     ``before_train(k)`` is called before training step k of this process, which is where a test kills it. ``kinds`` are
-    the tasks of the training prompts, in turn, with the kind of environment of each.
+    the tasks of the training prompts, in turn, with the kind of environment of each. ``loop`` is NeMo-RL's trainer.
     """
     config = make_config(folder, steps, overrides or {}, async_engine)
     found = any(Path(config["checkpointing"]["checkpoint_dir"]).glob("step_*"))
@@ -199,7 +201,7 @@ def run_grpo(
     train = loader(config, TRAIN_PROMPTS, tokenizer, size, tuple(kinds), shuffle=shuffle, drop_last=True)
     if newest is not None:
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
-    policy = TinyPolicy(
+    policy = policy_class(
         config["policy"],
         tiny_model(len(tokenizer), seed=1),
         tokenizer,
@@ -222,7 +224,7 @@ def run_grpo(
     validation = environment("validation")
     try:
         with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)) as ours:
-            grpo.grpo_train(
+            loop(
                 policy,
                 generation,
                 train if ours is None else ours.loader(train),

@@ -99,7 +99,6 @@ WRONG_VALUES = [
     ("policy.tokenizer.name", "{tmp}", "no tokenizer.json"),
     ("data.train.data_path", "RLHFlow/reinforce_ada_esy_prompt", "nemo-ada prepare CONFIG"),
     ("data.train.data_path", "{tmp}/no.parquet", "is not there; name a file"),
-    ("checkpointing.metric_name", "val:accuracy", "set grpo.val_period"),
     ("data.default.env_name", "mat", "ada_math or math would work"),
     ("data.default.env_name", "math", "add it"),
     ("run_dir", "{tmp}/file/run", "set RUN_ROOT"),
@@ -127,7 +126,6 @@ WRONG_VALUES = [
     (f"{LEARNER}.fp8_cfg.fp8_recipe", "tensorwise", "'blockwise'", FP8_TRAINING),
     (f"{LEARNER}.fp8_cfg.fp8_param", True, "False", FP8_TRAINING),
     (f"{LEARNER}.env_vars.NVTE_FP8_BLOCK_SCALING_FP32_SCALES", None, 'set it to "1"', FP8_TRAINING),
-    (PRECISE, True, "set it to false", FP8_TRAINING),
     (PRECISE, True, "use_distributed_optimizer=true", {f"{OPTIMIZER}.use_distributed_optimizer": False}),
     (f"{LEARNER}.freeze_moe_router", False, "True", EXPERTS),
     (f"{LEARNER}.moe_router_dtype", "fp32", "'fp64'", EXPERTS),
@@ -424,6 +422,17 @@ def test_gyms_function_is_judged_where_gym_is_used(tmp_path):
     (found,) = upstream.misfits(Checkout(tmp_path), gym=True)
     assert "run_nemo_gym_rollout_sync" in found and "engine" in found, "main's loop calls this one"
     assert list(upstream.misfits(Checkout(tmp_path))) == []
+
+
+def test_a_rollout_over_gym_that_wants_more_is_refused(tmp_path):
+    """v0.8.0's wants the responses per prompt. Ours would end in a TypeError after the set-up."""
+    checkout(tmp_path)
+    with (tmp_path / "nemo_rl/experience/rollouts.py").open("a") as rollouts:
+        for name, more in (("run_async_nemo_gym_rollout", "num_generations"), ("run_nemo_gym_rollout_sync", "wanted")):
+            first = "policy_generation, input_batch, tokenizer, task_to_env, generation_config"
+            rollouts.write(f"\n\ndef {name}({first}, {more}, greedy=False):\n    pass\n")
+    (found,) = upstream.misfits(Checkout(tmp_path), gym=True)
+    assert found.endswith("run_nemo_gym_rollout_sync wants wanted, which nobody here knows")
 
 
 def test_fewer_gpus_than_the_config_wants_are_refused():

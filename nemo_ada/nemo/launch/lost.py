@@ -1,0 +1,57 @@
+"""Is a dead process behind an error? Then a job chain goes on, because another attempt may succeed.
+
+Ray drops `__cause__` when it sends an error from one process to another. So a process that knows the whole chain says
+what was lost before its error leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nemo_ada.errors import ProcessLostError, StallError
+
+LOST = (
+    "RayActorError",
+    "WorkerCrashedError",
+    "ObjectLostError",
+    "NodeDiedError",
+    "LocalRayletDiedError",
+    "OutOfMemoryError",
+    "RaySystemError",  # for example, the head node cannot be reached
+    "RpcError",
+)
+
+
+def lost_process(error: BaseException | None) -> str | None:
+    """Return Ray's message about the dead process or node behind an error. None for any other reason."""
+    for one in _behind(error, set()):
+        if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(one).__mro__):
+            return str(one).strip().splitlines()[0]
+    return None
+
+
+def _behind(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]:
+    """Yield an error, the errors of a group, and their causes."""
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
+    yield error
+    for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        yield from _behind(inner, seen)
+    yield from _behind(error.__cause__, seen)
+    if not error.__suppress_context__:
+        yield from _behind(error.__context__, seen)
+
+
+@contextmanager
+def losses_said() -> Iterator[None]:
+    """Within the block an error behind which a process has died becomes a ProcessLostError, which Ray can send."""
+    try:
+        yield
+    except (ProcessLostError, StallError):
+        raise
+    except Exception as error:
+        if (lost := lost_process(error)) is not None:
+            raise ProcessLostError(lost) from error
+        raise

@@ -1,0 +1,84 @@
+"""What the NeMo-RL that is there does, read in its source. Rules judge by this and not by a version's name.
+
+main of August 2026 calls itself 0.6.0, and NVIDIA's images have commits between two releases. Every attribute names the
+place that was read. Without a checkout the answer is that of v0.7.0.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.checkout import PACKAGE, Checkout
+from nemo_ada.rules.facts.nemo_config import HOME
+from nemo_ada.rules.facts.site import site_setting
+
+PACKER = "nemo_rl.algorithms.loss.utils._pack_input_ids"
+RESUME = "nemo_rl.algorithms.async_utils.AsyncTrajectoryCollector.resume_after_refit"
+CONTROLLER_MODULE = "nemo_rl.algorithms.single_controller"
+ADVANTAGE_STAGE = "nemo_rl.algorithms.single_controller_utils.advantage_stage"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What a NeMo-RL does.
+
+    Attributes:
+        name: the branch or release that it is most like.
+        fuses_padded_packs: whether the fused loss takes packs that end in padding (pull request 3182, `_pack_input_ids`
+            copies no more than a row has).
+        empties_cache: whether the older asynchronous loop empties the engine's prefix cache after every refit if it is
+            asked to, and not only after one in flight (pull request 3152, `resume_after_refit`).
+        shapes_advantages: whether the single controller filters overlong rows, clips and scales
+            (single_controller_utils/advantage_stage.py, public at 7b235d3e).
+    """
+
+    name: str
+    fuses_padded_packs: bool = False
+    empties_cache: bool = False
+    shapes_advantages: bool = False
+
+
+V0_7_0 = Version("v0.7.0")
+MAIN = Version("main", fuses_padded_packs=True, empties_cache=True)
+"""main of August 2026, 7ea279ab."""
+V0_8_0 = Version("v0.8.0", fuses_padded_packs=True, empties_cache=True, shapes_advantages=True)
+"""The source that is public at 7b235d3e and will be v0.8.0."""
+
+
+def here() -> Version:
+    """Return what the NeMo-RL does that NEMO_RL_HOME names, else the one that Python would import, else v0.7.0."""
+    home = site_setting(HOME)
+    if home and (Path(home) / PACKAGE).is_dir():
+        return of(Path(home).resolve())
+    found = find_spec(PACKAGE)
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    return of(Path(places[0]).resolve().parent) if places else V0_7_0
+
+
+@functools.cache
+def of(root: Path) -> Version:
+    """Return what the NeMo-RL in a folder does. A file that is not Python counts as one of v0.7.0."""
+    checkout = Checkout(root)
+    try:
+        single = checkout.tree(CONTROLLER_MODULE) is not None
+        shapes = checkout.tree(ADVANTAGE_STAGE) is not None
+        packer, resume = _source(checkout, PACKER), _source(checkout, RESUME)
+    except UserError:
+        return V0_7_0
+    return Version(
+        name=(V0_8_0 if shapes else MAIN if single else V0_7_0).name,
+        fuses_padded_packs="min(" in packer,
+        empties_cache=bool(resume) and "in_flight_weight_updates" not in resume,
+        shapes_advantages=shapes,
+    )
+
+
+def _source(checkout: Checkout, name: str) -> str:
+    """Return the source of a function without its comments. It is empty where there is none."""
+    found = checkout.find(name)
+    return "" if found is None or found.node is None else ast.unparse(found.node)

@@ -1,0 +1,147 @@
+"""Reinforce-Ada in NeMo-RL's own grpo_train_sync (`data_plane.enabled`), on a CPU (nemo_support/plane.py).
+
+1. Rows, weights, advantages and updates are those of grpo_train, to the bit, for every preset that it takes.
+2. So are dynamic sampling, scaled and shaped rewards, validation and the sampler's metrics.
+3. A resumed run is the uninterrupted one.
+4. Without our estimator nothing changes. Names are restored.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from nemo_ada.nemo import reinforce_ada
+
+pytestmark = pytest.mark.nemo_rl
+
+STEPS = 3
+PRESETS = ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", "ada_est_ema", "ada_est_value",
+           "ada_single")  # fmt: skip
+
+
+@pytest.fixture
+def plane(harness):
+    pytest.importorskip("nemo_rl.algorithms.grpo_sync")
+    from nemo_support import plane
+
+    return plane
+
+
+@pytest.fixture
+def both(harness, plane, tmp_path):
+    """both(section, ...): the same run of grpo_train_sync and of grpo_train."""
+
+    def train(section, steps=STEPS, *, changes=None, **options):
+        if "_est_" in section["preset"]:
+            section = {**section, "sampling": {"min_responses": 2}}  # groups of 4 must leave a choice
+        overrides = {**harness.OURS, "reinforce_ada": section, **(changes or {})}
+        before = dict(vars(plane.grpo_sync))
+        ours = plane.run_plane(tmp_path / "plane", steps, overrides, **options)
+        assert all(vars(plane.grpo_sync)[name] is value for name, value in before.items() if callable(value))
+        theirs = harness.run_grpo(tmp_path / "memory", steps, overrides, hooks=plane.hooks, **options)
+        return ours, theirs
+
+    return train
+
+
+def rows_of(batch):
+    """Rows of a training batch: their tokens, masks, engine log-probabilities and advantages, to the bit."""
+    rows = []
+    for row, length in enumerate(batch["input_lengths"].tolist()):
+        counted = batch["token_mask"][row, :length] * batch["sample_mask"][row] != 0
+        rows.append((
+            batch["input_ids"][row, :length].tolist(), counted.tolist(), float(batch["sample_mask"][row]),
+            batch["generation_logprobs"][row, :length][counted].tolist(),
+            batch["advantages"][row, :length][counted].tolist(),
+        ))  # fmt: skip
+    return rows
+
+
+def assert_same(ours, theirs):
+    assert len(ours.batches) == len(theirs.batches) > 0
+    for left, right in zip(ours.batches, theirs.batches, strict=True):
+        assert rows_of(left) == rows_of(right)
+    assert ours.losses == theirs.losses
+    assert ours.weights.keys() == theirs.weights.keys()
+    assert all(torch.equal(ours.weights[name], theirs.weights[name]) for name in ours.weights)
+    clock = ("seconds", "utilisation", "per_sec", "timing", "estimated")
+    for step, metrics in theirs.metrics.items():
+        for name, value in metrics.items():
+            if name.startswith(("train/ada/", "validation/")) and not any(word in name for word in clock):
+                assert ours.metrics[step][name] == pytest.approx(value), (step, name)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_rows_and_updates_are_those_of_grpo_train(both, preset):
+    changes = {"grpo.num_generations_per_prompt": 1, "grpo.num_prompts_per_step": 16} if preset == "ada_single" else {}
+    ours, theirs = both({"preset": preset}, changes=changes)
+    assert_same(ours, theirs)
+    assert any(ours.losses)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"grpo.use_dynamic_sampling": True, "grpo.batch_multiplier": 1.0, "grpo.dynamic_sampling_max_gen_batches": 8},
+        {"grpo.reward_scaling": {"enabled": True, "source_min": 0.0, "source_max": 1.0, "target_min": -1.0,
+                                 "target_max": 1.0}},
+        {"grpo.overlong_filtering": True},
+        {"loss_fn.reference_policy_kl_penalty": 0.01, "grpo.skip_reference_policy_logprobs_calculation": False},
+    ],
+    ids=("dynamic sampling", "scaled rewards", "overlong rows", "penalty"),
+)  # fmt: skip
+def test_the_loop_s_own_settings_work_as_in_grpo_train(both, changes):
+    ours, theirs = both({"preset": "ada_seq_balance"}, changes=changes)
+    assert_same(ours, theirs)
+
+
+def test_prompts_are_chosen_as_in_grpo_train(both):
+    assert_same(*both({"preset": "grpo", "candidate_prompts": 8}))
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(harness, plane, tmp_path):
+    overrides = {**harness.OURS, "reinforce_ada": {"preset": "ada_seq_balance"}}
+    whole = plane.run_plane(tmp_path / "whole", 4, overrides)
+    plane.run_plane(tmp_path / "parts", 2, overrides)
+    rest = plane.run_plane(tmp_path / "parts", 4, overrides, resume=True)
+    assert [rows_of(batch) for batch in rest.batches] == [rows_of(batch) for batch in whole.batches[2:]]
+    assert all(torch.equal(rest.weights[name], whole.weights[name]) for name in whole.weights)
+
+    def state(record):
+        content = json.loads((record.checkpoints[-1] / "reinforce_ada.json").read_text())
+        del content["sampler"]["latency"], content["sha256"]  # measured in seconds
+        return content
+
+    assert state(rest) == state(whole) and state(rest)["draws"] == 4
+
+
+def test_without_our_estimator_nothing_changes(harness, plane, tmp_path):
+    plain = plane.run_plane(tmp_path / "plain", 2, {}, hooks=lambda parts: reinforce_ada(
+        parts.master_config, checkpointer=parts.checkpointer))  # fmt: skip
+    memory = harness.run_grpo(tmp_path / "memory", 2)
+    for left, right in zip(plain.batches, memory.batches, strict=True):
+        assert rows_of(left) == rows_of(right)
+    assert plain.losses == memory.losses
+
+
+def test_parts_that_a_yaml_names_train_as_the_hooks_do(harness, plane, tmp_path):
+    """With recipes/upstream/named-parts.patch (test_extension_point.py applies it) no name of NeMo-RL is replaced."""
+    if not hasattr(plane.grpo_sync, "_rollout_actor_class"):
+        pytest.skip("this NeMo-RL has no extension points")
+    from nemo_ada.nemo.training_batch import COLUMNS
+
+    section = {"reinforce_ada": {"preset": "ada_seq_balance"}}
+    hooked = plane.run_plane(tmp_path / "hooks", 2, {**harness.OURS, **section})
+    named = {
+        "grpo.rollout_target": "nemo_ada.nemo.data_plane.named:RolloutActor",
+        "grpo.rollout_columns": list(COLUMNS),
+        "grpo.adv_estimator.name": "nemo_ada.nemo.data_plane.named:Estimator",
+    }
+    plain = plane.run_plane(tmp_path / "named", 2, {**harness.OURS, **section, **named}, hooks=lambda _: nullcontext())
+    for left, right in zip(plain.batches, hooked.batches, strict=True):
+        assert rows_of(left) == rows_of(right)
+    assert plain.losses == hooked.losses and any(plain.losses)

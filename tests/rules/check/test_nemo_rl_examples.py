@@ -1,0 +1,186 @@
+"""Every example config of NeMo-RL that trains with GRPO, with README's section over it, passes the rules.
+
+Those that do not are in examples.yaml beside this file. Each has its reason, the place in NeMo-RL's source that was
+read for it, and the date. The number of rows stays that of the example, as README's comment asks for.
+
+What a user brings is there: the variables that examples read, the files of their data sets (most of their paths are
+placeholders such as /path/to/train.jsonl), and the variable with which NeMo-RL's own scripts start some of them.
+
+The checkout is the one that NEMO_RL_HOME names. `python tests/rules/check/test_nemo_rl_examples.py` prints the refusals
+of it by key, and `--write FILE` their texts as JSON.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from nemo_ada.config import load
+from nemo_ada.config.load import plain
+from nemo_ada.errors import UserError
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.facts import nemo_config
+from nemo_ada.run.redaction import secret_keys
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME (a NeMo-RL checkout) is not set"),
+]
+
+ROOT = Path(__file__).resolve().parents[3]
+REASONS = Path(__file__).with_name("examples.yaml")
+ROWS = ("num_prompts_per_step", "num_generations_per_prompt")
+WANTED = {"v0.7.0": 165, "main": 205}
+"""Checkout -> how many examples must pass, of 189 and 245."""
+
+
+def home() -> Path:
+    return Path(os.environ["NEMO_RL_HOME"]).resolve()
+
+
+def checkout() -> str:
+    """Return which of the two checkouts NEMO_RL_HOME names: main has the single controller."""
+    return "main" if (home() / "nemo_rl/algorithms/single_controller.py").is_file() else "v0.7.0"
+
+
+def section() -> dict[str, Any]:
+    """Return the keys of README's YAML for a NeMo-RL job, without those that name the run and its rows."""
+    text = (ROOT / "README.md").read_text()
+    (block,) = re.findall(r"```yaml\n(defaults: your_config.*?)```", text, re.DOTALL)
+    keys: dict[str, Any] = yaml.safe_load(block)
+    for name in ("defaults", "run_dir", "resume"):
+        del keys[name]
+    for name in ROWS:
+        del keys["grpo"][name]
+    return keys
+
+
+def examples() -> Iterator[tuple[str, DictConfig | str]]:
+    """Name in the checkout -> the config with its parents, or why it cannot be read."""
+    for path in sorted((home() / "examples").rglob("*.yaml")):
+        name = str(path.relative_to(home()))
+        try:
+            config = load.load_yaml(path)
+        except UserError as problem:
+            if "grpo:" in path.read_text():
+                yield name, str(problem)
+            continue
+        if "grpo" in config and "policy" in config:
+            yield name, config
+
+
+def refusals(name: str, example: DictConfig | str) -> list[tuple[str, str]]:
+    """(key, text) of every error that the rules find in an example with README's section over it."""
+    if isinstance(example, str):
+        return [("configuration", example)]
+    upstream = OmegaConf.to_container(example, resolve=False)
+    merged = OmegaConf.merge(example, section())
+    try:
+        for key in secret_keys(OmegaConf.to_container(merged, resolve=False)):
+            return [(key, "is a secret")]
+        config = with_data(load.find_prompt_files(plain(merged), [home() / name]))
+    except UserError as problem:
+        return [("configuration", str(problem))]
+    return [(f.key, f.message) for f in rulebook.findings(config, upstream) if f.level == "error"]
+
+
+def with_data(config: dict[str, Any]) -> dict[str, Any]:
+    """Give a config files where it names files that are not here."""
+    data = config["data"]
+    for split in ("train", "validation"):
+        for part in data[split] if isinstance(data.get(split), list) else [data.get(split)]:
+            if part and str(part.get("data_path", "")).endswith(".jsonl") and not Path(part["data_path"]).is_file():
+                part["data_path"] = str(lines())
+    return config
+
+
+@functools.cache
+def lines() -> Path:
+    """A file with requests for NeMo-Gym, which also has the columns of NeMo-RL's own data sets."""
+    path = Path(tempfile.mkdtemp()) / "data.jsonl"
+    row = {"responses_create_params": {"input": "1 + 1?"}, "agent_ref": {"name": "math"}, "input": "1 + 1?",
+           "output": "2"}  # fmt: skip
+    path.write_text((json.dumps(row) + "\n") * 20_000)
+    return path
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, list[tuple[str, str]]]:
+    return swept()
+
+
+def swept() -> dict[str, list[tuple[str, str]]]:
+    """Refusals of every example. Variables that the examples read are set, as on a user's machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        read = functools.cache(load.read_yaml)
+        patch.setattr(load, "read_yaml", read)
+        for path in (home() / "examples").rglob("*.yaml"):
+            for variable in re.findall(r"oc\.env:(\w+)\}", path.read_text()):
+                if variable not in os.environ:
+                    patch.setenv(variable, f"/tmp/{variable}")
+        patch.setenv("NRL_IGNORE_TP_ACCURACY_CHECK", "1")  # as the scripts of these examples do
+        nemo_config.know_arithmetic()
+        return {name: refusals(name, example) for name, example in examples()}
+
+
+def known() -> list[dict[str, Any]]:
+    reasons: list[dict[str, Any]] = yaml.safe_load(REASONS.read_text())
+    return reasons
+
+
+def test_every_example_passes_or_has_a_reason_that_was_read(found: dict[str, list[tuple[str, str]]]) -> None:
+    here = [reason for reason in known() if checkout() in reason["checkouts"]]
+    unexplained = {
+        name: [(key, text) for key, text in errors if not any(_explains(reason, name, key) for reason in here)]
+        for name, errors in found.items()
+    }
+    assert {name: errors for name, errors in unexplained.items() if errors} == {}
+
+
+def test_no_reason_is_left_over(found: dict[str, list[tuple[str, str]]]) -> None:
+    for reason in known():
+        if checkout() in reason["checkouts"]:
+            assert any(_explains(reason, name, key) for name, errors in found.items() for key, _ in errors), reason
+
+
+def test_every_reason_names_its_source_and_its_date() -> None:
+    for reason in known():
+        assert isinstance(reason["date"], date) and reason["read"] and reason["why"], reason
+
+
+def test_as_many_examples_pass_as_are_wanted(found: dict[str, list[tuple[str, str]]]) -> None:
+    assert sum(not errors for errors in found.values()) >= WANTED[checkout()]
+
+
+def _explains(reason: dict[str, Any], name: str, key: str) -> bool:
+    files = reason.get("files")
+    return key in reason["keys"] and (files is None or any(re.search(part, name) for part in files))
+
+
+def main() -> None:
+    """Print the refusals by key."""
+    result = swept()
+    print(f"{checkout()}: {sum(not errors for errors in result.values())} of {len(result)} pass")
+    keys = Counter(key for errors in result.values() for key in {key for key, _ in errors})
+    only = Counter(errors[0][0] for errors in result.values() if len({key for key, _ in errors}) == 1)
+    for key, count in keys.most_common():
+        print(f"{count:4d} {only[key]:4d}  {key}")
+    if "--write" in sys.argv:
+        Path(sys.argv[-1]).write_text(json.dumps(list(result.items()), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Rules judge by the NeMo-RL that is there, and not by v0.7.0.
+
+1. A checkout's abilities are read in its source.
+2. What a version mends is no error with it. What no version refuses is none with any.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.facts import version
+from nemo_ada.rules.finding import Finding
+from nemo_ada.run.redaction import hide_in, secret_keys
+
+sys.path.insert(0, str(Path(__file__).parent))
+from recipes import VALID
+
+PREFIX = "policy.generation.vllm_cfg.enable_prefix_caching"
+FUSED = "policy.sequence_packing.fuse_loss"
+OLD_PACKER = "def _pack_input_ids(ids, n):\n    seq[:n] = ids[:n]\n"
+NEW_PACKER = "def _pack_input_ids(ids, n):\n    n = min(n, len(ids))\n    seq[:n] = ids[:n]\n"
+OLD_RESUME = '        if cfg.get("in_flight_weight_updates"):\n            self.engine.invalidate_kv_cache()\n'
+IMPORT = "from nemo_rl.algorithms.async_utils.c import AsyncTrajectoryCollector\n"
+COLLECTOR = "class AsyncTrajectoryCollector:\n    def resume_after_refit(self):\n"
+NEW_RESUME = "        if cfg.recompute:\n            self.engine.invalidate_kv_cache()\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """checkout(packer, resume, *modules): NEMO_RL_HOME names a folder with this source."""
+
+    def make(packer: str = OLD_PACKER, resume: str = OLD_RESUME, *modules: str) -> Path:
+        package = tmp_path / "nemo_rl"
+        files = {
+            "algorithms/loss/utils.py": packer,
+            "algorithms/async_utils/__init__.py": IMPORT,
+            "algorithms/async_utils/c.py": COLLECTOR + resume,
+            **dict.fromkeys(modules, ""),
+        }
+        for name, text in files.items():
+            (package / name).parent.mkdir(parents=True, exist_ok=True)
+            (package / name).write_text(text)
+        monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+        version.of.cache_clear()
+        return tmp_path
+
+    return make
+
+
+MAIN = (NEW_PACKER, NEW_RESUME, "algorithms/single_controller.py")
+
+
+def found(changes: dict[str, Any], key: str) -> list[Finding]:
+    """What the rules say of a key."""
+    config = OmegaConf.create(copy.deepcopy(VALID))
+    for dotted, value in changes.items():
+        OmegaConf.update(config, dotted, value, force_add=True)
+    return [one for one in rulebook.findings(OmegaConf.to_container(config)) if one.key == key]
+
+
+def levels(changes: dict[str, Any], key: str) -> list[str]:
+    return [one.level for one in found(changes, key)]
+
+
+def test_a_checkout_s_abilities_are_read_in_its_source(checkout: Callable[..., Path]) -> None:
+    assert version.of(checkout()) == version.V0_7_0
+    version.of.cache_clear()
+    assert version.of(checkout(*MAIN)) == version.MAIN
+    version.of.cache_clear()
+    stage = "algorithms/single_controller_utils/advantage_stage.py"
+    assert version.of(checkout(*MAIN, stage)) == version.V0_8_0
+
+
+def test_without_a_checkout_rules_are_those_of_the_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    monkeypatch.setattr(version, "find_spec", lambda name: None)
+    assert version.here() == version.V0_7_0
+
+
+def test_the_fused_loss_takes_padded_packs_where_it_was_mended(checkout: Callable[..., Path]) -> None:
+    changes = {FUSED: True, "policy.megatron_cfg.pipeline_model_parallel_size": 2}
+    checkout()
+    assert levels(changes, FUSED) == ["error"]
+    checkout(*MAIN)
+    assert levels(changes, FUSED) == []
+
+
+ASYNC = {
+    "grpo.async_grpo": {"enabled": True, "max_trajectory_age_steps": 1},
+    "policy.generation.colocated": {"enabled": False, "resources": {"gpus_per_node": 4}},
+}
+
+
+def test_a_prefix_cache_beside_training_is_said_unless_refits_empty_it(checkout: Callable[..., Path]) -> None:
+    empties = {"grpo.async_grpo.recompute_kv_cache_after_weight_updates": True}
+    in_flight = {"grpo.async_grpo.in_flight_weight_updates": True}
+    checkout()
+    assert levels(ASYNC, PREFIX) == levels(ASYNC | empties, PREFIX) == ["warning"]
+    checkout(*MAIN)
+    assert levels(ASYNC, PREFIX) == levels(ASYNC | empties | in_flight, PREFIX) == ["warning"]
+    assert levels(ASYNC | empties, PREFIX) == levels(ASYNC | {PREFIX: False}, PREFIX) == []
+
+
+@pytest.mark.parametrize("backend", ["sglang", "megatron"])
+def test_other_engines_are_a_warning_and_unknown_ones_an_error(backend: str) -> None:
+    key = "policy.generation.backend"
+    assert levels({key: backend}, key) == ["warning"]
+    assert levels({key: "vlm"}, key) == ["error"]
+
+
+def test_a_metric_of_validations_that_never_happen_matters_where_checkpoints_are_saved() -> None:
+    key = "checkpointing.metric_name"
+    changes = {key: "val:accuracy", "grpo.val_period": 0}
+    assert levels(changes, key) == ["warning"]
+    assert levels(changes | {"checkpointing.enabled": False}, key) == []
+
+
+def test_validation_sets_may_be_a_list() -> None:
+    changes = {"grpo.val_period": 10, "data.validation": [{"dataset_name": "AIME2024"}, {"dataset_name": "AIME2025"}]}
+    assert [one.level for one in found(changes, "data.validation")] == []
+    assert [one.key for one in found(changes, "data.validation.1")] == ["data.validation.1"]
+
+
+def test_positions_that_yarn_stretches_are_the_model_s() -> None:
+    key = "policy.max_total_sequence_length"
+    yarn = {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 4096}
+    changes = {key: 16384, "policy.generation.vllm_cfg.max_model_len": 16384}
+    assert levels(changes, key) == ["error"]
+    assert levels(changes | {"policy.hf_config_overrides.rope_scaling": yarn}, key) == []
+
+
+def test_a_key_that_says_it_is_none_is_no_secret() -> None:
+    servers = {"a": {"api_key": "dummy_key"}, "b": {"api_key": "EMPTY"}, "c": {"api_key": "hunter2hunter2"}}
+    assert list(secret_keys(servers)) == ["c.api_key"]
+    assert hide_in(servers)["a"]["api_key"] == "dummy_key"
+
+
+def test_an_environment_that_no_data_set_names_is_refused() -> None:
+    """NeMo-RL's launcher for it is another script. Ours would train with the data set's environment."""
+    puzzle = {"env.sliding_puzzle_game": {"cfg": {"max_moves": 30}}}
+    assert levels(puzzle, "env.sliding_puzzle_game") == ["error"]
+    assert levels(puzzle | {"env.should_use_nemo_gym": True}, "env.sliding_puzzle_game") == []
+    assert levels(puzzle | {"data.train.env_name": "sliding_puzzle_game"}, "env.sliding_puzzle_game") == []
+    own = {"env.puzzle": {"class": "nemo_ada.trl.Anything"}}
+    assert not any("no data set" in one.message for one in found(own, "env.puzzle"))
+    assert levels({"env.math": {"num_workers": 8}}, "env.math") == []
+
+
+def test_rewards_that_are_no_shares_ask_for_a_threshold() -> None:
+    key = "reinforce_ada.positive_threshold"
+    scores = {"data.train.env_name": "reward_model", "env.reward_model": {"enabled": True}}
+    assert levels(scores, key) == ["warning"]
+    assert levels(scores | {key: -1.5}, key) == []
+    assert levels({"data.train.env_name": "math", "env.math": {"num_workers": 8}}, key) == []
