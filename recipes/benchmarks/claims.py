@@ -12,13 +12,13 @@ import csv
 import json
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from leaderboard_page import Effect, area, costs, effect, holm
+from measure import measure
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import text_of
@@ -171,4 +171,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    measure(main)
