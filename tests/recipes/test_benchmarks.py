@@ -37,6 +37,7 @@ ELSEWHERE = {
     "fit_forecast.py": "rewrites recipes/results/forecast.md",
     "bench_session.py": "524,288 responses take minutes on a busy machine; it has no arguments",
     "leaderboard_page.py": "imported by leaderboard.py",
+    "claims.py": "test_claims.py",
     "rivals.py": "imported by leaderboard.py",
     "measure.py": "imported by every benchmark",
     "peers_ours.py": "imported by peers.py",
