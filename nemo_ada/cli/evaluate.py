@@ -20,7 +20,7 @@ from nemo_ada.cli.main import lacking
 from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
-from nemo_ada.lab.evaluation.benchmark import Benchmark, at_revisions, resolve
+from nemo_ada.lab.evaluation.benchmark import Benchmark, at_revisions, fitting, resolve
 from nemo_ada.lab.evaluation.curve import check_folder, names_of, write_curve
 from nemo_ada.lab.evaluation.evaluate import SamplingSpec
 from nemo_ada.lab.evaluation.evaluate import evaluate as run
@@ -28,7 +28,7 @@ from nemo_ada.lab.evaluation.results import Evaluation, setting_differences
 from nemo_ada.lab.evaluation.results import compare as compare_evaluations
 from nemo_ada.lab.evaluation.statistics import FEW
 from nemo_ada.run.files import json_of, write_atomically
-from nemo_ada.tasks.prompting import ModelTokenizer
+from nemo_ada.tasks.prompting import ModelTokenizer, positions
 
 
 class _RunByDefault(TyperGroup):
@@ -115,6 +115,8 @@ def evaluate(
     }
 
     benchmarks = at_revisions(resolve(data, changes), revision or [])
+    if max_prompt_tokens is None and server is None:
+        benchmarks = fitting(benchmarks, min(filter(None, map(positions, model)), default=None))
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
     limits = Limits(prompts, new_tokens, temperature, top_p, max_num_seqs)

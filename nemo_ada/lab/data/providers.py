@@ -410,7 +410,7 @@ def _longest_sequence(folder: Path, max_prompt_tokens: int, max_new_tokens: int)
     if limit <= max_prompt_tokens:
         raise UserError(
             f"max_prompt_tokens={max_prompt_tokens} leaves no room for a response: {folder} has {limit} positions; "
-            "lower it"
+            f"lower it to {limit // 2} or less"
         )
     log.warning("%s has %d positions, so responses may end before %d tokens", folder, limit, max_new_tokens)
     return limit

@@ -107,6 +107,19 @@ def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
     return benchmarks
 
 
+def fitting(benchmarks: Sequence[Benchmark], positions: int | None) -> list[Benchmark]:
+    """Return the benchmarks with prompts of at most half of a model's positions.
+
+    Args:
+        benchmarks: The benchmarks.
+        positions: Positions of the smallest model. None where they are not known.
+    """
+    if positions is None:
+        return list(benchmarks)
+    shorter = {"max_prompt_tokens": max(positions // 2, 1)}
+    return [one.model_copy(update=shorter) if one.max_prompt_tokens >= positions else one for one in benchmarks]
+
+
 def at_revisions(benchmarks: Sequence[Benchmark], revisions: Sequence[str]) -> list[Benchmark]:
     """Return the benchmarks at these revisions of their hub data sets.
 

@@ -86,3 +86,17 @@ def test_parquet_holds_the_responses_and_needs_its_package(asked, tmp_path, monk
     rows = parquet.read_table(folder / "responses.parquet").to_pylist()
     lines = [json.loads(line) for line in (folder / "responses.jsonl").read_text().splitlines()]
     assert [{k: v for k, v in row.items() if k != "cause"} for row in rows] == lines and len(rows) == 160
+
+
+def test_a_small_model_gets_shorter_prompts_where_nobody_names_their_length(asked, monkeypatch, tmp_path):
+    """A laptop's model has fewer positions than the default prompt."""
+    words, _ = asked
+    limits = []
+    opened = cli_evaluate.open_provider
+    monkeypatch.setattr(cli_evaluate, "open_provider", lambda *given: (limits.append(given[3]), opened(*given))[1])
+    assert run("eval", *words[: words.index("--max-prompt-tokens")]) == 0
+    assert {limit.max_prompt_tokens for limit in limits} == {32}  # of 64 positions
+    told = [*words[:1], *words[2:]]
+    told[told.index("--out") + 1] = tmp_path / "told"
+    assert run("eval", *told) == 0
+    assert limits[-1].max_prompt_tokens == 12
