@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from cluster import Cluster
 
@@ -14,14 +16,23 @@ def found(
     monkeypatch: pytest.MonkeyPatch, running: Cluster, seconds: float | None = None, **shell: str
 ) -> set[tuple[str, str]]:
     """The findings that are no `ok`, as (level, key)."""
-    for name, value in {**running.env, "NEMO_ADA_SITE": "/none", **shell}.items():
+    for name, value in {**running.env, "NEMO_ADA_SITE": "/none/site.env", **shell}.items():
         monkeypatch.setenv(name, value)
     return {(finding.level, finding.key) for finding in cluster(seconds) if finding.level != "ok"}
 
 
-def test_what_fits_gives_no_warning_and_each_misfit_its_own(one_node: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fits_gives_no_warning_and_each_misfit_its_own(
+    one_node: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert found(monkeypatch, one_node, 3600.0) == set(), "KillWait 15 and GraceTime 30 hold the 25 s"
     assert found(monkeypatch, one_node, SBATCH_PARTITION="again") >= {("warning", "PREEMPT_SECONDS")}
+    site = tmp_path / "site.env"
+    assert ("warning", "PREEMPT_SECONDS") in found(monkeypatch, one_node, NEMO_ADA_SITE=str(site))
+    written = site.read_text()
+    assert "\nPREEMPT_SECONDS=10\n" in written, "KillWait 15, no grace time, and 5 s for the end"
+    again = found(monkeypatch, one_node, NEMO_ADA_SITE=str(site))
+    assert again == {("warning", "environment")}, "what is written mends it"
+    assert site.read_text() == written
     assert ("error", "SBATCH_PARTITION") in found(monkeypatch, one_node, SBATCH_PARTITION="none")
     monkeypatch.delenv("SBATCH_PARTITION")
     assert found(monkeypatch, one_node, CONTAINER="/x.sqsh") == {("error", "RUNTIME")}

@@ -1,4 +1,4 @@
-"""`nemo-ada check --site`: SLURM itself says what will not work for a chain of jobs."""
+"""`nemo-ada check --site`: SLURM itself says what will not work for a chain of jobs, and slurm/site.env gets it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 import shutil
 import subprocess
 
-from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts.site import site_file, site_setting
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
+from nemo_ada.run.files import new_file
 
 ANSWER_SECONDS = 10.0
 PREEMPT_SECONDS = 25  # slurm/lib.sh
@@ -16,12 +17,37 @@ SETTLED = ("SBATCH_EXPORT", "SLURM_TIME_FORMAT", "SLURM_CONF")  # slurm/lib.sh h
 OUTSIDE = ("SBATCH_", "SQUEUE_", "SLURM_")
 
 
+HEADER = """# Written by `nemo-ada check --site` from what SLURM said. slurm/site.env.example has all settings.
+"""
+Wanted = dict[str, str]
+"""Settings of site.env that would mend a finding."""
+
+
 def cluster(seconds: float | None = None) -> Findings:
     """What SLURM's configuration, the partition and this shell do to a chain of jobs.
+
+    Settings that mend a finding are written to site.env, where there is none yet.
 
     Args:
         seconds: the length of a job slot; None where nobody has asked for one.
     """
+    wanted: Wanted = {}
+    yield from _examined(seconds, wanted)
+    if not wanted:
+        return
+    path, lines = site_file(), "".join(f"{name}={value}\n" for name, value in wanted.items())
+    try:
+        with new_file(path) as file:
+            file.write(HEADER + lines)
+    except FileExistsError:
+        yield warning("slurm/site.env", f"{path} is yours and stays as it is; add {' '.join(lines.split())}")
+    except OSError as problem:
+        yield warning("slurm/site.env", f"{path} cannot be written ({problem}); it needs {' '.join(lines.split())}")
+    else:
+        yield ok("slurm/site.env", f"{path} is written, with {' '.join(lines.split())}")
+
+
+def _examined(seconds: float | None, wanted: Wanted) -> Findings:
     if shutil.which("scontrol") is None:
         yield skipped("SLURM", "there is no scontrol on this machine: ask on the login node")
         return
@@ -30,13 +56,15 @@ def cluster(seconds: float | None = None) -> Findings:
         yield error("SLURM", "scontrol show config gives no answer; mend SLURM_CONF or ask your site")
         return
     if facts.get("JobRequeue") == "0" and (site_setting("REQUEUE") or "requeue") == "requeue":
+        wanted["REQUEUE"] = "resubmit"
         yield warning(
             "REQUEUE", "the site has JobRequeue=0, so a lost node ends a job; set REQUEUE=resubmit in site.env"
         )
     wait = _number(facts.get("KillWait"))
     promised = _number(site_setting("PREEMPT_SECONDS")) or PREEMPT_SECONDS
-    yield from _partition(seconds, wait, promised)
+    yield from _partition(seconds, wait, promised, wanted)
     if "gpu" not in facts.get("GresTypes", "") and site_setting("GPUS_IN_SLURM") != "0":
+        wanted["GPUS_IN_SLURM"] = "0"
         yield error("GPUS_IN_SLURM", "SLURM knows no GPUs here (GresTypes), so --gpus-per-node is refused; "
                     "GPUS_IN_SLURM=0 in site.env leaves it out")  # fmt: skip
     yield from _runtime()
@@ -47,7 +75,7 @@ def cluster(seconds: float | None = None) -> Findings:
         )
 
 
-def _partition(seconds: float | None, wait: int, promised: int) -> Findings:
+def _partition(seconds: float | None, wait: int, promised: int, wanted: Wanted) -> Findings:
     name = os.environ.get("SBATCH_PARTITION") or site_setting("SBATCH_PARTITION")
     facts = _facts("partition", *([name] if name else []))
     if not facts:
@@ -59,8 +87,9 @@ def _partition(seconds: float | None, wait: int, promised: int) -> Findings:
                     f"{facts.get('PartitionName')}; ask for less, and the chain goes on in the next job")  # fmt: skip
     grace = _number(facts.get("GraceTime"))
     if facts.get("PreemptMode", "OFF") != "OFF" and promised > wait + grace:
+        wanted["PREEMPT_SECONDS"] = str(max(1, wait + grace - 5))
         yield warning("PREEMPT_SECONDS", f"{promised} s to save are promised, SLURM kills {wait + grace} s after TERM "
-                      f"(KillWait + GraceTime); set PREEMPT_SECONDS={max(1, wait + grace - 5)}")  # fmt: skip
+                      f"(KillWait + GraceTime); set PREEMPT_SECONDS={wanted['PREEMPT_SECONDS']}")  # fmt: skip
     yield ok("SBATCH_PARTITION", f"{facts.get('PartitionName')}: MaxTime={facts.get('MaxTime')}, "
              f"PreemptMode={facts.get('PreemptMode')}, GraceTime={grace}, KillWait={wait}")  # fmt: skip
 
