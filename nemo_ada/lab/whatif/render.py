@@ -42,8 +42,8 @@ def sentences(answer: WhatifReport) -> str:
     logged, n, lines = answer.log.zero_signal, answer.log.depth, list[str]()
     if answer.widened > DOUBTFUL:
         lines.append(
-            "Do not trust the forecasts below: right and wrong answers alone do not give such a log. The group size may "
-            "be another one, the reward may have more values than two, or answers may be missing (see the notes)."
+            "Do not trust the forecasts below: right and wrong answers alone do not give such a log. The group size "
+            "may be another one, the reward may have more values than two, or answers may be missing (see the notes)."
         )
     if not math.isnan(logged.mean):
         lines.append(
