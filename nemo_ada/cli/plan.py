@@ -13,6 +13,7 @@ from nemo_ada.lab.plan.sbatch import TIMES, sbatch_options
 from nemo_ada.rules.facts.cards import KEY as CARD
 
 SLOT = TIMES[0]
+MOST_PRICE = 1e9  # of a GPU hour
 
 
 def plan(
@@ -30,7 +31,9 @@ def plan(
         float | None, typer.Option(help="print the cap under which no step takes longer than this")
     ] = None,
     card: Annotated[str | None, typer.Option(help="GPUs to plan for, such as H200 (default: the config's)")] = None,
-    price: Annotated[float | None, typer.Option(min=0, help="price of a GPU hour: print what all slots cost")] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0, max=MOST_PRICE, help="price of a GPU hour: print what all slots cost")
+    ] = None,
     write_to: Annotated[
         Path | None, typer.Option("--write", help="run folder that gets plan.json, for its report")
     ] = None,

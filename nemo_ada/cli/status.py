@@ -14,12 +14,15 @@ from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.run.redaction import hide_in
 from nemo_ada.run.status import queue, read_status, render, runs_below
 
+MOST_SECONDS = 86_400.0  # between two looks of --watch
+
 
 def status(
     run: Annotated[str, typer.Argument(help="the folder of a run, or all: those in RUN_ROOT, else in runs/")] = "all",
     as_json: Annotated[bool, typer.Option("--json", help="print what is known as JSON")] = False,
     watch: Annotated[
-        float | None, typer.Option(min=1, help="print it again every so many seconds, until no job is left or Ctrl-C")
+        float | None,
+        typer.Option(min=1, max=MOST_SECONDS, help="print again every so many seconds, until no job is left"),
     ] = None,
 ) -> None:
     """Say how runs and their chains of jobs stand: step, last save, job, reasons, next start, what is left.

@@ -18,7 +18,9 @@ PLAN_FILE = "plan.json"
 def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
     """Return the text that `nemo-ada plan` prints. With the price of a GPU hour it says what all slots cost."""
     if as_json:
-        return json.dumps(asdict(plan), indent=1)
+        hours = plan.slots.gpu_hours
+        cost = {} if price is None else {"price": hours * price if hours else None}
+        return json.dumps(asdict(plan) | cost, indent=1)
     forecast, slots = plan.forecast, plan.slots
     lines = [f"pass rates: {plan.rates}", f"lengths: {plan.lengths}", "", "seconds            p50      p95    worst"]
     named = {**forecast.phases, "step": forecast.step, "validation": forecast.evaluation, "save": forecast.save}
@@ -36,7 +38,11 @@ def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
         f"slots: {slots.count}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
         f"(cold start {slots.cold_start:.0f} s, {slots.origin})"
         + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else "")
-        + (f", {slots.gpu_hours * price:,.0f} at {price:g} per GPU hour" if slots.gpu_hours and price else ""),
+        + (
+            f", {slots.gpu_hours * price:,.0f} at {price:g} per GPU hour"
+            if slots.gpu_hours and price is not None
+            else ""
+        ),
         f"of a slot's time steps take {slots.useful:.0%}, saves {slots.save_share:.1%}",
         *([] if plan.step_cap is None else [_step_line(plan.step_cap)]),
         *([] if plan.caps is None else [_caps_line(slots, plan.caps)]),

@@ -17,7 +17,7 @@ from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.factor import RANGE, SHOWN_P, deviation, factors
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 from nemo_ada.lab.simulate.steps import KnownRates
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 OTHERS, PROBES = 64, 4  # prompts of a simulated step: others, and those of each pass rate that is looked at
+MOST_GROUP = 64  # of a simulated setting; larger ones take minutes, and the largest ones hours
 WARM_UP, STEPS = 40, 200  # simulated steps: those in which the estimator learns, and those that count
 
 
@@ -62,6 +63,8 @@ def taught(name: str, ada: AdaSettings, group: int) -> Taught:
     ada.check_rows(group)
     objective = ada.advantage.objective
     decided = isinstance(ada.sampling, EstimationSampling) or ada.budget.mode == "idle"
+    if decided and group > MOST_GROUP:
+        raise UserError(f"--group={group}: what {name} teaches is simulated, for groups of at most {MOST_GROUP}")
     if decided:
         factor_P, error_P = _simulated(ada, group)
     else:

@@ -28,6 +28,7 @@ from nemo_ada.lab.whatif.mixture import RATE_J, Labels, Mixture, Quantity, binom
 LENGTHS = 400  # quantiles of the logged lengths that the simulation uses
 PRIOR_RESPONSES = 20.0  # responses with the mean length that join those of each pass rate
 NAMED = 100  # prompts that a list names
+DOUBTFUL = 1.0  # bounds that had to grow by their own width come from a wrong reading of the log
 RARE = 0.01  # pass rates below this count as never correct in practice
 
 
@@ -171,6 +172,7 @@ class WhatifReport:
         steps: Training steps that the costs are for.
         notes: What a reader must know.
         timed: Whether times were simulated.
+        widened: By how much the bounds had to grow until some distribution fits. Above DOUBTFUL the figures say little.
     """
 
     log: LogReport
@@ -183,6 +185,7 @@ class WhatifReport:
     steps: int
     notes: tuple[str, ...]
     timed: bool = False
+    widened: float = 0.0
 
 
 def answer(log: Rollouts | Averages, options: Options, say: Callable[[str], None] = silent) -> WhatifReport:
@@ -222,7 +225,7 @@ def answer(log: Rollouts | Averages, options: Options, say: Callable[[str], None
     found, costs = _rows(mixture, setup, options, speed, steps, notes, say)
     return WhatifReport(
         _log(log, logged), _drift(logged), _silent(log, logged, mixture, group), group, prompts, found, costs, steps,
-        tuple(notes), options.times,
+        tuple(notes), options.times, mixture.widened,
     )  # fmt: skip
 
 
@@ -259,8 +262,9 @@ def _of_averages(log: Averages, options: Options, say: Callable[[str], None]) ->
         log.forms, None, 0, None, None, len(log.mean_T), group, log.pass_rate(), log.zero_signal(), tokens
     )
     return WhatifReport(
-        report, None, _below(mixture, group, group), group, prompts, found, costs, steps, tuple(notes), options.times
-    )
+        report, None, _below(mixture, group, group), group, prompts, found, costs, steps, tuple(notes), options.times,
+        mixture.widened,
+    )  # fmt: skip
 
 
 def _group(options: Options) -> int:

@@ -47,6 +47,7 @@ STEPS = ("step", "Step", "_step", "train/global_step", "global_step", "training/
 NO_SHARE = "the log has no share of groups without spread, so the bounds follow from the mean reward alone"
 OF_SUM = "groups without spread are those of the sum of all rewards, so their share is a lower bound here"
 ONE_GROUP = 20  # steps after which means over several groups would have shown
+MOST_TOKENS = 1e9  # of a response
 FEW = 4  # steps below which the spread between them says nothing
 EDGES = ("__MIN", "__MAX")  # ends of the columns that a chart of W&B has besides its means
 EVENTS, STATE = "tfevents", "trainer_state.json"
@@ -101,13 +102,18 @@ class Averages:
     def with_groups(self, group: int) -> Averages:
         """Return the log with the spread of its groups where each step had one prompt, as with TRL on one GPU.
 
-        Then each mean is a multiple of 1/n, which means over several groups are not for long.
+        Then each mean is a multiple of 1/n, which means over several groups are not for long. A logged share that says
+        something else stays.
         """
         pos_T = self.mean_T * group
         if len(pos_T) < ONE_GROUP or np.abs(pos_T - pos_T.round()).max() > 0.01:
             return self
         pos_T = pos_T.round()
         zero_T = ((pos_T == 0) | (pos_T == group)).astype(np.float64)
+        there_T = np.isfinite(self.zero_T)
+        expected_T = self.zero_T.round() if self.least else zero_T  # one group has spread or none, also in a sum
+        if np.any(np.abs(self.zero_T - expected_T)[there_T] > 0.01):
+            return self
         notes = [note for note in self.notes if note not in (NO_SHARE, OF_SUM)]
         notes.append(f"each mean is a multiple of 1/{group}, so each step is taken for one group of {group}")
         spread_T = np.sqrt(pos_T * (group - pos_T) / (group * max(group - 1, 1)))
@@ -190,14 +196,19 @@ def read_averages(
     Raises:
         UserError: A log is damaged, or says too little.
     """
-    steps, others = _Steps(), list[Path]()
+    steps, others, runs = _Steps(), list[Path](), dict[str, Path]()
     for log, path in enumerate(paths):
         found = [(file, one) for file in _candidates(path) if (one := _metrics_of(file)) is not None]
         others += [] if found else [path]
         for file, (form, rows) in found:
+            for run in _runs(file):
+                runs.setdefault(run, file)
             steps.add(-1 if file.suffix == ".csv" else log, form, rows)
     if not steps.forms:
         return None
+    if len(runs) > 1:
+        owners = ", ".join(f"{run} in {file}" for run, file in runs.items())
+        raise UserError(f"the charts are of several runs ({owners[:300]}); give those of one run")
     if others:
         raise UserError(
             f"{others[0]} holds rollouts or nothing, and the other logs averages of steps; give logs of one kind"
@@ -209,16 +220,20 @@ def _averages(
     rows: list[Metrics], forms: tuple[str, ...], columns: Mapping[str, str], values: tuple[float, float] | None
 ) -> Averages:
     """Choose the metrics, and bring rewards to the scale from 0 to 1."""
-    names = {what: (columns[what],) if what in columns else known for what, known in METRICS.items()}
+    names = {
+        what: (columns[what].removeprefix("train/"),) if what in columns else known for what, known in METRICS.items()
+    }
     if "reward" in columns:
         names["reward"] = (columns["reward"].removeprefix("train/"), f"{columns['reward'].removeprefix('train/')}/mean")
     reward = next((name for name in names["reward"] if any(name in row for row in rows)), None)
     if reward is None:
-        there = sorted({name for row in rows for name in row})
         raise UserError(
             f"no step has one of the metrics {', '.join(names['reward'])}; name the mean reward with --column "
-            f"reward=NAME (the log has {', '.join(there[:20]) or 'no metrics'})"
+            f"reward=NAME (the log has {_named(rows)})"
         )
+    for what in METRICS:
+        if what in columns and what != "reward" and not any(names[what][0] in row for row in rows):
+            raise UserError(f"--column {what}={columns[what]}: no step has this metric (the log has {_named(rows)})")
     rows = [row for row in rows if reward in row]
     parts = _parts(rows)
     mixed = [name for name in parts if len({row.get(name) for row in rows}) > 1]
@@ -238,8 +253,8 @@ def _averages(
         values = float(np.nanmin(column["lowest"])), float(np.nanmax(column["highest"]))
         notes.append(f"rewards lie between {values[0]:g} and {values[1]:g}; --values says otherwise")
     low, high = values or (0.0, 1.0)
-    if not low < high:
-        raise UserError(f"--values {low:g} {high:g}: the reward of a right response must be the larger one")
+    if not low < high or not math.isfinite(high - low):
+        raise UserError(f"--values {low:g} {high:g}: the reward of a right response must be the larger one, and finite")
     mean_T = (value_T - low) / (high - low)
     outside = np.flatnonzero((mean_T < -1e-9) | (mean_T > 1.0 + 1e-9))
     if len(outside):
@@ -247,6 +262,8 @@ def _averages(
             f"{reward} has a mean of {value_T[outside[0]]:.4g} in row {outside[0] + 1}, which is not between {low:g} "
             f"and {high:g}; give the rewards of a wrong and of a right response, such as --values -1 1"
         )
+    _check_range(column["zero_signal"], "share of groups without spread", 1.0)
+    _check_range(column["tokens"], "mean tokens of a response", MOST_TOKENS)
     zero_T, least = column["zero_signal"], "reward" in columns and any(name != reward for name in mixed)
     if least:
         notes.append(OF_SUM)
@@ -258,6 +275,21 @@ def _averages(
         forms, reward, np.clip(mean_T, 0.0, 1.0), zero_T, least, column["spread"] / (high - low), column["tokens"],
         column["sampling"], column["whole"], tuple(notes),
     )  # fmt: skip
+
+
+def _check_range(value_T: FloatArray, what: str, most: float) -> None:
+    """Raise UserError where a logged average cannot be."""
+    outside = np.flatnonzero((value_T < 0.0) | (value_T > most))
+    if len(outside):
+        raise UserError(
+            f"row {outside[0] + 1} has {value_T[outside[0]]:g} as {what}, which is not between 0 and {most:g}; is it "
+            "another metric? --column names yours"
+        )
+
+
+def _named(rows: list[Metrics]) -> str:
+    """Return the names of some metrics of a log, for messages."""
+    return ", ".join(sorted({name for row in rows for name in row})[:20]) or "no metrics"
 
 
 def _parts(rows: list[Metrics]) -> list[str]:
@@ -272,8 +304,8 @@ def _parts(rows: list[Metrics]) -> list[str]:
 
 def _column(rows: list[Metrics], names: Sequence[str]) -> FloatArray:
     """Return the first of some metrics [T] that any step has, or NaN."""
-    name = next((name for name in names if any(name in row for row in rows)), "")
-    return np.array([row.get(name, math.nan) for row in rows], np.float64)
+    name = next((name for name in names if any(name in row for row in rows)), None)
+    return np.array([math.nan if name is None else row.get(name, math.nan) for row in rows], np.float64)
 
 
 def _candidates(path: Path) -> list[Path]:
@@ -406,15 +438,7 @@ def _console(text: str) -> Iterator[Metrics]:
 def _charts(file: Path) -> Iterator[Metrics]:
     """Read a CSV file of Weights & Biases. A chart has a column `RUN - METRIC`, and its smallest and largest value."""
     try:
-        reader = csv.DictReader(io.StringIO(_text(file)))
-        owners: dict[str, str] = {}
-        for head in reader.fieldnames or []:
-            run, _, name = head.rpartition(" - ")
-            if name.endswith(EDGES) or head in STEPS:
-                continue
-            if owners.setdefault(name, run) != run:
-                raise UserError(f"{file} has the curves of several runs ({owners[name]}, {run}); export one run")
-        for row in reader:
+        for row in csv.DictReader(io.StringIO(_text(file))):
             kept = {
                 head if head in STEPS else head.rpartition(" - ")[2]: value for head, value in row.items()
                 if isinstance(head, str) and not head.endswith(EDGES)
@@ -423,6 +447,18 @@ def _charts(file: Path) -> Iterator[Metrics]:
                 yield numbers
     except csv.Error as damage:
         raise UserError(f"{file} is no CSV file, or is damaged: {damage}") from None
+
+
+def _runs(file: Path) -> list[str]:
+    """Return the runs that the columns of a CSV file name. Other files name none."""
+    if file.suffix != ".csv":
+        return []
+    try:
+        heads = next(csv.reader(io.StringIO(_text(file))), [])
+    except csv.Error:  # the reader of the rows says what is wrong
+        return []
+    named = (head.rpartition(" - ")[0] for head in heads if head not in STEPS and not head.endswith(EDGES))
+    return list(dict.fromkeys(run for run in named if run))
 
 
 def _events(file: Path) -> Iterator[Metrics]:

@@ -306,7 +306,10 @@ class EngineLoad:
 
 
 def _refill(engine: EngineLoad) -> Row:
-    """DAPO's refill: NeMo-RL draws whole batches until as many groups have both labels as a step has prompts."""
+    """DAPO's refill: NeMo-RL draws whole batches until as many groups have both labels as a step has prompts.
+
+    What is missing after the last batch counts as groups without signal.
+    """
     from scipy.special import bdtr
 
     n, prompts = engine.setup.group, engine.setup.prompts
@@ -314,6 +317,9 @@ def _refill(engine: EngineLoad) -> Row:
     share_S = np.r_[zero.value, np.linspace(zero.low, zero.high, 50)]  # of groups without signal
     drawn = np.arange(1, MAX_BATCHES)  # another batch follows while fewer than `prompts` groups are mixed
     batches_S = 1.0 + np.array([bdtr(prompts - 1.0, drawn * prompts, 1.0 - share).sum() for share in share_S])
+    short_S = np.array(
+        [bdtr(np.arange(prompts), MAX_BATCHES * prompts, 1.0 - share).sum() / prompts for share in share_S]
+    )  # the mean of what is missing is the sum of P(at most k found) over k below `prompts`
     signal_S = _mixed_only(share_S)
     tokens = UNKNOWN
     grpo_J = _grpo_tokens(engine)
@@ -321,7 +327,7 @@ def _refill(engine: EngineLoad) -> Row:
         per_batch, count = engine.exact("", n, grpo_J, grpo_J, engine.zero_J).tokens, _over(batches_S)
         tokens = Quantity(per_batch.value * count.value, per_batch.low * count.low, per_batch.high * count.high)
     return Row(
-        REFILL_ROW, None, _over(n * batches_S), tokens, Quantity(0.0, 0.0, 0.0),
+        REFILL_ROW, None, _over(n * batches_S), tokens, _over(short_S).clipped(),
         _over(signal_S), _over(signal_S / batches_S), _over(batches_S),
     )  # fmt: skip
 
@@ -329,14 +335,16 @@ def _refill(engine: EngineLoad) -> Row:
 def _replay(engine: EngineLoad) -> Row:
     """TRL's GRPO with a replay buffer: old groups with both labels replace those without signal.
 
-    At best an old group teaches as much as the mean of the new ones with both labels, and at worst nothing.
+    At best an old group teaches as much as the mean of the new ones with both labels, and at worst nothing. Where no
+    group ever has both labels, the buffer stays empty.
     """
     zero, n = engine.zero, engine.setup.group
+    empty = Quantity(*(float(share > 1.0 - 1e-9) for share in (zero.value, zero.low, zero.high)))
     most = Quantity(*_mixed_only(np.array([zero.value, 0.0, zero.high])).tolist())
     tokens_J = _grpo_tokens(engine)
     row = engine.exact(REPLAY_ROW, n, np.full(len(RATE_J), float(n)), tokens_J, engine.zero_J)
-    nothing, same = Quantity(0.0, 0.0, 0.0), Quantity(1.0, 1.0, 1.0)
-    return replace(row, zero_signal=nothing, signal=most, signal_per_response=most, time=same)
+    same = Quantity(1.0, 1.0, 1.0)
+    return replace(row, zero_signal=empty, signal=most, signal_per_response=most, time=same)
 
 
 def _mixed_only(zero_S: FloatArray) -> FloatArray:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nemo_ada.lab.evaluation.statistics import Estimate
-from nemo_ada.lab.whatif.answer import Checked, Drift, Silent, WhatifReport
+from nemo_ada.lab.whatif.answer import DOUBTFUL, Checked, Drift, Silent, WhatifReport
 from nemo_ada.lab.whatif.forecast import GRPO, REFILL_ROW, REPLAY_ROW, Row
 from nemo_ada.lab.whatif.mixture import Quantity
 
@@ -40,6 +40,11 @@ def sentences(answer: WhatifReport) -> str:
     """Return the answer in sentences: what was lost, what each way of sampling would lose, and for how many answers."""
     rows = {row.name: row for row in answer.rows}
     logged, n, lines = answer.log.zero_signal, answer.log.depth, list[str]()
+    if answer.widened > DOUBTFUL:
+        lines.append(
+            "Do not trust the forecasts below: right and wrong answers alone do not give such a log. The group size "
+            "may be another one, the reward may have more values than two, or answers may be missing (see the notes)."
+        )
     if not math.isnan(logged.mean):
         lines.append(
             f"{_percent(logged.mean)} of your groups taught nothing: their {n} answers all got the same reward."
@@ -50,6 +55,9 @@ def sentences(answer: WhatifReport) -> str:
             f"Between {_percent(zero.low)} and {_percent(zero.high)} of your groups of {n} taught nothing. The log has "
             "the mean reward only, so it says no more."
         )
+    if logged.mean > 1.0 - 1e-9:
+        lines.append("No group had any signal, so nothing here says what more answers would find. Is the reward right?")
+        return "\n".join(lines)
     if answer.group != n and GRPO in rows:
         lines.append(f"In groups of {answer.group} it would be {_range(rows[GRPO].zero_signal)}.")
     for name in SPOKEN:

@@ -190,6 +190,64 @@ def test_charts_of_two_runs_are_refused(tmp_path):
         read_averages([of(tmp_path, "a.csv", '"Step","a - train/reward","b - train/reward"\n"1","0.1","0.2"')])
 
 
+def test_charts_of_two_runs_in_two_files_are_refused(tmp_path):
+    """Each file alone is fine. Together the curve of the second run took the place of the first."""
+    files = charts(tmp_path)
+    other = of(tmp_path, "other.csv", files[0].read_text().replace("lucky-7", "dusty-8"))
+    with pytest.raises(UserError, match=r"lucky-7 in .*reward.csv, dusty-8 in .*other.csv"):
+        read_averages([*files, other])
+
+
+def test_the_index_column_of_pandas_is_no_metric(tmp_path):
+    """`run.history().to_csv()` writes a first column without a name. It was taken for every metric of no step."""
+    lines = [",_step,train/reward,train/frac_reward_zero_std"]
+    lines += [f"{i},{row['step']},{row['reward']},{row['frac_reward_zero_std']}" for i, row in enumerate(STEPS)]
+    found, plain = read_averages([of(tmp_path, "history.csv", "\n".join(lines))]), read_averages(charts(tmp_path))
+    assert found is not None and plain is not None
+    assert found.mean_T.tolist() == plain.mean_T.tolist()
+    assert found.zero_T.tolist() == plain.zero_T.tolist()
+    assert np.isnan(found.tokens_T).all()
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [({"frac_reward_zero_std": 35.0}, "35 as share of groups without spread"),
+     ({"frac_reward_zero_std": -1.0}, "-1 as share of groups"),
+     ({"completions/mean_length": 1e300}, "1e\\+300 as mean tokens"), ({"completions/mean_length": -5}, "-5 as mean")],
+)  # fmt: skip
+def test_an_average_that_cannot_be_is_refused(changed, words, tmp_path):
+    rows = [row | changed for row in STEPS]
+    with pytest.raises(UserError, match=words):
+        read_averages([of(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))])
+
+
+def test_a_named_metric_that_is_missing_is_refused(tmp_path):
+    file = of(tmp_path, "trainer_state.json", json.dumps({"log_history": STEPS}))
+    with pytest.raises(UserError, match="--column zero_signal=nosuch: no step has this metric"):
+        read_averages([file], {"zero_signal": "nosuch"})
+    found = read_averages([file], {"zero_signal": "train/frac_reward_zero_std"})
+    assert found is not None and np.isfinite(found.zero_T).all()
+
+
+def test_infinite_rewards_of_labels_are_refused(tmp_path):
+    file = of(tmp_path, "trainer_state.json", json.dumps({"log_history": STEPS}))
+    with pytest.raises(UserError, match="finite"):
+        read_averages([file], values=(-math.inf, math.inf))
+
+
+def test_a_logged_share_is_not_replaced_by_single_groups_that_contradict_it(tmp_path):
+    """Two groups of 4 per step have means in eighths. With --group 8 they looked like one group of 8."""
+    rng = np.random.default_rng(0)
+    pos_TG = rng.binomial(4, rng.beta(0.6, 1.5, (40, 2)))
+    rows = [
+        {"step": t, "reward": pos_G.mean() / 4, "frac_reward_zero_std": float(np.mean((pos_G == 0) | (pos_G == 4)))}
+        for t, pos_G in enumerate(pos_TG)
+    ]
+    found = read_averages([of(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))])
+    assert found is not None
+    assert found.with_groups(8) is found
+
+
 def test_the_command_wants_the_group_size_and_answers_in_sentences_first(tmp_path):
     path = str(trl_state(tmp_path)[0])
     refused = CliRunner().invoke(app, ["whatif", path])
@@ -254,3 +312,31 @@ def test_a_hostile_file_is_refused_in_words(name, tmp_path):
     path = str(tmp_path / name)
     done = CliRunner().invoke(app, ["whatif", path, "--group", "8"])
     assert isinstance(done.exception, UserError), done.exception
+
+
+def test_a_log_without_any_signal_gets_no_promise(tmp_path):
+    """The refill and the replay buffer were said to leave 0 % of the groups without signal, where none had any."""
+    rows = [{"step": t, "reward": 0.0, "frac_reward_zero_std": 1.0} for t in range(30)]
+    found = read_averages([of(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))])
+    assert found is not None
+    report = answer(found, Options(group=8, presets=("grpo", "dapo", "replay")))
+    assert "No group had any signal" in sentences(report)
+    assert report.rows[1].zero_signal.value > 0.9
+    assert report.rows[2].zero_signal.high == 1.0
+
+
+def test_a_log_that_fits_no_labels_is_doubted_first(tmp_path):
+    rows = [{"step": t, "reward": 0.02 + 0.001 * (t % 3), "frac_reward_zero_std": 0.0} for t in range(30)]
+    found = read_averages([of(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))])
+    assert found is not None
+    assert sentences(answer(found, Options(group=8, presets=("grpo",)))).startswith("Do not trust")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["status", "nowhere", "--watch", "inf"], ["plan", "nowhere", "--price", "inf"],
+     ["simulate", "--objective", "--preset", "ada_est_ema", "--group", "65"]],
+)  # fmt: skip
+def test_an_option_without_end_is_refused(words):
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2 or "at most 64" in str(done.exception)
