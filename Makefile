@@ -69,7 +69,7 @@ test: install  ## the tests, but those on a real SLURM and the slow ones
 	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.docs  ## whole pipelines: data, evaluation, caps, faults, ports, Ctrl-C
-	$(PY) -m pytest -m "slow and not slurm" $(PYTEST_ARGS)
+	$(PY) -m pytest -m slow $(PYTEST_ARGS)
 
 # In the policy interpreter of `make rehearsal-env`, which can import NeMo-RL.
 test-nemo: export TORCH_CUDA_ARCH_LIST ?= 9.0
@@ -80,7 +80,7 @@ test-nemo:  ## NeMo-RL's loop and its own workers (15 min); NEMO_RL_HOME=/path/t
 
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.
 test-slurm: install  ## job chains on a real SLURM (Debian's slurm-wlm and munge), some minutes
-	$(PY) -m pytest -m slurm tests/slurm || $(PY) -m pytest -m slurm --last-failed tests/slurm
+	$(PY) -m pytest -m "slurm and not slow" tests/slurm || $(PY) -m pytest -m "slurm and not slow" --last-failed tests/slurm
 
 faults: install  ## every fault in every phase of a run, compared to the bit with a run without any (20 min)
 	$(PY) -m tests.faults.matrix
