@@ -122,8 +122,8 @@ def gradient_weight(
         objective: f and f'.
         rate_P: estimated pass rates.
         exponent: exponent of the allocation, for which w_sample = p^-exponent, with p at most 1 - min_pass_rate. It is
-            None where sampling realises nothing. That is so for Seq and GRPO, and for `weighting: objective`, whose
-            rows carry the inverse of what was drawn.
+            None where sampling realises nothing, as in Seq and GRPO. `weighting: objective` has weights of its own
+            (factor.py).
         min_pass_rate: smallest pass rate.
         max_weight: largest weight.
     """
