@@ -34,6 +34,9 @@ def rehearse(
         float | None, typer.Option(help="with --gpu: share of the config's prompts per step (.125)")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="with --gpu: seconds after which everything ends")] = None,
+    runs: Annotated[
+        str | None, typer.Option(help="with --gpu: slices and runs by name, such as engine,grpo,single (all)")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with --gpu: the same slices, small, on a CPU")] = False,
     resume: Annotated[bool, typer.Option(help="resume an earlier checkpoint and compare")] = True,
     keep: Annotated[Path | None, typer.Option(help="folder for logs, checkpoints and the report")] = None,
@@ -45,16 +48,16 @@ def rehearse(
     """
     _refuse_cpu(config, overrides or [])
     if gpu:
-        from nemo_ada.rehearsal.gpu import SCALE, rehearse_on_gpu
+        from nemo_ada.rehearsal.gpu import RUNS, SCALE, rehearse_on_gpu
 
         raise typer.Exit(
             rehearse_on_gpu(
                 config, overrides or [], steps=steps, scale=SCALE if scale is None else scale, budget=budget,
-                keep=keep, dry_run=dry_run, say=typer.echo,
+                keep=keep, dry_run=dry_run, say=typer.echo, runs=RUNS if runs is None else runs.split(","),
             )
         )  # fmt: skip
-    if dry_run or scale is not None or budget is not None:
-        raise typer.BadParameter("--scale, --budget and --dry-run belong to --gpu; add it, or leave them out")
+    if dry_run or not (scale is budget is runs is None):
+        raise typer.BadParameter("--scale, --budget, --runs and --dry-run belong to --gpu; add it, or leave them out")
     from nemo_ada.rehearsal.command import rehearse as run
 
     raise typer.Exit(run(config, overrides or [], steps=steps, resume=resume, keep=keep, say=typer.echo))

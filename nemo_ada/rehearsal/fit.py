@@ -25,14 +25,22 @@ FULL = 0.85  # share of the card's memory that the learner may take by the estim
 
 
 def fit(
-    config: Mapping[str, Any], *, model: Path, data: Path, out: Path, steps: int, scale: float, te: bool, apex: bool
+    config: Mapping[str, Any],
+    *,
+    model: Path | None,
+    data: Path | None,
+    out: Path,
+    steps: int,
+    scale: float,
+    te: bool,
+    apex: bool,
 ) -> Shrinker:
     """Make the config of a slice.
 
     Args:
         config: The user's resolved config, which stays as it is.
-        model: Folder of the model.
-        data: Folder with train.jsonl and validation.jsonl.
+        model: Folder of the model that takes the place of the config's. None keeps that.
+        data: Folder with train.jsonl and validation.jsonl. None keeps the config's data.
         out: Folder of the run.
         steps: Training steps.
         scale: Share of the config's prompts per step, above 0 and at most 1.
@@ -64,8 +72,10 @@ def fit(
     _layout(s)
     _batches(s, scale)
     _libraries(s, te=te, apex=apex)
-    model_of(s, model)
-    data_of(s, data)
+    if model is not None:
+        model_of(s, model)
+    if data is not None:
+        data_of(s, data)
     s.set("off", "set-up", "logger.monitor_gpus", False, "it reads Ray's dashboard")
     short = shorten(s.config, out=out, steps=steps)
     s = Shrinker(short.config, [*s.changes, *short.changes])

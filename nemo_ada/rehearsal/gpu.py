@@ -6,6 +6,9 @@ engine   vLLM alone: tokens per second
 methods  NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
 resumed  our loop again, from a checkpoint
 
+A model folder with weights trains for real: nothing is drawn, the data are the config's, and each run is a slice that
+starts with these weights.
+
 What a slice notes is on the disk at once, so a time limit loses nothing. The forecast of `plan` and the estimate of
 `check` for this card are written before the first slice. `--dry-run` runs the same slices on a CPU, at a small size.
 """
@@ -27,6 +30,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +61,17 @@ from nemo_ada.run.files import claim, new_folder, remove, write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
 ENGINE, METHODS, RESUMED = "engine", "methods", "resumed"
-GRPO, BALANCE, CAPPED, SAVED = "grpo", "balance", "balance-capped", "idle"
+GRPO, BALANCE, CAPPED = "grpo", "balance", "balance-capped"
 PRESETS: Mapping[str, str] = {
     BALANCE: "ada_seq_balance",
     "single": "ada_single",
     "lean": "ada_seq_lean",
-    SAVED: "ada_seq_idle",
+    "idle": "ada_seq_idle",
     CAPPED: "ada_seq_balance",
 }
-"""Run -> preset, in the order of the runs. The first run of all is NeMo-RL's own loop. Idle mode saves."""
+"""Run -> preset, in the order of the runs. The first run of all is NeMo-RL's own loop."""
+RUNS = (ENGINE, GRPO, *PRESETS, RESUMED)
+"""All slices and runs that `--runs` can name."""
 COUNTS, DRY_COUNTS = (64, 256, 1024), (2, 4)
 SCALE = 0.125  # one of eight GPUs
 RATES = 64  # pass rates that are drawn; each prompt has one of them
@@ -114,8 +120,8 @@ class Slices:
 
     def runs(self) -> dict[str, Events]:
         """The training runs by name, in order."""
-        found = self.events[METHODS].runs() if METHODS in self.events else {}
-        return {**found, **(self.events[RESUMED].runs() if RESUMED in self.events else {})}
+        return {run: events for name, of_slice in self.events.items() if name != ENGINE
+                for run, events in of_slice.runs().items()}  # fmt: skip
 
 
 def rehearse_on_gpu(
@@ -128,6 +134,7 @@ def rehearse_on_gpu(
     keep: Path | None,
     dry_run: bool,
     say: Say,
+    runs: Sequence[str] = RUNS,
 ) -> int:
     """Rehearse a config on one GPU.
 
@@ -140,6 +147,7 @@ def rehearse_on_gpu(
         keep: Folder for all files, which stays. Without it a temporary folder is used, which stays, too.
         dry_run: Whether everything runs on this machine's CPU, at a small size.
         say: Shows a line to the user.
+        runs: Those of RUNS that take place, in their order.
 
     Returns:
         Exit code: 0 when every slice passed, 1 when one failed or was left out, 2 after a user error.
@@ -152,6 +160,7 @@ def rehearse_on_gpu(
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with grpo.adv_estimator.name=reinforce_ada")
     check_tokenizer(config)
+    wanted = _chosen(runs)
     nowhere = Path()
     fit(config, model=nowhere, data=nowhere, out=nowhere, steps=steps, scale=scale, te=True, apex=True)  # may refuse it
     findings = check(path, overrides, config)
@@ -160,10 +169,11 @@ def rehearse_on_gpu(
     machine = PRETENDED if dry_run else Machine.of(installed.policy)
     folder = (keep or new_folder("rehearsal-gpu-")).resolve()
     held = claim(folder, "rehearse --gpu", "--keep")
-    for name in (*PRESETS, GRPO, RESUMED):  # runs of an earlier rehearsal in this folder
+    for name in RUNS:  # runs of an earlier rehearsal in this folder
         remove(folder / name)
-    made = Configs.of(config, folder, steps=steps, scale=scale, machine=machine, dry_run=dry_run)
+    made = Configs.of(config, folder, steps=steps, scale=scale, machine=machine, dry_run=dry_run, runs=wanted)
     options = [*map(shlex.quote, overrides), "--gpu", f"--steps {steps}", f"--scale {scale:g}"]
+    options += [] if wanted == RUNS else [f"--runs {','.join(wanted)}"]
     options += [] if budget is None else [f"--budget {budget:g}"]
     options += ["--dry-run"] * dry_run
     report = Report(
@@ -174,14 +184,18 @@ def rehearse_on_gpu(
     report.absent = {"check": "yes", "validate": "off", "export": "not a part of it"}
     report.warnings = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "warning"]
     if not dry_run:
-        report.cannot_show = CANNOT_SHOW
+        report.cannot_show = CANNOT_SHOW[:1] if made.real else CANNOT_SHOW
     if errors:
         report.failure = ("check", "\n".join(errors))
     else:
-        installed = replace(installed, extra={responses.DRAWS: made.draws.as_json(), **machine.variables})
+        drawn = {responses.DRAWS: made.draws.as_json()}
+        if made.real:  # a real model's embeddings fit into a larger buffer only
+            drawn = {"NRL_REFIT_BUFFER_MEMORY_RATIO": "0.1"} if dry_run else {}
+        installed = replace(installed, extra={**drawn, **machine.variables})
         say(f"{path}: {', '.join(made.configs)}, {steps} steps each, on {report.machine}; files in {folder}")
-        furnish(config, Shrinker(made.configs[BALANCE]), made.layout, installed, folder, least=made.problems(steps),
-                layers=None if dry_run else made.shape.layers)  # fmt: skip
+        if not made.real:
+            furnish(config, Shrinker(made.typical), made.layout, installed, folder, least=made.problems(steps),
+                    layers=None if dry_run else made.shape.layers)  # fmt: skip
         forecast = Forecasts.of(made, folder)
         report.warnings += forecast.warnings
         write_atomically(folder / "forecast.json", json.dumps(forecast.as_dict(), indent=1))
@@ -190,13 +204,13 @@ def rehearse_on_gpu(
 
         def ended(slices: Slices) -> None:
             report.measurements, report.failure = [], None
-            judge(report, slices, forecast, steps=steps, exact=dry_run)
+            judge(report, slices, forecast, made.saved, steps=steps, exact=dry_run)
             report.seconds = time.monotonic() - started
             write(report, folder)
 
         slices = Slices(rehearsal, None if budget is None else started + budget, ended)
         try:
-            _run_slices(slices, made)
+            _run_slices(slices, made, wanted)
         finally:
             rehearsal.stop()
             ended(slices)
@@ -258,6 +272,8 @@ class Configs:
         counts: Responses at once in the engine's slice.
         stand_ins: What is replaced.
         dry_run: Whether everything runs on a CPU.
+        real: Whether the model has weights of its own, on which each run starts anew.
+        saved: The run that saves checkpoints, of which the last but one is resumed. None where no run does.
     """
 
     configs: dict[str, dict[str, Any]]
@@ -268,49 +284,85 @@ class Configs:
     counts: tuple[int, ...]
     stand_ins: tuple[Replacements, ...]
     dry_run: bool
+    real: bool
+    saved: str | None
+
+    @property
+    def typical(self) -> dict[str, Any]:
+        """The config of the last run. In what this module reads from it, all runs are alike."""
+        return list(self.configs.values())[-1]
 
     @classmethod
     def of(
-        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, machine: Machine, dry_run: bool
-    ) -> Configs:
+        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, machine: Machine, dry_run: bool,
+        runs: Sequence[str] = RUNS,
+    ) -> Configs:  # fmt: skip
         """Make the configs. Raises UserError for a config that cannot run on one GPU."""
         te, known = machine.te, named(machine.card)
+        real = has_weights(config)
         user = {**config, KEY: known.name} if known is not None else dict(config)
-        variants = {GRPO: stock(user), **{name: _with_preset(user, preset) for name, preset in PRESETS.items()}}
+        trained = [name for name in runs if name not in (ENGINE, RESUMED)]
+        repeatable = [name for name in trained if name not in (GRPO, CAPPED)]
+        saved = repeatable[-1] if RESUMED in runs else None
         configs, changes, layout = {}, [], one_gpu()
-        for name, variant in variants.items():
-            fitted = fit(variant, model=folder / "model", data=folder / "data", out=folder / name, steps=steps,
-                         scale=scale, te=te, apex="apex" in machine.libraries)  # fmt: skip
+        model, data = (None, None) if real else (folder / "model", folder / "data")
+        for name in trained:
+            variant = stock(user) if name == GRPO else _with_preset(user, PRESETS[name])
+            fitted = fit(variant, model=model, data=data, out=folder / name, steps=steps, scale=scale, te=te,
+                         apex="apex" in machine.libraries)  # fmt: skip
             if dry_run:
-                small, layout = shrink(fitted.config, model=folder / "model", data=folder / "data", out=folder / name,
-                                       steps=steps)  # fmt: skip
+                small, layout = shrink(fitted.config, model=model, data=data, out=folder / name, steps=steps)
                 short = shorten(small.config, out=folder / name, steps=steps)
                 fitted = Shrinker(short.config, [*fitted.changes, *small.changes, *short.changes])
-            fitted.config["checkpointing"]["enabled"] = name == SAVED
+                for key in ("lr", "min_lr"):  # `plan` takes no larger one
+                    fitted.at_most("update", f"policy.megatron_cfg.optimizer.{key}", 1e-3)
+            fitted.config["checkpointing"]["enabled"] = name == saved
             configs[name] = fitted.config
-            if name == BALANCE:
-                changes = fitted.changes
+            changes = fitted.changes
         if dry_run:  # one process pretends to be a GPU, as there is one
             layout = one_gpu()
             for one in configs.values():
                 one["cluster"]["gpus_per_node"] = 1
         shape = shape_of(str(config["policy"]["model_name"]))
         if not dry_run:
-            own = NemoConfig.of_megatron(configs[BALANCE])
-            shape = replace(shape, layers=layers_that_fit(own, shape))
-            needed = (steps + 1) * checkpoint_bytes(own, shape)
-            configs[SAVED]["checkpointing"]["enabled"] = shutil.disk_usage(folder).free > needed
-        longest = int(configs[BALANCE]["policy"]["generation"]["max_new_tokens"])
+            own = NemoConfig.of_megatron(next(iter(configs.values())))
+            fits = layers_that_fit(own, shape)
+            if real and fits < shape.layers:
+                raise UserError(
+                    f"policy.model_name={own.model_name}: {fits} of its {shape.layers} layers fit on a {own.card.name} "
+                    "by the estimate of `check`; take a smaller model"
+                )
+            shape = replace(shape, layers=fits)
+            if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * checkpoint_bytes(own, shape):
+                configs[saved]["checkpointing"]["enabled"] = False
+        longest = int(next(iter(configs.values()))["policy"]["generation"]["max_new_tokens"])
         data = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
         rates = rates_of(data, None, None, 0)[0].draw(RATES, 0)
         draws = Draws(tuple(round(float(rate), 4) for rate in rates), lengths_of(longest, None, None)[0])
-        stand_ins = chosen(machine.libraries, gpu=not dry_run, slices=True)
-        counts = DRY_COUNTS if dry_run else COUNTS
-        return cls(configs, changes, layout, shape, draws, counts, stand_ins, dry_run)
+        stand_ins = chosen(machine.libraries, gpu=not dry_run, slices=not real)
+        counts = () if ENGINE not in runs else DRY_COUNTS if dry_run else COUNTS
+        return cls(configs, changes, layout, shape, draws, counts, stand_ins, dry_run, real, saved)
 
     def problems(self, steps: int) -> int:
         """Problems that the longest run needs."""
         return steps * max(int(config["grpo"]["num_prompts_per_step"]) for config in self.configs.values())
+
+
+def _chosen(runs: Sequence[str]) -> tuple[str, ...]:
+    """Return the wanted runs. Raises UserError for a name that is not known, or a resumed run without a first one."""
+    unknown = [name for name in runs if name not in RUNS]
+    if unknown or not runs:
+        raise UserError(f"--runs {','.join(runs)}: take some of {','.join(RUNS)}")
+    if not set(runs) & {GRPO, *PRESETS}:
+        raise UserError(f"--runs {','.join(runs)}: add one that trains, such as {GRPO} or {BALANCE}")
+    if RESUMED in runs and not set(runs) & (set(PRESETS) - {CAPPED}):
+        raise UserError(f"--runs {','.join(runs)}: {RESUMED} repeats a step of our loop; add one such as {BALANCE}")
+    return tuple(dict.fromkeys(runs))
+
+
+def has_weights(config: Mapping[str, Any]) -> bool:
+    """Return whether policy.model_name is a folder with weights on this machine."""
+    return any(Path(str(Values(config).get("policy.model_name", ""))).expanduser().glob("*.safetensors"))
 
 
 def _with_preset(config: Mapping[str, Any], preset: str) -> dict[str, Any]:
@@ -367,12 +419,12 @@ class Forecasts:
             seconds = round(CAP_SHARE * own.plans[GRPO].forecast.phases["sampling"].p50, 1)
             made.configs[CAPPED]["reinforce_ada"].setdefault("budget", {})["max_seconds"] = seconds
         try:
-            balance = NemoConfig.of_megatron(made.configs[BALANCE])
+            typical = NemoConfig.of_megatron(made.typical)
             for phase in (learner_phase, logprob_phase, refit_phase):
-                estimate = phase(balance, made.shape)
+                estimate = phase(typical, made.shape)
                 own.memory[estimate.name] = estimate.gib
-            own.memory["vLLM"] = balance.engine.memory_share * balance.card.gib
-            roofline = PlannedRun.read(folder / f"{BALANCE}.yaml", []).roofline
+            own.memory["vLLM"] = typical.engine.memory_share * typical.card.gib
+            roofline = PlannedRun.read(paths[next(reversed(paths))], []).roofline
             if roofline is not None:
                 own.pace = {count: _roofline_seconds(roofline, pace_spec(made, folder).drawn(count))
                             for count in made.counts}  # fmt: skip
@@ -403,7 +455,7 @@ def _roofline_seconds(roofline: Roofline, lengths: Any) -> float:
 
 def pace_spec(made: Configs, folder: Path) -> PaceSpec:
     """Return what the engine's slice measures."""
-    generation = made.configs[BALANCE]["policy"]["generation"]
+    generation = made.typical["policy"]["generation"]
     length = int(generation["vllm_cfg"]["max_model_len"])
     lengths = made.draws.lengths
     engine: dict[str, Any] = {"dtype": "bfloat16", "gpu_memory_utilization": 0.8, **{
@@ -412,21 +464,28 @@ def pace_spec(made: Configs, folder: Path) -> PaceSpec:
     if made.dry_run:
         engine = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 1 << 28}
         length = PROMPT_TOKENS + 2 * NEW_TOKENS
-    return PaceSpec(str(folder / "model"), made.counts, max(length, PROMPT_TOKENS + lengths.max_new_tokens), lengths,
-                    engine)  # fmt: skip
+    longest = max(length, PROMPT_TOKENS + lengths.max_new_tokens)
+    return PaceSpec(str(made.typical["policy"]["model_name"]), made.counts, longest, lengths, engine)
 
 
-def _run_slices(slices: Slices, made: Configs) -> None:
+def _run_slices(slices: Slices, made: Configs, wanted: Sequence[str]) -> None:
     """Run the slices one after the other."""
     rehearsal = slices.rehearsal
     folder, installed = rehearsal.folder, rehearsal.installed
-    spec = folder / "engine.json"
-    write_atomically(spec, pace_spec(made, folder).as_json())
-    command = [str(installed.engine), "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", str(spec)]
-    environment = {**installed.plain_environment(), "NEMO_ADA_REHEARSAL_EVENTS": str(rehearsal.events_of(ENGINE))}
-    slices.run(ENGINE, lambda: rehearsal.process(ENGINE, command, environment))
-    slices.run(METHODS, lambda: rehearsal.run(METHODS, made.configs))
-    saved = made.configs[SAVED]
+    if ENGINE in wanted:
+        spec = folder / "engine.json"
+        write_atomically(spec, pace_spec(made, folder).as_json())
+        command = [str(installed.engine), "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", str(spec)]
+        environment = {**installed.plain_environment(), "NEMO_ADA_REHEARSAL_EVENTS": str(rehearsal.events_of(ENGINE))}
+        slices.run(ENGINE, lambda: rehearsal.process(ENGINE, command, environment))
+    if made.real:
+        for name, config in made.configs.items():
+            slices.run(name, partial(rehearsal.run, name, {name: config}))
+    else:
+        slices.run(METHODS, lambda: rehearsal.run(METHODS, made.configs))
+    if made.saved is None:
+        return
+    saved = made.configs[made.saved]
     after = int(saved["grpo"]["max_num_steps"]) - 1
     if not (Path(saved["checkpointing"]["checkpoint_dir"]) / f"step_{after}").is_dir():
         room = (
@@ -438,8 +497,8 @@ def _run_slices(slices: Slices, made: Configs) -> None:
     slices.run(RESUMED, lambda: rehearsal.run(RESUMED, {RESUMED: resumed}))
 
 
-def judge(report: Report, slices: Slices, forecast: Forecasts, *, steps: int, exact: bool) -> None:
-    """Fill the report from what the slices noted."""
+def judge(report: Report, slices: Slices, forecast: Forecasts, saved: str | None, *, steps: int, exact: bool) -> None:
+    """Fill the report from what the slices noted. `saved` is the run that was resumed."""
     runs = slices.runs()
     report.take_phases(*slices.events.values())
     for name, events in runs.items():
@@ -449,8 +508,8 @@ def judge(report: Report, slices: Slices, forecast: Forecasts, *, steps: int, ex
         report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
         if failed := events.failure():
             slices.failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
-    if SAVED in runs and RESUMED in runs:
-        report.measurements += compare_resumed_on_gpus(runs[SAVED], runs[RESUMED], steps - 1, steps)
+    if saved in runs and RESUMED in runs:
+        report.measurements += compare_resumed_on_gpus(runs[saved], runs[RESUMED], steps - 1, steps)
     if slices.failures:
         name, why = next(iter(slices.failures.items()))
         report.failure = (name, why)
@@ -512,13 +571,14 @@ def _methods_table(runs: Mapping[str, Events]) -> Table:
         for number in sorted(timings):
             numbers, seconds = steps.get(number, {}), timings[number]
             spent = [sum(seconds.get(timer, 0.0) for timer in timers) for _, timers in COLUMNS]
+            rate = numbers.get("ada/pass_rate", numbers.get("reward"))
             counts = ("samples_drawn", "tokens_drawn", "zero_signal_groups_if_grpo", "zero_signal_groups")
             rows.append((
-                name, str(number), *(_cell(numbers.get(f"ada/{key}")) for key in counts),
+                name, str(number), _cell(rate), *(_cell(numbers.get(f"ada/{key}")) for key in counts),
                 *(f"{value:.2f}" for value in spent), "" if not base else f"{spent[-1] / base:.2f}",
                 _cell(numbers.get("token_mult_prob_error")), _cell(numbers.get("gen_kl_error")),
             ))  # fmt: skip
-    head = ("run", "step", "responses", "tokens", "zero-signal groups if GRPO", "zero-signal groups",
+    head = ("run", "step", "pass rate", "responses", "tokens", "zero-signal groups if GRPO", "zero-signal groups",
             *(name for name, _ in COLUMNS), "step / GRPO's", "token_mult_prob_error", "gen_kl_error")  # fmt: skip
     return Table("Every step", head, tuple(rows))
 

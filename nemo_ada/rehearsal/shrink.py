@@ -145,20 +145,22 @@ class Shrinker:
             node[name] = value
             self.changes.append(ConfigChange(kind, phase, dotted, old, value, why))
 
-    def at_most(self, phase: str, dotted: str, value: int) -> None:
+    def at_most(self, phase: str, dotted: str, value: float) -> None:
         """Lower a number that is larger than `value`."""
         old = self.get(dotted)
-        if isinstance(old, int) and not isinstance(old, bool) and old > value:
+        if isinstance(old, int | float) and not isinstance(old, bool) and old > value:
             self.set("shrunk", phase, dotted, value)
 
 
-def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, steps: int) -> tuple[Shrinker, Layout]:
+def shrink(
+    config: Mapping[str, Any], *, model: Path | None, data: Path | None, out: Path, steps: int
+) -> tuple[Shrinker, Layout]:
     """Make the config of the rehearsal.
 
     Args:
         config: The user's resolved config, which stays as it is.
-        model: Folder of the small model.
-        data: Folder with train.jsonl and validation.jsonl.
+        model: Folder of the small model. None keeps the config's.
+        data: Folder with train.jsonl and validation.jsonl. None keeps the config's data.
         out: Folder of the run.
         steps: Training steps.
 
@@ -171,16 +173,15 @@ def shrink(config: Mapping[str, Any], *, model: Path, data: Path, out: Path, ste
     s = Shrinker(copy.deepcopy(dict(config)))
     gym = s.get("env.should_use_nemo_gym", False) is True
     layout = _layout(s)
-    model_of(s, model)
+    if model is not None:
+        model_of(s, model)
     _batches(s, layout)
     _lengths(s, GYM_ROW if gym else LENGTH)
     _precision(s)
     _engine(s)
     _schedule(s, steps)
-    if gym:
-        _gym(s, data)
-    else:
-        data_of(s, data)
+    if data is not None:
+        (_gym if gym else data_of)(s, data)
     folders_of(s, out)
     return s, layout
 

@@ -21,7 +21,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import gpu, installation
 from nemo_ada.rehearsal.command import Rehearsal
 from nemo_ada.rehearsal.fit import one_gpu
-from nemo_ada.rehearsal.gpu import BALANCE, GRPO, METHODS, RESUMED, SAVED, Configs, Forecasts, Machine, Slices
+from nemo_ada.rehearsal.gpu import BALANCE, GRPO, METHODS, RESUMED, Configs, Forecasts, Machine, Slices
 from nemo_ada.rehearsal.report import Events, Report
 from nemo_ada.rules.facts.nemo_config import load_config
 
@@ -67,7 +67,7 @@ def test_the_tables_of_the_first_run_are_those_of_its_page(tmp_path: Path) -> No
     done = slices(tmp_path)
     done.events[METHODS] = real()
     report = Report("c", "nemo-ada rehearse c --gpu", one_gpu(), [], [])
-    gpu.judge(report, done, Forecasts(memory={"refit": 9.75}), steps=2, exact=False)
+    gpu.judge(report, done, Forecasts(memory={"refit": 9.75}), None, steps=2, exact=False)
     assert not report.passed, "a slice was cut"
     assert {number.name for number in report.measurements if not number.passed} == {"balance: steps that are missing"}
     tables = {table.title: table for table in report.tables}
@@ -110,11 +110,42 @@ def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: P
     assert made.problems(3) == 3 * 512, "single stream has the most prompts"
     assert made.shape.layers == 28 and made.draws.lengths.max_new_tokens == 1024
     assert set(made.draws.rates) == {k / 16 for k in range(1, 6)}, "those of the config's data set"
-    assert [name for name, one in made.configs.items() if one["checkpointing"]["enabled"]] in ([SAVED], [])
+    assert [name for name, one in made.configs.items() if one["checkpointing"]["enabled"]] in (["idle"], [])
     assert made.configs[BALANCE]["card"] == "H200"
     titles = {one.title for one in made.stand_ins}
     assert {"NCCL's Python bindings (nccl4py)", "GPU nodes under Ray"} <= titles, "the report names what was replaced"
     assert "Transformer Engine layers" not in titles and "torch.cuda" not in titles
+
+
+@needs_nemo_rl
+def test_only_the_wanted_runs_take_place_and_the_last_that_repeats_is_resumed(tmp_path: Path) -> None:
+    wanted = ("single", "lean", gpu.CAPPED, RESUMED)
+    made = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.1, machine=H200, dry_run=False, runs=wanted)
+    assert (list(made.configs), made.saved, made.counts) == (["single", "lean", gpu.CAPPED], "lean", ())
+    without = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.1, machine=H200, dry_run=True, runs=["grpo"])
+    assert (list(without.configs), without.saved) == ([GRPO], None)
+
+
+@needs_nemo_rl
+def test_a_folder_with_weights_keeps_its_weights_and_the_users_data(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+        "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49152, "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    }))  # fmt: skip
+    words = [f"policy.model_name={folder}", "data.train.data_path=mine.jsonl"]
+    assert not Configs.of(load_config(CONFIG, words), tmp_path, steps=2, scale=1, machine=H200, dry_run=False).real
+    (folder / "model.safetensors").write_bytes(b"")
+    for dry_run in (False, True):
+        made = Configs.of(load_config(CONFIG, words), tmp_path, steps=2, scale=1, machine=H200, dry_run=dry_run)
+        assert made.real
+        for config in made.configs.values():
+            assert config["policy"]["model_name"] == str(folder)
+            assert config["data"]["train"]["data_path"] == "mine.jsonl"
+        titles = {one.title for one in made.stand_ins}
+        assert "lengths and verdicts of trained weights" not in titles and "New workers for each run" not in titles
 
 
 @needs_nemo_rl
@@ -131,7 +162,7 @@ def test_the_forecast_is_made_for_the_card_and_the_capped_run_gets_grpos_time(tm
     assert forecast.warnings == []
     grpo, balance = (forecast.plans[name].forecast for name in (GRPO, BALANCE))
     assert balance.phases["sampling"].p50 > 2 * grpo.phases["sampling"].p50
-    assert grpo.phases["update"].p50 > forecast.plans[SAVED].forecast.phases["update"].p50, "all rows are trained on"
+    assert grpo.phases["update"].p50 > forecast.plans["idle"].forecast.phases["update"].p50, "all rows are trained on"
     cap = made.configs[gpu.CAPPED]["reinforce_ada"]["budget"]["max_seconds"]
     assert cap == pytest.approx(1.1 * grpo.phases["sampling"].p50, abs=0.1)
     seconds = [forecast.pace[count] for count in made.counts]
@@ -151,7 +182,11 @@ def test_without_a_gpu_it_says_so_before_it_makes_anything(tmp_path: Path, monke
 
 
 @needs_nemo_rl
-@pytest.mark.parametrize("words", [["--gpu", "--scale", "2"], ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--gpu", "--scale", "2"], ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"], ["--runs", "grpo"],
+     ["--gpu", "--runs", "lean,nonsense"], ["--gpu", "--runs", "engine"], ["--gpu", "--runs", "grpo,resumed"]],
+)  # fmt: skip
 def test_what_it_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, words: list[str]) -> None:
     command = [sys.executable, "-m", "nemo_ada.cli", "rehearse", str(CONFIG), *words, "--keep", str(tmp_path / "new")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
