@@ -132,8 +132,9 @@ def _libraries(s: Shrinker, *, te: bool, apex: bool) -> None:
     for key in ("fp8_cfg.enabled", "optimizer.use_precision_aware_optimizer", "apply_rope_fusion",
                 "bias_activation_fusion", "moe_permute_fusion"):  # fmt: skip
         s.set("off", "update", f"{prefix}.{key}", False, why)
-    if s.get(f"{prefix}.env_vars"):
-        s.set("off", "update", f"{prefix}.env_vars", None, why)
+    for name in [name for name in s.get(f"{prefix}.env_vars") or {} if name.startswith("NVTE_")]:
+        s.set("off", "update", f"{prefix}.env_vars.{name}", None, why)
+        del s.config["policy"]["megatron_cfg"]["env_vars"][name]
 
 
 def layers_that_fit(config: NemoConfig, shape: ModelShape) -> int:

@@ -319,7 +319,7 @@ def _precision(s: Shrinker) -> None:
     s.set("replaced", "update", f"{prefix}.pipeline_dtype", "float32", why)
     s.set("off", "update", f"{prefix}.fp8_cfg.enabled", False, "FP8 needs Transformer Engine and a Hopper GPU")
     if s.get(f"{prefix}.env_vars"):
-        s.set("off", "update", f"{prefix}.env_vars", None, "they are for GPU kernels")
+        s.set("off", "update", f"{prefix}.env_vars", None, "they are for GPUs")
     for key, value, reason in (
         ("optimizer.bf16", False, why),
         ("optimizer.params_dtype", "float32", why),
