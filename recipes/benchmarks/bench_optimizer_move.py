@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from measure import measure
@@ -19,11 +21,15 @@ from nemo_ada.errors import UserError
 TENSOR_BYTES, TENSORS, ROUNDS = 64 << 20, 48, 3
 
 
-def _seconds(work: object) -> tuple[list[torch.Tensor], float]:
+def _seconds(work: Callable[[], list[torch.Tensor]]) -> tuple[list[torch.Tensor], float]:
     began = time.perf_counter()
-    done = work()  # type: ignore[operator]
+    done = work()
     torch.cuda.synchronize()
     return done, time.perf_counter() - began
+
+
+def _to_gpu(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensor.to("cuda") for tensor in tensors]
 
 
 def main() -> None:
@@ -35,8 +41,7 @@ def main() -> None:
     size = TENSOR_BYTES * TENSORS / 1e9
     for number in range(ROUNDS):
         moved, there = _seconds(lambda: [state.to("cpu") for state in states])
-        _, back = _seconds(lambda: [one.to("cuda") for one in moved])  # noqa: B023 - it is called at once
-        del moved
+        _, back = _seconds(partial(_to_gpu, moved))
         print(f"round {number}: to the CPU {size / there:.2f} GB/s, back {size / back:.2f} GB/s")
     pinned, made = _seconds(lambda: [torch.empty(TENSOR_BYTES // 4, pin_memory=True) for _ in states])
     _, there = _seconds(lambda: [to.copy_(state, non_blocking=True) for to, state in zip(pinned, states, strict=True)])
