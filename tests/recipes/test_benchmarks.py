@@ -30,7 +30,8 @@ SMALLEST = {  # arguments; {out} is an empty folder
     "signal_per_response.py": "--prompts 200",
 }
 HELP = ("bench_caps.py", "bench_gym.py", "bench_model.py", "bench_optimizer_move.py", "bench_rehearsal.py",
-        "compare_cpu.py", "compare_presets.py", "leaderboard.py", "peers.py", "tune_lr.py", "value_features.py")  # fmt: skip
+        "compare_cpu.py", "compare_presets.py", "leaderboard.py", "peers.py", "tune_lr.py",
+        "value_features.py")  # fmt: skip
 ELSEWHERE = {
     "config_rules.py": "needs NeMo-RL's files; tests/rules/check/test_config_rules.py walks its list",
     "coverage.py": "minutes of simulation; tests/lab/evaluation has a few of its cells",
