@@ -59,7 +59,7 @@ from nemo_ada.run.provenance import commit
 from nemo_ada.run.yaml_file import read_yaml
 
 MEASURED = ("budget", "evaluations", "tiers")
-SELECTION = ("grid", "extensions", "tuning_seeds", "reported_seeds", "methods")
+SELECTION = ("bases", "tuned_on", "grid", "extensions", "tuning_seeds", "reported_seeds", "methods")
 """Settings of a task that choose its runs. They change no run's numbers."""
 PROTOCOL = Path(__file__).with_name("leaderboard.yaml")
 OUT = ROOT / "runs" / "leaderboard"
@@ -121,9 +121,9 @@ class Protocol:
     def __init__(self, path: Path = PROTOCOL) -> None:
         self.values: dict[str, Any] = read_yaml(path, "the protocol")
 
-    def base(self, seed: int) -> int:
+    def base(self, task: str, seed: int) -> int:
         """Return the number of the base model of a seed."""
-        return seed % int(self.values["bases"])
+        return seed % int(self.of(task, "bases"))
 
     @cached_property
     def methods(self) -> dict[str, dict[str, Any]]:
@@ -133,6 +133,10 @@ class Protocol:
     def of(self, task: str, name: str) -> Any:
         """Return a setting of a task: its own one, or else that of the protocol."""
         return setting(self.values, task, name)
+
+    def tuned_on(self, task: str) -> str:
+        """Return the task whose tuning seeds choose the learning rates of a task."""
+        return str(self.values["tasks"][task].get("tuned_on", task))
 
     def judged(self, method: str) -> str:
         """Return the settings of a method that need processes of their own, such as how responses are judged."""
@@ -156,7 +160,7 @@ class Protocol:
             warmup_steps: steps of the learning rate's warm-up.
         """
         settings, task = self.methods[job.method], self.values["tasks"][job.task]
-        n, prompts, base = settings["n"], self.prompts(job.method), self.base(job.seed)
+        n, prompts, base = settings["n"], self.prompts(job.method), self.base(job.task, job.seed)
         if n * prompts % job.updates:
             raise UserError(f"{job.method}: {job.updates} updates do not divide {n * prompts} rows")
         ada = yaml.safe_dump(settings["ada"], default_flow_style=True, width=10_000).strip()
@@ -298,6 +302,7 @@ class Results:
 
     def tries(self, task: str, method: str, updates: Sequence[int]) -> list[tuple[int, float]]:
         """Return the tries of a method: the grid, and twice or half the rate while the best one is at an edge."""
+        task = self.protocol.tuned_on(task)
         cells = self.protocol.cells(task, updates)
         for _ in range(self.protocol.of(task, "extensions")):
             best = self._best_of(task, method, cells)
@@ -314,6 +319,7 @@ class Results:
 
     def best(self, task: str, method: str, updates: Sequence[int]) -> tuple[int, float] | None:
         """Return the try with the largest mean area over the tuning seeds, None while one is missing."""
+        task = self.protocol.tuned_on(task)
         return self._best_of(task, method, self.tries(task, method, updates))
 
     def _best_of(self, task: str, method: str, cells: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
@@ -335,18 +341,19 @@ class Results:
         named = sorted((name for name in named if name in methods), key=protocol.judged)  # new settings, new processes
         pairs = [(task, name) for task in stage["tasks"] if task in tasks for name in named]
         groups = [[number] for number in stage["updates"]] if stage["report"] == "each" else [stage["updates"]]
-        for seed in dict.fromkeys(seed for task, _ in pairs for seed in protocol.of(task, "tuning_seeds")):
-            for task, name in pairs:
+        tuned = list(dict.fromkeys((protocol.tuned_on(task), name) for task, name in pairs))
+        for seed in dict.fromkeys(seed for task, _ in tuned for seed in protocol.of(task, "tuning_seeds")):
+            for task, name in tuned:
                 if seed in protocol.of(task, "tuning_seeds"):
                     cells = [cell for updates in groups for cell in self.tries(task, name, updates)]
                     yield from (Job(task, name, *cell, seed) for cell in cells)
         places = [
-            (task, protocol.judged(name), protocol.base(seed))
+            (task, protocol.judged(name), protocol.base(task, seed))
             for task, name in pairs
             for seed in protocol.of(task, "reported_seeds")
         ]
         for task, judged, base in dict.fromkeys(places):
-            for seed in (seed for seed in protocol.of(task, "reported_seeds") if protocol.base(seed) == base):
+            for seed in (seed for seed in protocol.of(task, "reported_seeds") if protocol.base(task, seed) == base):
                 for name in (name for there, name in pairs if (there, protocol.judged(name)) == (task, judged)):
                     chosen = [self.best(task, name, updates) for updates in groups]
                     yield from (Job(task, name, *cell, seed) for cell in chosen if cell is not None)
@@ -486,7 +493,7 @@ class Bench:
         means = {key: np.array([float(record[key]) for record in trainer.records if key in record]) for key in WHY}
         return {
             **asdict(job),
-            "base": self.protocol.base(job.seed),
+            "base": self.protocol.base(job.task, job.seed),
             "version": self.protocol.values["version"],
             "commit": re.sub(r"^(\w{8})\w*", r"\1", commit(ROOT / "nemo_ada" / "run") or "unknown"),
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
@@ -514,7 +521,7 @@ class Bench:
         self._place = self._stack = None
 
     def _ready(self, job: Job, folder: Path) -> tuple[Stack, Base]:
-        place = (job.task, self.protocol.base(job.seed), self.protocol.judged(job.method))
+        place = (job.task, self.protocol.base(job.task, job.seed), self.protocol.judged(job.method))
         if self._stack is None or self._base is None or self._place != place:
             self.close()
             config = self.protocol.config(job, folder)
