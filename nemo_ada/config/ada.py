@@ -15,7 +15,7 @@ from nemo_ada.config.conflicts import conflicts, refuse
 from nemo_ada.config.parsing import Section
 from nemo_ada.core.learning.factor import RANGE, declared_deviation, factors
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
-from nemo_ada.core.prompts.allocation import Allocation, AllocationRule, PowerRule
+from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import (
     EmaBeta,
     EmaSettings,
@@ -226,7 +226,7 @@ class EstimationSampling(Section):
     """
 
     kind: Literal["estimation"]
-    allocation: AllocationRule = PowerRule()
+    allocation: PowerRule = PowerRule()
     """The rule that allocates responses. Their sum is num_prompts_per_step * num_generations_per_prompt."""
     min_responses: Number = 4
     """N_min, the smallest number of responses per prompt."""
@@ -272,8 +272,6 @@ class AdaSettings(Section):
     retry_probability: Share = 0.0
     """Probability that a prompt without a correct response comes again in the next step, under newer weights. Its mean
     then includes its earlier attempts (Never Give Up)."""
-    candidate_choice: Literal["best", "weighted"] = "best"
-    """`best` takes the candidates that most probably give both labels, `weighted` draws by predicted signal (SPO)."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
         """Build the sampler of a run.
@@ -305,7 +303,6 @@ class AdaSettings(Section):
             run_seed=run_seed,
             estimator=estimator,
             allocation=allocation,
-            weighted_choice=self.candidate_choice == "weighted",
             retry_probability=self.retry_probability,
             stop_after=self.stop_after_dead_steps,
         )
@@ -426,5 +423,4 @@ class AdaSettings(Section):
         """Return the exponent of the allocation, which realises the weight p^-exponent. None if it realises none."""
         if not isinstance(self.sampling, EstimationSampling) or self.advantage.weighting == "objective":
             return None
-        rule = self.sampling.allocation
-        return rule.exponent if isinstance(rule, PowerRule) else None
+        return self.sampling.allocation.exponent

@@ -292,16 +292,10 @@ CONFLICTS: tuple[Conflict, ...] = (
     # -- advantages
     Conflict(
         f"{ADVANTAGE}.baseline=shrunk",
-        f"goes with {ADVANTAGE}.weighting=reference and normalize=none or batch, because objective weighting has its "
-        "own baseline",
+        f"goes with {ADVANTAGE}.weighting=reference and normalize=none, because objective weighting has its own "
+        "baseline",
         "set these, or baseline to pool",
         lambda f: f.shrunk and (f.declared or f.advantage.normalize == "std"),
-    ),
-    Conflict(
-        f"{ADVANTAGE}.normalize=batch",
-        "would give rows without signal an advantage",
-        f"set {ADVANTAGE}.baseline=shrunk, under which every row has one, or normalize: none",
-        lambda f: f.advantage.normalize == "batch" and not f.shrunk,
     ),
     Conflict(
         f"{N}=1",
@@ -322,7 +316,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.declared and f.ada.candidate_prompts > 0,
     ),
     Conflict(
-        f"{ADVANTAGE}.normalize={{f.advantage.normalize}} with {ADVANTAGE}.weighting=objective",
+        f"{ADVANTAGE}.normalize=std with {ADVANTAGE}.weighting=objective",
         "would multiply by 1/sqrt(p (1-p)), which no objective declares",
         "set normalize: none",
         lambda f: f.declared and f.advantage.normalize != "none",
@@ -361,12 +355,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.shrunk and not f.flat,
     ),
     # -- which prompts a step has
-    Conflict(
-        f"{ADA}.candidate_choice={{f.ada.candidate_choice}}",
-        "chooses among candidate_prompts, and there are none",
-        "set candidate_prompts to more than grpo.num_prompts_per_step",
-        lambda f: f.ada.candidate_choice != "best" and not f.ada.candidate_prompts,
-    ),
     Conflict(
         f"{ADA}.estimator.per_prompt=false",
         f"without {ADA}.estimator.adaptive_prior=true predicts the same pass rate for ever",

@@ -28,7 +28,7 @@ from nemo_ada.core.learning.rows import Selection, StepRows, select, weigh
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, listed, named, rate_histogram
 from nemo_ada.core.prompts.allocation import Allocation
-from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability, signal_scale, weighted_keys
+from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import PassRateEstimator
 from nemo_ada.core.prompts.retry import RetryChains
 from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
@@ -102,7 +102,6 @@ class AdaSampler:
         run_seed: int,
         estimator: PassRateEstimator | None = None,
         allocation: Allocation | None = None,
-        weighted_choice: bool = False,
         retry_probability: float = 0.0,
         stop_after: int | None = None,
     ) -> None:
@@ -114,14 +113,13 @@ class AdaSampler:
             run_seed: seed of the run.
             estimator: it predicts pass rates before a step.
             allocation: the rule of the estimation variant, which also needs an estimator. None for the other variants.
-            weighted_choice: see `choose`.
             retry_probability: probability that a prompt without a correct response comes again. See retry.py.
             stop_after: dead steps in a row that end the run. See doctor.py.
         """
         if estimator is None and (allocation is not None or rows.shrunk_baseline):
             raise InvariantError("allocation and a shrunk baseline need an estimator, and there is none")
         self.plan, self.rows, self.run_seed = plan, rows, run_seed
-        self.estimator, self.allocation, self.weighted_choice = estimator, allocation, weighted_choice
+        self.estimator, self.allocation = estimator, allocation
         self.latency = LatencyModel()
         self.doctor = Doctor(plan, stop_after)
         self.chains = RetryChains(retry_probability, run_seed) if retry_probability else None
@@ -131,9 +129,7 @@ class AdaSampler:
     ) -> tuple[IntArray, float]:
         """Choose `count` of the candidates.
 
-        The chosen ones are those whose groups of n most probably have both labels. With `weighted_choice` they are
-        drawn at random instead. The chance of a candidate then grows with its predicted signal, so every candidate may
-        be chosen.
+        The chosen ones are those whose groups of n most probably have both labels.
 
         Args:
             step: number of the step.
@@ -150,8 +146,7 @@ class AdaSampler:
         position_P = np.arange(len(prompt_ids), dtype=np.int64)
         tie_P = seeds.uniform(self.run_seed, step, position_P, 0, stream=seeds.SeedStream.CANDIDATES)
         mixed_P = mixed_probability(a_P, b_P, max(self.plan.group_size, 2))
-        worth_P = weighted_keys(signal_scale(a_P, b_P), tie_P) if self.weighted_choice else mixed_P
-        best = best_candidates(prompt_ids, worth_P, tie_P, count)
+        best = best_candidates(prompt_ids, mixed_P, tie_P, count)
         return best, float(mixed_P[best].mean())
 
     def run_step(

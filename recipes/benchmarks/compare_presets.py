@@ -40,12 +40,8 @@ from nemo_ada.run.job_control import EXIT_DONE
 BASELINE = "grpo n=4"
 N1, N2, N8, N16, N64 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16, 64))
 CHOSEN = "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2}"
-WEIGHTED = "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x4, candidate_choice: weighted}"
 KNOWN = "estimator: {kind: value, memory: 0.95}"
 CHOSEN_KNOWN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDATES x2, {KNOWN}}}"
-INFORMED = (
-    "sampling: {kind: estimation, allocation: {kind: information}, min_responses: 1, max_responses: 8}"  # mean: n
-)
 TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
 MEAN = "estimator: {kind: ema, adaptive_prior: true, per_prompt: false}"  # one running mean over all prompts
 METHODS = {
@@ -70,16 +66,8 @@ METHODS = {
     "ada_single n=1, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x4"],
     "ada_single n=1, eight updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x8"],
     "ada_single n=1, sixteen updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x16"],
-    "ada_single n=1, weighted choice, eight updates": [WEIGHTED, "PROMPTS x4", N1, "UPDATES x8"],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
     "ada_single n=2, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
-    "ada_single n=2, by information": [f"reinforce_ada={{preset: ada_single, {INFORMED}}}", "PROMPTS x2", N2],
-    "ada_single n=2, weighted choice, by information": [
-        f"reinforce_ada={{preset: ada_single, {INFORMED}, candidate_prompts: CANDIDATES x2, "
-        "candidate_choice: weighted}",
-        "PROMPTS x2",
-        N2,
-    ],
     "ada_single n=2, chosen prompts, memory": [CHOSEN_KNOWN, "PROMPTS x2", N2],
     "ada_single n=2, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x2", N2],
     "ada_single n=1, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x4", N1],
@@ -100,12 +88,6 @@ METHODS = {
         "UPDATES x8",
     ],
     "ada_single n=1, ema": [f"reinforce_ada={{preset: ada_single, {TRACKER}}}", "PROMPTS x4", N1],
-    "ada_single n=1, ema, weighted choice, batch normalisation (SPO)": [
-        f"reinforce_ada={{preset: ada_single, advantage: {{normalize: batch}}, candidate_prompts: CANDIDATES x4, "
-        f"candidate_choice: weighted, {TRACKER}}}",
-        "PROMPTS x4",
-        N1,
-    ],
     "grpo n=4, two updates": ["reinforce_ada.preset=grpo", "UPDATES x2"],
     "grpo n=4, four updates": ["reinforce_ada.preset=grpo", "UPDATES x4"],
     "grpo n=4, eight updates": ["reinforce_ada.preset=grpo", "UPDATES x8"],
@@ -119,10 +101,6 @@ METHODS = {
     ],
     "grpo n=4, prompts whose labels differed before (GRESO, MoPPS)": [
         "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, estimator: {kind: ema}}"
-    ],
-    "grpo n=4, allocation by variance (VIP)": [
-        "reinforce_ada={preset: grpo, advantage: {weighting: objective}, estimator: {kind: value}, sampling: {kind: "
-        "estimation, allocation: {kind: information, exponent: 0.5}, min_responses: 2, max_responses: 16}}"
     ],
     "4 of 8 responses with the largest variance (PODS)": [
         "reinforce_ada={sampling: {kind: sequential, exit: {kind: fixed, n: 8}, wave_size: 8, max_responses: 8}}"
@@ -161,7 +139,6 @@ RATES = {
         "ada_single n=1, four updates": 1e-4,
         "ada_single n=1, eight updates": 5e-5,
         "ada_single n=1, sixteen updates": 5e-5,
-        "ada_single n=1, weighted choice, eight updates": 5e-5,
     },
     "repeated": {
         "grpo n=4": 3e-5,
@@ -181,13 +158,11 @@ RATES = {
         "grpo n=4, eight updates": 1.2e-4,
         "4 of 8 responses with the largest variance (PODS)": 4.8e-4,
         "ada_single n=1": 2.4e-4,
-        "ada_single n=1, ema, weighted choice, batch normalisation (SPO)": 4.8e-4,
         "ada_single n=1, two updates": 2.4e-4,
         "ada_single n=1, four updates": 1.2e-4,
         "ada_single n=1, eight updates": 1.2e-4,
         "ada_single n=1, sixteen updates": 1.2e-4,
         "ada_single n=2, chosen prompts": 4.8e-4,
-        "ada_single n=2, by information": 4.8e-4,
     },
     "smollm2": {
         "grpo n=4": 1e-5,

@@ -134,10 +134,6 @@ class Protocol:
         """Return a setting of a task: its own one, or else that of the protocol."""
         return setting(self.values, task, name)
 
-    def tuned_on(self, task: str) -> str:
-        """Return the task whose tuning seeds choose the learning rates of a task."""
-        return str(self.values["tasks"][task].get("tuned_on", task))
-
     def judged(self, method: str) -> str:
         """Return the settings of a method that need processes of their own, such as how responses are judged."""
         return " ".join(self.methods[method].get("overrides", []))
@@ -300,9 +296,15 @@ class Results:
         file.close()
         return None
 
+    def tuned_on(self, task: str, method: str, updates: Sequence[int]) -> str:
+        """Return the task whose tuning seeds choose a method's learning rate: the setting `tuned_on`, or the task itself
+        where the method was not tuned there."""
+        other = self.protocol.values["tasks"][task].get("tuned_on")
+        return task if other is None or self.best(other, method, updates) is None else str(other)
+
     def tries(self, task: str, method: str, updates: Sequence[int]) -> list[tuple[int, float]]:
         """Return the tries of a method: the grid, and twice or half the rate while the best one is at an edge."""
-        task = self.protocol.tuned_on(task)
+        task = self.tuned_on(task, method, updates)
         cells = self.protocol.cells(task, updates)
         for _ in range(self.protocol.of(task, "extensions")):
             best = self._best_of(task, method, cells)
@@ -319,8 +321,7 @@ class Results:
 
     def best(self, task: str, method: str, updates: Sequence[int]) -> tuple[int, float] | None:
         """Return the try with the largest mean area over the tuning seeds, None while one is missing."""
-        task = self.protocol.tuned_on(task)
-        return self._best_of(task, method, self.tries(task, method, updates))
+        return self._best_of(self.tuned_on(task, method, updates), method, self.tries(task, method, updates))
 
     def _best_of(self, task: str, method: str, cells: Sequence[tuple[int, float]]) -> tuple[int, float] | None:
         scores: dict[tuple[int, float], float] = {}
@@ -341,7 +342,7 @@ class Results:
         named = sorted((name for name in named if name in methods), key=protocol.judged)  # new settings, new processes
         pairs = [(task, name) for task in stage["tasks"] if task in tasks for name in named]
         groups = [[number] for number in stage["updates"]] if stage["report"] == "each" else [stage["updates"]]
-        tuned = list(dict.fromkeys((protocol.tuned_on(task), name) for task, name in pairs))
+        tuned = [pair for pair in pairs if all(self.tuned_on(*pair, updates) == pair[0] for updates in groups)]
         for seed in dict.fromkeys(seed for task, _ in tuned for seed in protocol.of(task, "tuning_seeds")):
             for task, name in tuned:
                 if seed in protocol.of(task, "tuning_seeds"):

@@ -32,10 +32,6 @@ from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workl
 
 CERTAIN = 1e6  # mass of a Beta distribution that knows the pass rate
 SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
-INFORMED = {
-    **SHRUNK,
-    "sampling": {"kind": "estimation", "allocation": {"kind": "information"}, "min_responses": 1, "max_responses": 8},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +148,6 @@ def main() -> int:
         "the same with the shrunk baseline": trained(SHRUNK, n, quarter, (exact[0][chosen], exact[1][chosen])),
         "ada_single n=1": trained(SHRUNK, 1, rate_P, population),
         "ada_single n=1, knowing p": trained(SHRUNK, 1, rate_P, exact),
-        "ada_single n=2, by information, knowing p": trained(INFORMED, 2, rate_P, exact),
         "ada_single n=1, best quarter of candidates, knowing p": trained(
             SHRUNK, 1, quarter, (exact[0][chosen], exact[1][chosen])
         ),

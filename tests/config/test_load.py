@@ -80,8 +80,6 @@ def test_every_cpu_recipe_loads(path):
             "set reinforce_ada.sampling.scheduler=continuous",
         ),
         ("grpo.num_generations_per_prompt=1", "(preset ada_single)"),
-        ("reinforce_ada={preset: grpo, advantage: {normalize: batch}}", "set reinforce_ada.advantage.baseline=shrunk"),
-        ("reinforce_ada={preset: grpo, candidate_choice: weighted}", "set candidate_prompts"),
         ("reinforce_ada={preset: grpo, budget: {mode: idle}}", "preset ada_seq_idle"),
         ("a=[1", "override"),
     ],
@@ -136,7 +134,6 @@ LINEAR = "advantage: {weighting: objective, objective: {kind: linear}, max_weigh
         (f"{SHRUNK}, sampling: {{wave_size: 2}}", 4, None),
         (f"{SHRUNK}, sampling: {{stopping: {{kind: issue_order}}, max_responses: 8}}", 4, None),
         # a choice or an allocation that the weights do not undo
-        (f"preset: grpo, candidate_prompts: 256, candidate_choice: weighted, {OBJECTIVE}", 4, "candidate_prompts to 0"),
         (f"preset: grpo, candidate_prompts: 256, {OBJECTIVE}", 4, "set candidate_prompts to 0"),
         (f"preset: ada_est_ema, sampling: {{min_responses: 1}}, {LINEAR}", 8, "set min_responses to at least 2"),
         (f"preset: ada_est_ema, sampling: {{min_responses: 2}}, {LINEAR}", 8, None),

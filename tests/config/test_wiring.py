@@ -11,7 +11,7 @@ import pytest
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.learning.objectives import Linear, Log, Power
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
-from nemo_ada.core.prompts.allocation import Allocation, InformationRule, PowerRule
+from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PilotExit, PositiveExit, SpreadExit
@@ -159,8 +159,7 @@ WINDOW = {"kind": "issue_order", "window": 3}
         ({"advantage": {"normalize": "std"}}, "rows.advantage.normalize", "std"),
         (GRPO | {"advantage": {"baseline": "shrunk"}}, "rows.shrunk_baseline", True),
         (GRPO | {"advantage": {"baseline": "shrunk"}}, "estimator.decay", 0.9),
-        (GRPO | {"advantage": {"baseline": "shrunk", "normalize": "batch"}}, "rows.advantage.normalize", "batch"),
-        ({"candidate_choice": "weighted", "candidate_prompts": 64}, "weighted_choice", True),
+        (GRPO | {"advantage": {"normalize": "std"}}, "rows.advantage.normalize", "std"),
         ({"advantage": {"min_pass_rate": 0.2}}, "rows.advantage.min_pass_rate", 0.2),
         ({"advantage": {"max_weight": 3.0}}, "rows.advantage.max_weight", 3.0),
         ({"budget": {"max_samples": 900}}, "plan.budget", Budget(max_samples=900)),
@@ -178,8 +177,6 @@ WINDOW = {"kind": "issue_order", "window": 3}
         (EST | {"sampling": {"max_responses": 16}}, "plan.max_responses", 16),
         (EST | {"sampling": {"epsilon": 0.1}}, "allocation.epsilon", 0.1),
         (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "allocation.rule.exponent", 1.0),
-        (EST | {"sampling": {"allocation": {"kind": "information"}}}, "allocation.rule", InformationRule()),
-        (EST | {"sampling": {"allocation": {"kind": "information"}}}, "rows.exponent", None),
         (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "rows.exponent", 1.0),
         (EST | {"advantage": LINEAR}, "rows.exponent", None),
         (EST | {"estimator": {"decay": 0.3}}, "estimator.decay", 0.3),

@@ -32,9 +32,6 @@ Real rewards: with m+ and m- the pool's mean rewards of the two sides, a correct
 A pool with one label has no rows for the other side. The mass of that side goes to the rows there are. So 0/1 rewards
 give A = 0 (no contrast, as in GRPO), and real rewards give their contrast within the side.
 
-`normalize: batch` (SPO, arXiv 2509.13232) subtracts the mean of all rows' advantages and divides by their standard
-deviation. It goes with the shrunk baseline, under which every row has an advantage.
-
 The configuration refuses two combinations: objective weighting with `normalize: std`, which would multiply by a weight
 1/sqrt(p (1-p)) that no objective declares; and objective weighting with groups of one row, which hold one side only.
 """
@@ -102,9 +99,6 @@ def advantages(
         advantage_R = _objective(reward_N, positive_N, prompt_N, pool_R, active_R, prompts)
     live_R = active_R & (np.abs(advantage_R) > ROUNDING * max(1.0, float(np.abs(reward_N).max())))
     weighted_R = np.where(live_R, advantage_R * weight_N[pool_R], 0.0)
-    if normalize == "batch":
-        values_R = weighted_R[active_R]
-        weighted_R[active_R] = (values_R - values_R.mean()) / (values_R.std() + STD_EPSILON)
     return np.asarray(weighted_R.reshape(row.shape))
 
 

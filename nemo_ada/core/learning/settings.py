@@ -10,7 +10,7 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.schema import STRICT, Bounds, Positive
 
 Weighting = Literal["reference", "objective"]
-Normalize = Literal["none", "std", "batch"]
+Normalize = Literal["none", "std"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class AdvantageSettings:
     objective: Objective = field(default_factory=Linear)
     """The objective J_f = E[f(p)]. With `weighting: reference`, f' of the pool's pass rate scales the advantage."""
     normalize: Normalize = "none"
-    """`std` divides by the pool's standard deviation. `batch` centres and scales over all rows (SPO)."""
+    """`std` divides by the pool's standard deviation."""
     baseline: Literal["pool", "shrunk"] = "pool"
     """`pool` is the pool's mean, `shrunk` the posterior mean from the other responses and the estimator's prior."""
     min_pass_rate: Annotated[float, Bounds(gt=0, lt=0.5)] = 0.01

@@ -8,12 +8,12 @@ Largest remainders then give integers. P is the number of prompts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.schema import STRICT, Bounds, ByKind, Share
+from nemo_ada.core.schema import STRICT, Share
 from nemo_ada.errors import UserError
 
 _ROUNDING = 1e-9
@@ -34,24 +34,6 @@ class PowerRule:
         return np.asarray(np.minimum(rate_P + epsilon, 1.0) ** -self.exponent)
 
 
-@dataclass(frozen=True)
-class InformationRule:
-    """N_x is proportional to (p_hat (1 - p_hat))^exponent, the expected gain of a response for the gradient (ours)."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-    kind: Literal["information"] = "information"
-    exponent: Annotated[float, Bounds(ge=0, le=8)] = 1.0
-    """Exponent of the rule. 0 is uniform. With 1/2 the unbiased mean over prompts has its smallest variance. Large
-    values fill the most promising prompts up to max_responses."""
-
-    def weight(self, rate_P: FloatArray, epsilon: float) -> FloatArray:
-        """Compute the weight of each prompt. `epsilon` is added to p (1-p)."""
-        return np.asarray((rate_P * (1.0 - rate_P) + epsilon) ** self.exponent)
-
-
-AllocationRule = Annotated[PowerRule | InformationRule, ByKind()]
-
-
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """N_x is proportional to a weight of the predicted pass rate.
@@ -63,7 +45,7 @@ class Allocation:
         epsilon: added before the exponent is taken.
     """
 
-    rule: AllocationRule
+    rule: PowerRule
     low: int
     high: int
     epsilon: float

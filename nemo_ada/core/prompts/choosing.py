@@ -58,17 +58,6 @@ def mixed_probability(a_P: FloatArray, b_P: FloatArray, n: int) -> FloatArray:
     return np.asarray(1.0 - all_positive_P - all_negative_P)
 
 
-def signal_scale(a_P: FloatArray, b_P: FloatArray) -> FloatArray:
-    """Compute SPO's weight of a prompt, sqrt(p (1-p)) + 0.05 at the predicted pass rate (arXiv 2509.13232)."""
-    rate_P = a_P / (a_P + b_P)
-    return np.asarray(np.sqrt(rate_P * (1.0 - rate_P)) + 0.05)
-
-
-def weighted_keys(weight_P: FloatArray, uniform_P: FloatArray) -> FloatArray:
-    """Compute keys whose largest are a draw without replacement by weight (Efraimidis and Spirakis, 2006)."""
-    return np.asarray(np.log1p(-uniform_P) / weight_P)
-
-
 def best_candidates(prompt_ids: Sequence[str], worth_P: FloatArray, tie_P: FloatArray, count: int) -> IntArray:
     """Choose the prompts of highest worth. A second occurrence of a prompt (in the next epoch) comes after all others.
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_ada.core.prompts.allocation import Allocation, InformationRule, PowerRule, allocate
+from nemo_ada.core.prompts.allocation import Allocation, PowerRule, allocate
 from nemo_ada.errors import UserError
 
 
@@ -66,23 +66,6 @@ def test_sums_are_exact_and_bounds_hold(prompts, low, room, share, spread, zeros
 def test_exponent_zero_is_grpo():
     rate_P = np.random.default_rng(0).uniform(0, 1, 100)
     assert (Allocation(PowerRule(exponent=0.0), 4, 32, 1e-3).responses(rate_P, 8, np.zeros(100)) == 8).all()
-
-
-def test_by_information_a_prompt_gets_responses_in_proportion_to_the_variance_of_its_labels():
-    rate_P = np.array([0.5, 0.1, 0.9, 0.2, 0.0, 1.0])
-    counts = Allocation(InformationRule(), 0, 100, 0.0).responses(rate_P, 10, np.arange(6.0))
-    np.testing.assert_allclose(counts, 60 * rate_P * (1 - rate_P) / 0.59, atol=1)
-
-
-@pytest.mark.parametrize(
-    ("exponent", "expected"),
-    [(0.0, [4, 4, 4, 4]), (8.0, [7, 7, 1, 1])],
-    ids=["groups of equal size", "all for the most promising prompts"],
-)
-def test_information_has_equal_groups_and_chosen_prompts_as_its_ends(exponent, expected):
-    rate_P = np.array([0.5, 0.45, 0.05, 0.9])
-    counts = Allocation(InformationRule(exponent=exponent), 1, 7, 1e-3).responses(rate_P, 4, np.arange(4.0))
-    assert counts.tolist() == expected
 
 
 def test_ties_are_decided_by_the_seeded_key_and_not_by_position():

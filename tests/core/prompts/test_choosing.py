@@ -56,14 +56,3 @@ def test_candidates_nobody_knows_are_drawn_by_lot_anew_each_step_and_run():
     assert len(picks) == 3
     again = [sampler(estimator=EmaBeta()).choose(5, ids, 10)[0].tolist() for _ in range(2)]
     assert again[0] == again[1]
-
-
-def test_a_weighted_choice_takes_uncertain_prompts_more_often_and_leaves_none_out():
-    """Without replacement, one of the others is drawn with p_i = w_i / sum(w): SPO's weight sqrt(p (1-p)) + 0.05."""
-    rates = {"solved": 1.0, "half": 0.5, "tenth": 0.1}
-    own = sampler(estimator=knowing(rates), weighted_choice=True)
-    first = [own.choose(step, list(rates), 1)[0][0] for step in range(3000)]
-    a_P, b_P = own.estimator.beta(list(rates))
-    rate_P = a_P / (a_P + b_P)
-    weight_P = np.sqrt(rate_P * (1 - rate_P)) + 0.05
-    np.testing.assert_allclose(np.bincount(first) / 3000, weight_P / weight_P.sum(), atol=0.04)
