@@ -297,8 +297,10 @@ class Results:
         return None
 
     def tuned_on(self, task: str, method: str, updates: Sequence[int]) -> str:
-        """Return the task whose tuning seeds choose a method's learning rate: the setting `tuned_on`, or the task itself
-        where the method was not tuned there."""
+        """Return the task whose tuning seeds choose a method's rate.
+
+        It is that of the setting `tuned_on`, or the task itself where the method was not tuned there.
+        """
         other = self.protocol.values["tasks"][task].get("tuned_on")
         return task if other is None or self.best(other, method, updates) is None else str(other)
 
