@@ -250,7 +250,10 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     errors = [finding for finding in findings if finding.level == "error"]
     gym = environments(Values(config).get(PATHS)) if uses_gym(Values(config)) else []
     plane = Loop.of(Values(config)) in (Loop.CONTROLLER, Loop.DATA_PLANE)
-    installed = None if errors else installation.find(gym=bool(gym), plane=plane)
+    second = Values(config).get("policy.dtensor_cfg._v2", False) and not Values(config).get(
+        "policy.megatron_cfg.enabled", False
+    )
+    installed = None if errors else installation.find(gym=bool(gym), plane=plane, automodel=bool(second))
     folder = (keep or new_folder("rehearsal-")).resolve()
     held = claim(folder, "rehearse", "--keep")
     shrinker, layout = shrink(

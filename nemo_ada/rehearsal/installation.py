@@ -17,9 +17,10 @@ from nemo_ada.rules.facts.site import CODE, project, site_setting
 
 CACHE = project() / ".cache" / "rehearsal"
 POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_ADA_GYM_PYTHON"
-BRIDGE, MEGATRON = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME"
+BRIDGE, MEGATRON, AUTOMODEL = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME", "NEMO_AUTOMODEL_HOME"
+AUTOMODEL_SUBMODULE = "3rdparty/Automodel-workspace/Automodel"
 SUBMODULE = "3rdparty/Megatron-Bridge-workspace/Megatron-Bridge"
-DATA_PLANE = "transfer_queue"
+DATA_PLANE, QUANTIZATION = "transfer_queue", "torchao"
 CONTAINER = "NEMO_RL_VENV_DIR"
 """NVIDIA's container of NeMo-RL sets it. It has an environment for each kind of worker there."""
 MAKE = f"run `make rehearsal-env {HOME}=/path/to/RL`"
@@ -66,6 +67,7 @@ class Installation:
         policy: Python interpreter of the driver and the policy workers.
         engine: Python interpreter of the vLLM workers.
         gym: Python interpreter of NeMo-Gym's servers. None where the config has none.
+        automodel: Folder of NeMo Automodel for PYTHONPATH. None where the learner does not need it.
         stand_ins: Whether anything is replaced. Otherwise this is NeMo-RL's own environment.
         gpu: Whether the processes compute on this machine's GPU.
         extra: More environment variables of a run's processes.
@@ -77,6 +79,7 @@ class Installation:
     policy: Path
     engine: Path
     gym: Path | None = None
+    automodel: Path | None = None
     stand_ins: bool = True
     gpu: bool = False
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +97,8 @@ class Installation:
             path = os.pathsep.join(part for part in (str(CODE), os.environ.get("PYTHONPATH", "")) if part)
             return {**os.environ, "PYTHONPATH": path, "NEMO_ADA_REHEARSAL_EVENTS": str(events)}
         startup = Path(__file__).parent / "startup"
-        parts = (startup, CODE, *(part for part in (self.home, self.megatron, self.bridge) if part != Path()))
+        homes = (self.home, self.megatron, self.bridge, self.automodel or Path())
+        parts = (startup, CODE, *(part for part in homes if part != Path()))
         sources = [str(part) for part in parts]
         users = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []  # the user's own environments
         inherited = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "PYTHONPATH")}
@@ -159,12 +163,13 @@ def on_gpu() -> Installation:
     return replace(find(), gpu=True)
 
 
-def find(*, gym: bool = False, plane: bool = False) -> Installation:
+def find(*, gym: bool = False, plane: bool = False, automodel: bool = False) -> Installation:
     """Find everything on this machine.
 
     Args:
         gym: Whether NeMo-Gym's interpreter is needed.
         plane: Whether NeMo-RL's data plane is needed.
+        automodel: Whether the learner is DTensor v2, which needs NeMo Automodel.
 
     Raises:
         UserError: It lists all that is missing and how to get it.
@@ -180,10 +185,15 @@ def find(*, gym: bool = False, plane: bool = False) -> Installation:
     engine = _interpreter(ENGINE, "vllm", missing)
     if plane and policy.is_file() and not _has(policy, DATA_PLANE):
         missing.append(f"{POLICY}: {policy} has no package {DATA_PLANE}, NeMo-RL's data plane; {MAKE}")
+    parts = None
+    if automodel:
+        parts = _source(AUTOMODEL, home / AUTOMODEL_SUBMODULE, CACHE / "Automodel", "nemo_automodel", missing)
+        if policy.is_file() and not _has(policy, QUANTIZATION):
+            missing.append(f"{POLICY}: {policy} has no package {QUANTIZATION}, which NeMo Automodel imports; {MAKE}")
     servers = _interpreter(GYM, "gym", missing, " GYM=1") if gym else None
     if missing:
         raise UserError("a rehearsal needs more than is here:\n  " + "\n  ".join(missing))
-    return Installation(home, bridge / "src", megatron, policy, engine, servers)
+    return Installation(home, bridge / "src", megatron, policy, engine, servers, parts)
 
 
 def _source(variable: str, submodule: Path, cached: Path, package: str, missing: list[str]) -> Path:

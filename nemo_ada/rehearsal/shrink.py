@@ -191,14 +191,12 @@ def _layout(s: Shrinker) -> Layout:
     megatron = bool(s.get("policy.megatron_cfg.enabled", False))
     if not megatron and s.get("policy.automodel_cfg.enabled", False):
         raise UserError(
-            "policy.automodel_cfg needs NeMo Automodel, which a rehearsal does not have; rehearse with "
+            "policy.automodel_cfg is v0.8's section, which was not rehearsed; rehearse with "
             "policy.megatron_cfg.enabled=true policy.automodel_cfg.enabled=false"
         )
     if not megatron and not s.get("policy.dtensor_cfg.enabled", False):
         raise UserError("policy: neither megatron_cfg.enabled nor dtensor_cfg.enabled is true; set one of them to true")
     prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
-    if not megatron:
-        _refuse_lora(s)
     tensor = f"{prefix}.{'tensor_model_parallel_size' if megatron else 'tensor_parallel_size'}"
     context = f"{prefix}.{'context_parallel_size'}"
     s.at_most("conversion", tensor, 2)
@@ -215,11 +213,6 @@ def _layout(s: Shrinker) -> Layout:
         for key, layers in zip(uneven, (1, STAGE_LAYERS * pp - 1), strict=False):
             s.set("shrunk", "conversion", key, layers)
     else:
-        if s.get("policy.dtensor_cfg._v2", False):
-            raise UserError(
-                "policy.dtensor_cfg._v2=true needs NeMo Automodel, which a rehearsal does not have; rehearse with "
-                "policy.dtensor_cfg._v2=false checkpointing.model_save_format=null"
-            )
         why = "DTensor packs with flash-attention's kernels"
         s.set("off", "update", "policy.sequence_packing.enabled", False, why)
     dp = 2 if tp * pp == 1 or tp % ep else 1
@@ -234,17 +227,6 @@ def _layout(s: Shrinker) -> Layout:
     for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
         s.at_most("generate", f"policy.generation.vllm_cfg.{key}", 1)
     return layout
-
-
-def _refuse_lora(s: Shrinker) -> None:
-    """Raise UserError for LoRA on DTensor v2, which needs NeMo Automodel's layers."""
-    key = "policy.dtensor_cfg.lora_cfg.enabled"
-    if s.get(key, False):
-        raise UserError(
-            f"{key}=true: LoRA needs NeMo Automodel, which a CPU rehearsal does not have; rehearse everything but LoRA "
-            f"with {key}=false policy.dtensor_cfg._v2=false checkpointing.model_save_format=null, or LoRA on Megatron "
-            "with configs/methods/lora.yaml"
-        )
 
 
 def model_of(s: Shrinker, model: Path) -> None:

@@ -113,17 +113,17 @@ def test_a_config_without_a_learner_is_refused(tmp_path: Path) -> None:
         small({"policy": {"megatron_cfg": {"enabled": False}}}, tmp_path)
 
 
-def test_dtensor_is_rehearsed_unpacked_and_in_its_first_version(tmp_path: Path) -> None:
+def test_dtensor_is_rehearsed_unpacked_in_both_versions(tmp_path: Path) -> None:
     dtensor = config(enabled=False)
     dtensor["policy"]["dtensor_cfg"] = {"enabled": True, "_v2": False, "tensor_parallel_size": 1}
     shrinker, layout = small(dtensor, tmp_path)
     assert layout == Layout("dtensor", 1, 1, 1, 1, 2)
     assert shrinker.get("policy.sequence_packing.enabled") is False
-    dtensor["policy"]["dtensor_cfg"]["_v2"] = True
-    with pytest.raises(UserError, match=r"_v2=false"):
-        small(dtensor, tmp_path)
+    dtensor["policy"]["dtensor_cfg"] |= {"_v2": True, "lora_cfg": {"enabled": True}}
+    shrinker, second = small(dtensor, tmp_path)
+    assert second == layout and shrinker.get("policy.dtensor_cfg.lora_cfg.enabled") is True
     dtensor["policy"]["automodel_cfg"] = dtensor["policy"].pop("dtensor_cfg")
-    with pytest.raises(UserError, match=r"NeMo Automodel, which a rehearsal does not have"):
+    with pytest.raises(UserError, match=r"policy\.automodel_cfg"):
         small(dtensor, tmp_path)
 
 
@@ -165,25 +165,6 @@ def test_the_refits_buffer_holds_each_tensor_of_the_small_model_but_not_all_of_t
     )  # NeMo-RL fills two in turn
     largest = 4 * model.HIDDEN * max(SIZE, model.HEADS * model.HEAD, model.FFN)
     assert largest <= half < 5 * largest  # embedding, and a query and an output projection in each of two layers
-
-
-def test_lora_on_dtensor_is_refused_with_advice_that_the_rest_can_be_rehearsed_by(tmp_path: Path) -> None:
-    full = config()
-    full["policy"]["megatron_cfg"]["enabled"] = False
-    full["policy"]["dtensor_cfg"] = {"enabled": True, "_v2": True, "lora_cfg": {"enabled": True}}
-    full["checkpointing"]["model_save_format"] = "safetensors"
-    with pytest.raises(UserError) as refused:
-        small(full, tmp_path)
-    overrides = [word.rstrip(",") for word in str(refused.value).split() if "=" in word][1:]
-    assert len(overrides) == 3
-    for override in overrides:
-        name, _, value = override.partition("=")
-        *path, last = name.split(".")
-        node = full
-        for part in path:
-            node = node[part]
-        node[last] = {"false": False, "null": None}[value]
-    assert small(full, tmp_path)[1].learner == "dtensor"
 
 
 def test_lora_on_megatron_stays_and_its_rate_is_smaller(tmp_path: Path) -> None:

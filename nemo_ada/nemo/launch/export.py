@@ -37,6 +37,20 @@ if weights.is_file():
     save_file(whole, weights.with_name("model.safetensors"), {"format": "pt"})
     weights.unlink()
 """  # the converter of DTensor's files writes a pickle
+SHARDS = "shard-*.safetensors"
+FROM_SHARDS = """
+import sys
+from pathlib import Path
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+shards, out = Path(sys.argv[1]), Path(sys.argv[2])
+reader = dcp.HuggingFaceStorageReader(str(shards))
+found = reader.read_metadata().state_dict_metadata
+whole = {name: torch.empty(facts.size, dtype=facts.properties.dtype) for name, facts in found.items()}
+dcp.load(whole, storage_reader=reader, no_dist=True)
+save_file(whole, out / "model.safetensors", {"format": "pt"})
+"""  # each rank of DTensor v2 saves its parts of the tensors, which transformers cannot read
 
 
 def export(
@@ -199,6 +213,13 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
     iterations = sorted(weights.glob("iter_*"))
     if (weights / "model/consolidated").is_dir():
         duplicate(weights / "model/consolidated", place)
+        return
+    if any((weights / "model").glob(SHARDS)):
+        _run("joining the shards", [worker_python("dtensor|automodel") or Path(sys.executable), "-c", FROM_SHARDS,
+                                    weights / "model", place])  # fmt: skip
+        for name in ("config.json", "generation_config.json"):
+            if (weights / "model/.hf_metadata" / name).is_file():
+                duplicate(weights / "model/.hf_metadata" / name, place / name)
         return
     kind, flag, checkpoint, worker = (
         ("megatron", "--megatron-ckpt-path", iterations[-1], "megatron")

@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection
 
 from nemo_ada.rehearsal.standins import (
+    automodel,
     cuda_ipc,
     kept,
     megatron_bridge,
@@ -43,6 +44,7 @@ FILES: tuple[Replacements, ...] = (
     megatron_bridge.REPLACEMENTS,
     megatron_cpu.REPLACEMENTS,
     megatron_parts.REPLACEMENTS,
+    automodel.REPLACEMENTS,
     vllm_cpu.REPLACEMENTS,
     vllm_http.REPLACEMENTS,
     nemo_rl_vllm.REPLACEMENTS,

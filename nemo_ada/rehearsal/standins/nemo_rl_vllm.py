@@ -38,6 +38,16 @@ def _one_synchronize_device(names: Names) -> None:
         del extension.synchronize_device
 
 
+@REPLACEMENTS.after(
+    "vllm.model_executor.models.utils",
+    "AutoWeightsLoader._check_skipped_aliases",
+    why="vLLM 0.32 wants a tied weight in the same call as its twin; DTensor v2's refit may give them in two. "
+    "NeMo-RL's own vLLM does not ask.",
+)
+def _twins_may_come_apart(names: Names) -> None:
+    names.put("AutoWeightsLoader._check_skipped_aliases", lambda self, loaded: None)
+
+
 @REPLACEMENTS.during(
     "nemo_rl.models.policy",
     why="It refuses the newer transformers that vLLM's CPU build needs; the code that it guards is for other models.",

@@ -4,8 +4,9 @@ import json
 import sys
 
 import pytest
+import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.export import _add_prompts, export
@@ -100,6 +101,31 @@ def test_what_the_converter_of_dtensors_files_pickles_becomes_safetensors(tmp_pa
         "tied": [1.0, 1.0],
     }
     assert not list(made.glob("*.bin"))
+
+
+def test_the_shards_that_the_ranks_of_dtensor_v2_save_become_one_model(tmp_path, monkeypatch):
+    """As a rehearsal of DTensor v2 with two ranks left them (26 November 2026): a part of each tensor per file."""
+    saved = tmp_path / "run/checkpoints/step_7/policy"
+    (saved / "weights/model/.hf_metadata").mkdir(parents=True)
+    (saved / "tokenizer").mkdir()
+    (saved / "tokenizer/tokenizer.json").write_text("{}")
+    (saved / "weights/model/.hf_metadata/config.json").write_text('{"model_type": "qwen2"}')
+    whole = {"w": torch.arange(12.0).reshape(4, 3), "norm": torch.arange(4.0), "mine": torch.ones(2)}
+    for rank in range(2):
+        parts = {"w": whole["w"][2 * rank : 2 * rank + 2], "norm": whole["norm"][2 * rank : 2 * rank + 2]}
+        offsets = {"w": {"saved_offsets": [2 * rank, 0]}, "norm": {"saved_offsets": [2 * rank]}}
+        if rank == 0:
+            parts["mine"], offsets["mine"] = whole["mine"], {"saved_offsets": [0]}
+        save_file({name: part.contiguous() for name, part in parts.items()},
+                  saved / f"weights/model/shard-0000{rank + 1}-model-00001-of-00001.safetensors",
+                  {"format": "pt", "DCP_VERSION": "1.0", "DCP_SHARDING_INFO": json.dumps(offsets)})  # fmt: skip
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
+    made = export(tmp_path / "run", step=None, out=None, say=lambda line: None)
+    joined = load_file(made / "model.safetensors")
+    assert {name: tensor.tolist() for name, tensor in joined.items()} == {
+        name: tensor.tolist() for name, tensor in whole.items()
+    }
+    assert json.loads((made / "config.json").read_text()) == {"model_type": "qwen2"}
 
 
 def test_an_export_says_what_it_is(tmp_path):

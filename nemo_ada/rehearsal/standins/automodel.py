@@ -1,0 +1,27 @@
+"""NeMo Automodel, the learner of DTensor v2, without kernels of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nemo_ada.rehearsal.standins.replacing import Replacements
+
+REPLACEMENTS = Replacements("Triton's search for the fastest LoRA kernel", "no search; torch multiplies")
+KERNELS = "nemo_automodel.components._peft.lora_kernel"
+
+
+@REPLACEMENTS.during(KERNELS, why="A newer Triton refuses a key that the kernel does not have. No GPU, no kernel.")
+@contextmanager
+def _no_search() -> Iterator[None]:
+    import triton
+
+    def untouched(**options: Any) -> Callable[[Any], Any]:
+        return lambda kernel: kernel
+
+    search, triton.autotune = triton.autotune, untouched
+    try:
+        yield
+    finally:
+        triton.autotune = search
