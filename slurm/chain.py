@@ -56,8 +56,6 @@ SRUN_SAID = (
     (NODE_LOST, re.compile(r"[Nn]ode failure|NODE FAILURE|io error with slurmstepd|Communication connection failure")),
     (CONTROLLER, re.compile(r"ontact slurm controller|Unable to (confirm allocation|create step)|Socket timed out")),
 )
-
-
 SECRET = re.compile(  # names of settings, in small letters
     r"(?:.*[+~._-])?(?:token|secret|password|passwd|passphrase|credentials?|"
     r"(?:api|access|secret|private|auth|wandb)_?key(?:_id)?)"
@@ -66,6 +64,7 @@ NO_SECRET = re.compile(r"(?:.*[._-])?(?:pad|bos|eos|unk|sep|cls|mask|stop|think|
 CPU = "/configs/cpu/"
 OF_CHECK = {"--time": "-t", "--nodes": "-N", "--gpus-per-node": ""}  # options of sbatch that `nemo-ada check` judges
 FORCE = "(--force submits all the same)"
+BY_HAND = "then give --nodes, --gpus-per-node, --time and --signal"
 CLOCK_SECONDS = 30  # by which a node's clock may differ from the controller's
 
 
@@ -171,9 +170,7 @@ def arguments(*words: str) -> int:
         elif name == "--export":
             refuse("--export: the job needs its whole environment; put variables in front of the command")
         elif name in ("run_dir", "+run_dir", "++run_dir"):
-            refuse(
-                f"{word}: the job watches RUN_DIR, so name the folder there: RUN_DIR={value} in front of the command"
-            )
+            refuse(f"{word}: the job watches RUN_DIR, so put RUN_DIR={value} in front of the command")
         elif word.startswith("-"):
             options.append(word)
         elif equals or word.startswith("~"):
@@ -183,16 +180,16 @@ def arguments(*words: str) -> int:
         else:
             right = "write --time=08:00:00, not --time 08:00:00"
             refuse(f"{word} is neither a YAML nor key=value nor an option of sbatch in one word: {right}")
-    config = (
-        yamls.pop(0) if script == "train.sh" and yamls else setting("CONFIG") and os.path.join(home, setting("CONFIG"))
-    )
-    if not config:
+    if script != "train.sh" or not yamls:
+        yamls.insert(0, os.path.join(home, setting("CONFIG")))
+    if not setting("CONFIG") and yamls[0] == home + "/":
         refuse(
-            "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods behind it"
+            "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods after it"
         )
-    for path in [config, *yamls]:
+    for path in yamls:
         if not os.access(path, os.R_OK):
-            refuse(f"CONFIG={path} cannot be read: name a YAML in configs/, and overlays of configs/methods behind it")
+            refuse(f"{path} cannot be read: name a YAML in configs/, and overlays of configs/methods after it")
+    config, layers = yamls[0], yamls[1:]
     if CPU not in config and not setting("NEMO_RL_HOME"):
         refuse("NEMO_RL_HOME is not set: the NeMo-RL v0.7.0 checkout as nodes see it (/opt/nemo-rl in its NGC image)")
     array = any(re.match("--array=|-a.", word) for word in options)
@@ -200,14 +197,14 @@ def arguments(*words: str) -> int:
     for word in overrides:
         if task and re.match(r"\+*grpo\.seed=", word):
             refuse(f"{word}: each task of --array trains with its number as grpo.seed, in its own folder; leave it out")
-    name = "-".join(Path(path).stem for path in (config, *yamls))
+    name = "-".join(Path(path).stem for path in yamls)
     assign("RUN_DIR", os.path.join(home, setting("RUN_DIR") or f"{setting('RUN_ROOT')}/{name}"))
     assign("CONFIG", config)
     assign("TASK", task)
     assign("FIRST", [config] if script == "train.sh" else [])
     assign("OPTIONS", [word for word in options if word != "--force"])
-    assign("OVERRIDES", overrides if script == "export.sh" else yamls + overrides)  # its overlays have named RUN_DIR
-    assign("GPUS_PER_NODE", _gpus([config, *yamls], overrides))
+    assign("OVERRIDES", overrides if script == "export.sh" else layers + overrides)  # its overlays have named RUN_DIR
+    assign("GPUS_PER_NODE", _gpus(yamls, overrides))
     assign("LEAD", _asked("--signal", "", options).partition("@")[2])
     assign("PREFLIGHT", "0" if "--force" in words else setting("PREFLIGHT"))
     return 0
@@ -216,9 +213,8 @@ def arguments(*words: str) -> int:
 def _gpus(yamls: "list[str]", overrides: "list[str]") -> str:
     """The number of GPUs per node: SLURM's, else that of the last YAML that says one. An override wins over both."""
     found = [setting("SLURM_GPUS_ON_NODE") or "8"]
-    if found == ["8"]:
-        for path in yamls:
-            found += re.findall(r"^ *gpus_per_node: *(\d+)", Path(path).read_text(errors="replace"), re.M)
+    for path in [] if setting("SLURM_GPUS_ON_NODE") else yamls:
+        found += re.findall(r"^ *gpus_per_node: *(\d+)", Path(path).read_text(errors="replace"), re.M)
     found += [number for word in overrides for number in re.findall(r"^\+*cluster\.gpus_per_node=(\d+)$", word)]
     return "0" if CPU in yamls[0] else found[-1]
 
@@ -253,11 +249,10 @@ def submission(*words: str) -> int:
             if hole:
                 say("the plan's options are not shown, because this machine lacks nemo-ada or NeMo-RL's checkout")
             if plan.returncode:
-                own = "then give --nodes, --gpus-per-node, --time and --signal"
-                refuse(f"nothing was submitted: nemo-ada plan cannot plan this job {FORCE}; {own}")
+                refuse(f"nothing was submitted: nemo-ada plan cannot plan this job {FORCE}; {BY_HAND}")
             unknown = "--gpus-per-node=" if setting("GPUS_IN_SLURM") == "0" else " "
-            planned = [line for line in (plan.stdout or "").splitlines() if line.startswith("-")]
-            options = [line for line in planned if not line.startswith(unknown)] + options
+            planned = (plan.stdout or "").splitlines()
+            options = [line for line in planned if line.startswith("-") and not line.startswith(unknown)] + options
         asked = {name: _asked(name, short, options) for name, short in OF_CHECK.items() if CPU not in config}
         given = [f"{name}={value}" for name, value in asked.items() if value]
         code = _nemo_ada(tool, ["check", "--no-verifier", *given, *job]).returncode
@@ -312,24 +307,22 @@ def space() -> int:
 
 def claim() -> int:
     """Make this job the one that trains in RUN_DIR. Two jobs may ask at the same time; one that ends is waited for."""
-    job, path = job_id(), run_dir() / "job"
+    job, path, waited = job_id(), run_dir() / "job", 0.0
     while True:
         with (run_dir() / "attempts" / ".claim").open("w") as lock:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
             owner = tail(path).strip()
             state = ask_slurm("squeue", "-h", "-j", owner, "-t", "R,CG", "-o", "%t") if owner not in ("", job) else ""
-            if not state:
-                scratch = path.with_name(f"job.tmp.{os.getpid()}")
-                scratch.write_text(f"{job}\n")
-                scratch.replace(path)
+            if "R" in state.split():
+                refuse(f"job {owner} still runs in {run_dir()}; two must not share it: scancel {owner} or set RUN_DIR")
+            if not state or waited > whole(setting("RETRY_SECONDS")):  # a job on a node that SLURM lost may never end
+                path.write_text(f"{job}\n")
                 return 0
-        if "R" in state.split():
-            refuse(
-                f"job {owner} is still running in {run_dir()}; two must not share a run: scancel {owner} or set RUN_DIR"
-            )
-        say(f"job {owner} has not ended yet; waiting for its end")
-        time.sleep(float(setting("AGAIN_SECONDS") or 10))
+        if not waited:
+            say(f"job {owner} has not ended yet; waiting for its end")
+        time.sleep(1)
+        waited += 1
 
 
 def job_id() -> str:
@@ -355,9 +348,8 @@ def moment(text: str) -> int:
 
 def job_end() -> int:
     """Print when SLURM ends this job, in epoch seconds of this node's clock; nothing for a job without a limit."""
-    end = moment(ask_slurm("squeue", "-h", "-j", job_id(), "-o", "%e"))
-    if not end:
-        end = moment(ask_slurm("scontrol", "show", "job", "-o", job_id()).partition(" EndTime=")[2].partition(" ")[0])
+    shown = ask_slurm("scontrol", "show", "job", "-o", job_id()).partition(" EndTime=")[2].partition(" ")[0]
+    end = moment(ask_slurm("squeue", "-h", "-j", job_id(), "-o", "%e")) or moment(shown)
     if not end:
         return 0
     now = moment(ask_slurm("scontrol", "show", "config").partition("\n")[0])  # Configuration data as of ...
@@ -391,10 +383,7 @@ def stalled() -> int:
 
 
 def _age(path: Path) -> int:
-    try:
-        return int(time.time() - path.stat().st_mtime)
-    except OSError:
-        return 0
+    return int(time.time() - path.stat().st_mtime)
 
 
 def record() -> int:

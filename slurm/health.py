@@ -151,18 +151,12 @@ def try_gpus(torch: Any) -> None:
 
 
 def meet(dist: Any, address: str, rank: int, seconds: float) -> Any:
-    """The store that all nodes share. The first node opens it on one of ten ports behind Ray's, and says where."""
-    wait, first = timedelta(seconds=seconds), setting("RAY_PORT") + 50
+    """The store that all nodes share. The first node opens it on a free port, and says where."""
+    wait = timedelta(seconds=seconds)
     if rank == 0:
-        for port in range(first, first + 10):
-            try:
-                store = dist.TCPStore(address, port, is_master=True, timeout=wait, wait_for_workers=False)
-            except RuntimeError:
-                continue
-            put("health-address", f"{address} {port}")
-            return store
-        put("refused", f"{ME}: ports {first} to {first + 9} are all taken: set RAY_PORT")
-        raise OSError(f"ports {first} to {first + 9} are all taken on {ME}")
+        store = dist.TCPStore(address, 0, is_master=True, timeout=wait, wait_for_workers=False)
+        put("health-address", f"{address} {store.port}")
+        return store
     deadline = time.monotonic() + seconds
     while not (FOLDER / "health-address").exists():
         if time.monotonic() > deadline:

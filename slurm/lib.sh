@@ -68,8 +68,10 @@ read_site() {  # read_site FILE: its settings, exported; a variable that the env
   declare -gA GIVEN=()
   while IFS= read -r name; do GIVEN[$name]=${!name-}; done < <(compgen -e)
   set -a
+  trap 'die "bash cannot read $1, see above: write NAME=value, with no blanks around ="' ERR
   # shellcheck source=/dev/null
   source "$1"
+  trap - ERR
   set +a
   for name in "${!GIVEN[@]}"; do
     case $name in
@@ -91,7 +93,9 @@ load_settings() {
   HOME_DIR=$(cd "$1" && pwd)
   local site=${NEMO_ADA_SITE:-$HOME_DIR/slurm/site.env}
   [[ -r $site ]] || die "$site is missing: copy slurm/site.env.example to slurm/site.env and fill it in"
-  if grep -q $'\r' "$site"; then die "$site has line ends of Windows, which bash reads as parts of the values: remove them (sed -i 's/\r\$//' $site)"; fi
+  if LC_ALL=C grep -q $'\r\|^\xef\xbb\xbf' "$site"; then
+    die "$site has line ends or a mark of Windows, which bash reads as parts of the text: remove them (sed -i 's/\r\$//; 1s/^\xef\xbb\xbf//' $site)"
+  fi
   read_site "$site"
   [[ -v CONTAINER ]] || die "CONTAINER is not set in $site: a .sqsh file or image for pyxis, or CONTAINER= for bare nodes"
   set -a

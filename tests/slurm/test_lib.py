@@ -14,9 +14,9 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -227,6 +227,23 @@ def test_a_checkout_of_the_submitting_machine_is_for_the_check_where_the_job_has
     assert bash(inside, NEMO_RL_HOME=str(tmp_path)).stdout.strip() == job["NEMO_RL_HOME"]
 
 
+@pytest.mark.parametrize("text", ["\ufeffCONTAINER=\n", "CONTAINER=\r\n", "\ufeffCONTAINER=\r\nMAX_ATTEMPTS=3\r\n"])
+def test_what_an_editor_of_windows_adds_is_named_and_the_command_that_is_said_mends_it(
+    tmp_path: Path, text: str
+) -> None:
+    given = {"DRY_RUN": "1", "NEMO_RL_HOME": "/opt/nemo-rl"}
+    done = script(tmp_path, site=text, **given)
+    assert done.returncode == 2 and "Windows" in done.stderr, done
+    subprocess.run(["bash", "-c", re.findall(r"\((sed .*)\)", done.stderr)[0]], check=True)
+    assert (tmp_path / "site.env").read_bytes() == text.strip("\ufeff").replace("\r", "").encode()
+
+
+@pytest.mark.parametrize("text", ["CONTAINER =\n", "CONTAINER=\nif\n", "CONTAINER=\nfalse\n"])
+def test_a_site_env_that_bash_cannot_read_is_named(tmp_path: Path, text: str) -> None:
+    done = script(tmp_path, site=text, DRY_RUN="1", NEMO_RL_HOME="/opt/nemo-rl")
+    assert done.returncode == 2 and str(tmp_path / "site.env") in done.stderr.splitlines()[-1], done
+
+
 # --- arguments ---
 
 
@@ -297,7 +314,7 @@ def test_a_chain_finds_the_same_yamls_again(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ((), "name the YAML of a model"),
-        (("configs/none.yaml",), f"CONFIG={ROOT}/configs/none.yaml cannot be read"),
+        (("configs/none.yaml",), f"{ROOT}/configs/none.yaml cannot be read"),
         (("configs/qwen2.5-32b.yaml", "configs/methods/none.yaml"), "methods/none.yaml cannot be read"),
     ],
 )
@@ -398,6 +415,33 @@ def test_a_site_without_gpus_in_slurm_takes_their_number_from_the_last_yaml(tmp_
 
 
 # --- what ends a chain ---
+
+
+def claims(folder: Path, *jobs: str, squeue: str) -> list[subprocess.Popen[str]]:
+    """Jobs that ask at the same time to train in a folder. squeue: what SLURM says about the job $4."""
+    (folder / "attempts").mkdir(exist_ok=True)
+    path = programs(folder, squeue=squeue)
+    environment = {"RUN_DIR": str(folder), "RETRY_SECONDS": "600", **path}
+    command = [sys.executable, str(ROOT / "slurm" / "chain.py"), "claim"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [subprocess.Popen(command, env={**environment, "SLURM_JOB_ID": job}, **pipes) for job in jobs]
+
+
+def test_of_jobs_that_start_at_the_same_time_one_trains_and_the_others_say_why_not(tmp_path: Path) -> None:
+    running = claims(tmp_path, *"123456", squeue="echo R")
+    said = [process.communicate(timeout=PATIENCE)[1] for process in running]
+    assert sorted(process.returncode for process in running) == [0, 2, 2, 2, 2, 2]
+    owner = (tmp_path / "job").read_text().strip()
+    assert sum(f"job {owner} still runs in {tmp_path}" in text for text in said) == 5
+
+
+def test_a_job_that_is_ending_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("1\n")
+    (process,) = claims(tmp_path, "2", squeue=f"if [ -e {tmp_path}/gone ]; then exit 1; fi; echo CG")
+    assert process.stdout is not None and "waiting for its end" in process.stdout.readline()
+    assert (tmp_path / "job").read_text() == "1\n"
+    (tmp_path / "gone").touch()
+    assert process.wait(PATIENCE) == 0 and (tmp_path / "job").read_text() == "2\n"
 
 
 @pytest.mark.parametrize(("saved", "goes_on"), [(0, False), (3, False), (4, True)])
@@ -693,25 +737,17 @@ def test_a_contained_error_is_said_and_a_finished_run_is_done_on_whatever_node(t
 
 @pytest.mark.slow  # each node imports torch
 def test_an_all_reduce_adds_over_the_nodes_and_names_one_that_does_not_come(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-
     def start(rank: int, *nodes: str, seconds: int = int(PATIENCE)) -> subprocess.Popen[str]:
         environment = {
             "GLOO_SOCKET_IFNAME": "lo", "NODE_NAMES": " ".join(nodes), "SLURM_NODE": nodes[rank],
-            "ATTEMPT_DIR": str(tmp_path), "RAY_PORT": str(port - 50), "HEALTH_SECONDS": str(seconds),
+            "ATTEMPT_DIR": str(tmp_path), "HEALTH_SECONDS": str(seconds),
         }  # fmt: skip
         command = [sys.executable, str(ROOT / "slurm" / "health.py"), "links", "127.0.0.1"]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environment)
 
-    with socket.socket() as taken:
-        taken.bind(("0.0.0.0", port))
-        taken.listen()
-        both = [start(rank, "n1", "n2") for rank in (0, 1)]
-        said = [process.communicate(timeout=PATIENCE)[0] for process in both]
+    both = [start(rank, "n1", "n2") for rank in (0, 1)]
+    said = [process.communicate(timeout=PATIENCE)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0] and "over 2 node(s) by gloo: right" in said[0]
-    assert (tmp_path / "health-address").read_text() == f"127.0.0.1 {port + 1}\n", "the first port is taken"
     alone = start(0, "n1", "n2", seconds=3)
     assert "n2 did not come" in alone.communicate(timeout=PATIENCE)[0] and alone.returncode == 1
     assert (tmp_path / "bad-n2").exists() and not (tmp_path / "bad-n1").exists()
