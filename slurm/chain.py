@@ -56,6 +56,7 @@ SRUN_SAID = (
     (NODE_LOST, re.compile(r"[Nn]ode failure|NODE FAILURE|io error with slurmstepd|Communication connection failure")),
     (CONTROLLER, re.compile(r"ontact slurm controller|Unable to (confirm allocation|create step)|Socket timed out")),
 )
+LEFT = re.compile(r"error: (\S+): task \d+: Exited with exit code 1$", re.M)  # a node ended by itself
 SECRET = re.compile(  # names of settings, in small letters
     r"(?:.*[+~._-])?(?:token|secret|password|passwd|passphrase|credentials?|"
     r"(?:api|access|secret|private|auth|wandb)_?key(?:_id)?)"
@@ -182,7 +183,7 @@ def arguments(*words: str) -> int:
             refuse(f"{word} is neither a YAML nor key=value nor an option of sbatch in one word: {right}")
     if script != "train.sh" or not yamls:
         yamls.insert(0, os.path.join(home, setting("CONFIG")))
-    if not setting("CONFIG") and yamls[0] == home + "/":
+    if yamls[0] == os.path.join(home, ""):
         refuse(
             "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods after it"
         )
@@ -528,11 +529,8 @@ def ended() -> int:
 
 
 def _why(state: str) -> "tuple[str, str]":
-    names = setting("NODE_NAMES").split() or [""]
-    log = tail(attempt_dir() / f"node-{names[0]}.log")
-    errors = [line for line in log.splitlines() if re.search(r"\b(error|failed|interrupted): |Error: ", line)]
-    last = errors[-1] if errors else ""
-    bad = bad_nodes()
+    head = setting("NODE_NAMES").partition(" ")[0]
+    log, last, bad = tail(attempt_dir() / f"node-{head}.log"), last_error(head), bad_nodes()
     called = setting("CALLED_OFF")
     if state == "done":
         return DONE, ""
@@ -540,6 +538,10 @@ def _why(state: str) -> "tuple[str, str]":
         return ASKED, "a stop file that was not ours"
     if called:
         return called, "SLURM sent TERM to the batch script"
+    srun = tail(attempt_dir() / "srun.log")
+    left = LEFT.search(re.split("CANCELLED AT|Job step aborted", srun)[0])
+    if left:  # srun then ended the other nodes, which looks like a preemption to them
+        return OWN, last_error(left.group(1)) or left.group()
     if bad:
         return NODE_LOST, "; ".join(f"{node}: {cause}" for node, cause in bad.items())
     if state == "stopped":
@@ -552,7 +554,6 @@ def _why(state: str) -> "tuple[str, str]":
         return OWN, last
     if setting("STALL"):
         return OWN, setting("STALL")
-    srun = tail(attempt_dir() / "srun.log")
     for reason, pattern in SRUN_SAID:
         found = pattern.search(srun)
         if found:
@@ -560,6 +561,12 @@ def _why(state: str) -> "tuple[str, str]":
     if (attempt_dir() / "term").exists():
         return PREEMPTED, "SLURM sent TERM to the step, and the run did not save in time"
     return OWN, last or "the driver was killed"
+
+
+def last_error(node: str) -> str:
+    """The last line of a node's log that names an error; empty for none."""
+    log = tail(attempt_dir() / f"node-{node}.log").splitlines()
+    return ([""] + [line for line in log if re.search(r"\b(error|failed|interrupted): |Error: ", line)])[-1]
 
 
 def bad_nodes() -> "dict[str, str]":
@@ -690,14 +697,15 @@ def options() -> int:
 def _lead(limit: str) -> int:
     """Seconds before its end at which the next job wants USR1. 0: the header of the script is right.
 
-    squeue does not show what sbatch was told, so the signals of this chain count. Without one, the header's lead must
-    leave half of the job.
+    squeue does not show what sbatch was told, so the signals of this chain count. They must leave half of the job: an
+    earlier one was the user's. Without one, so must the header's lead.
     """
+    seconds, header = _seconds(limit), int(setting("LEAD") or 0)
     seen = [re.search(SIGNALLED, line[-1]) for line in of_chain("attempts.tsv")]
     leads = [int(found.group(1)) for found in seen if found]
+    leads = [lead for lead in leads if not seconds or 2 * lead <= seconds]
     if leads:
         return max(min(leads), 1)
-    seconds, header = _seconds(limit), int(setting("LEAD") or 0)
     return seconds // 4 if seconds and 2 * header > seconds else 0
 
 

@@ -68,7 +68,7 @@ read_site() {  # read_site FILE: its settings, exported; a variable that the env
   declare -gA GIVEN=()
   while IFS= read -r name; do GIVEN[$name]=${!name-}; done < <(compgen -e)
   set -a
-  trap 'die "bash cannot read $1, see above: write NAME=value, with no blanks around ="' ERR
+  trap 'die "bash cannot read $1: a line of it failed. Write NAME=value, with no blanks around =, and commands that succeed"' ERR
   # shellcheck source=/dev/null
   source "$1"
   trap - ERR

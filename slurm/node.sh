@@ -32,7 +32,7 @@ end_ours() {
   local pid round
   for pid in "${children[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
   for round in $(seq 10); do
-    if [[ -z $(ours) ]]; then return; fi
+    if [[ -z $(ours) ]]; then return 0; fi  # without the 0 a trap would return what it interrupted, and `leave` end here
     if ((round == 5)); then for pid in $(ours); do kill -TERM "$pid" 2>/dev/null || true; done; fi
     sleep 1
   done

@@ -196,6 +196,7 @@ def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[
     run.until(lambda: "ended: interrupted" in run.log())
     head = (run.run_dir / "attempts" / f"{run.job}-0" / "node-n1.log").read_text()
     assert re.search(r"Ray runs on [01] of 2 nodes; missing: (n1, )?n2\.", head)
+    assert run.reasons() == ["own failure"], "it counts, or the chain would repeat it for ever"
     run.until(lambda: not two_nodes.processes())
 
 

@@ -92,11 +92,11 @@ def test_of_two_jobs_that_are_submitted_at_once_one_trains_and_the_other_says_wh
 
 
 def test_a_job_that_may_not_be_requeued_gets_a_follow_up(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "steps=6", "step_seconds=0.3", options=("--no-requeue",))
+    run = start(one_node, "steps=30", "step_seconds=0.3", options=("--no-requeue",))
     run.until(lambda: len(run.steps()) >= 2)
     one_node.run("scancel", "--signal=USR1", "--batch", str(run.job))
     run.until(lambda: "ended: done" in run.log())
-    assert run.steps() == list(range(1, 7)) and run.reasons() == ["wall", "done"]
+    assert run.steps() == list(range(1, 31)) and run.reasons() == ["wall", "done"]
 
 
 def test_the_chain_waits_for_room_on_a_full_disk(one_node: Cluster, start: Callable[..., Run]) -> None:

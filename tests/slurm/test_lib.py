@@ -546,6 +546,20 @@ CAUSES = [
     ({"srun.log": "srun: error: Node failure on n2"}, "node lost"),
     ({"srun.log": "srun: error: Unable to create step for job 7: Unable to contact slurm controller"}, "controller"),
     ({"term": ""}, "preempted"),
+    (
+        {
+            "term": "",
+            "srun.log": "srun: error: n2: task 1: Exited with exit code 1\nn1: error: *** STEP 7.0 CANCELLED AT 1",
+        },
+        "own failure",
+    ),
+    (
+        {
+            "term": "",
+            "srun.log": "n1: error: *** STEP 7.0 CANCELLED AT 1\nsrun: error: n2: task 1: Exited with exit code 1",
+        },
+        "preempted",
+    ),
     ({"bad-n1": "nvidia-smi sees 7 GPUs"}, "node lost"),
     ({"driver.exit": "1", "node-n1.log": "failed: no reward"}, "own failure"),
     ({}, "own failure"),
@@ -792,6 +806,7 @@ def test_the_next_job_leaves_unhealthy_nodes_out_and_the_attempt_does_not_count(
         ("UNLIMITED", "", "", ""),
         ("2:00", "", "slurm: job 1 is about to end: 19 s are left", "--signal=B:USR1@19"),
         ("1-00:00:00", "", "slurm: job 1 is about to end: 1700 s are left", "--signal=B:USR1@1700"),
+        ("4:00:00", "", "slurm: job 1 is about to end: 14393 s are left", ""),  # the user's signal, not SLURM's
         ("2:00", "--signal=B:USR1@40", "slurm: job 1 is about to end: 41 s are left", "--signal=B:USR1@40"),
         ("4:00:00", "", "40 s are left of the job and 60 s are needed", ""),
     ],
