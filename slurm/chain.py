@@ -56,7 +56,7 @@ SRUN_SAID = (
     (NODE_LOST, re.compile(r"[Nn]ode failure|NODE FAILURE|io error with slurmstepd|Communication connection failure")),
     (CONTROLLER, re.compile(r"ontact slurm controller|Unable to (confirm allocation|create step)|Socket timed out")),
 )
-LEFT = re.compile(r"error: (\S+): task \d+: Exited with exit code 1$", re.M)  # a node ended by itself
+LEFT = re.compile(r"error: (\S+): tasks? \S+: Exited with exit code 1$", re.M)  # a node ended by itself
 SECRET = re.compile(  # names of settings, in small letters
     r"(?:.*[+~._-])?(?:token|secret|password|passwd|passphrase|credentials?|"
     r"(?:api|access|secret|private|auth|wandb)_?key(?:_id)?)"
@@ -538,13 +538,11 @@ def _why(state: str) -> "tuple[str, str]":
         return ASKED, "a stop file that was not ours"
     if called:
         return called, "SLURM sent TERM to the batch script"
-    srun = tail(attempt_dir() / "srun.log")
-    left = LEFT.search(re.split("CANCELLED AT|Job step aborted", srun)[0])
-    if left:  # srun then ended the other nodes, which looks like a preemption to them
-        return OWN, last_error(left.group(1)) or left.group()
     if bad:
         return NODE_LOST, "; ".join(f"{node}: {cause}" for node, cause in bad.items())
-    if state == "stopped":
+    srun = tail(attempt_dir() / "srun.log")
+    left = LEFT.search(re.split("CANCELLED AT|Job step aborted", srun)[0])
+    if state == "stopped" and not left:
         ours = tail(run_dir() / "STOP")
         return (PREEMPTED if "TERM" in ours else WALL), ours or "the run saved before the job's end"
     for reason, pattern in SAID:
@@ -558,6 +556,8 @@ def _why(state: str) -> "tuple[str, str]":
         found = pattern.search(srun)
         if found:
             return reason, next(line for line in srun.splitlines() if pattern.search(line))
+    if left:  # srun then ended the other nodes, which looks like a preemption to them
+        return OWN, last_error(left.group(1)) or left.group()
     if (attempt_dir() / "term").exists():
         return PREEMPTED, "SLURM sent TERM to the step, and the run did not save in time"
     return OWN, last or "the driver was killed"

@@ -560,7 +560,7 @@ CAUSES = [
         },
         "preempted",
     ),
-    ({"bad-n1": "nvidia-smi sees 7 GPUs"}, "node lost"),
+    ({"bad-n1": "nvidia-smi sees 7 GPUs", "srun.log": "srun: error: n1: task 0: Exited with exit code 1"}, "node lost"),
     ({"driver.exit": "1", "node-n1.log": "failed: no reward"}, "own failure"),
     ({}, "own failure"),
 ]
