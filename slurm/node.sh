@@ -32,7 +32,7 @@ end_ours() {
   local pid round
   for pid in "${children[@]}"; do kill -TERM "$pid" 2>/dev/null || true; done
   for round in $(seq 10); do
-    if [[ -z $(ours) ]]; then return; fi
+    if [[ -z $(ours) ]]; then return 0; fi  # without the 0 a trap would return what it interrupted, and `leave` end here
     if ((round == 5)); then for pid in $(ours); do kill -TERM "$pid" 2>/dev/null || true; done; fi
     sleep 1
   done
@@ -71,54 +71,14 @@ attend() {  # attend PID: until it ends (its exit code), or the batch script wan
   wait "$1"
 }
 
-bad_node() {  # a cause that this node would meet again and others would not: the next job leaves it out
-  say "error: $*" >&2
-  put "bad-$me" "$*"
-  if ((${#nodes[@]} > 1)); then nap 5; fi  # SLURM ends the other nodes with us: they write down their causes meanwhile
-  exit 1
-}
+health() { env "$mark" SLURM_NODE="$me" "$PYTHON" "$NEMO_ADA_HOME/slurm/health.py" "$@"; }
 
 check_health() {  # before Ray: what would cost an hour to find out during a run
-  local count line free reason rank=0 name where port waited=0 since judged=''
   ((HEALTH && GPUS_PER_NODE)) || return 0
-  if dry; then echo "+ check of the node: $GPUS_PER_NODE GPUs, free memory, ECC, Xid, $MIN_TMP_GIB GiB in /tmp, one all-reduce"; return; fi
-  if command -v nvidia-smi >/dev/null; then
-    count=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU' || true)
-    ((count >= GPUS_PER_NODE)) || bad_node "nvidia-smi sees $count GPUs, cluster.gpus_per_node is $GPUS_PER_NODE"
-    while IFS=', ' read -r name count line; do
-      judged+="GPU $name: $count MiB held, $line uncorrected ECC errors; "
-      [[ ! $count =~ ^[0-9]+$ ]] || ((count <= 2048)) || bad_node "GPU $name already holds $count MiB: another job's processes are left on it"
-      [[ ! $line =~ ^[0-9]+$ ]] || ((line == 0)) || bad_node "GPU $name has $line uncorrected ECC errors"
-    done < <(nvidia-smi --query-gpu=index,memory.used,ecc.errors.uncorrected.volatile.total --format=csv,noheader,nounits)
-    # Of this job's time only: the line's stamp and `since` are seconds after boot. 94 is an error that was contained.
-    since=$(awk -v age="$(($(date +%s) - ${STARTED:-0}))" '{ print $1 - age }' /proc/uptime)
-    line=$(dmesg 2>/dev/null | grep -E 'NVRM: Xid .*: (48|62|64|74|79|95|119|120),' |
-      awk -v since="$since" 'match($0, /^\[ *[0-9.]+\]/) && substr($0, 2, RLENGTH - 2) + 0 >= since' | tail -n 1 || true)
-    judged+="Xid of this job: ${line:-none}; "
-    [[ -z $line ]] || bad_node "the kernel log names a fatal GPU error: $line"
-  else
-    say "warning: no nvidia-smi on $me, so its GPUs were not checked"
-  fi
-  free=$(df -Pk /tmp | awk 'NR == 2 { print int($4 / 1048576) }')
-  put "judged-$me" "${judged}/tmp: $free GiB free"
-  ((free >= MIN_TMP_GIB)) || bad_node "/tmp has $free GiB free, MIN_TMP_GIB is $MIN_TMP_GIB"
-  if ((${#nodes[@]} > 1)) && [[ -z $(ls /sys/class/infiniband 2>/dev/null) ]]; then
-    say "warning: no InfiniBand or EFA device on $me: NCCL falls back to TCP without a word"
-  fi
-  for name in "${nodes[@]}"; do [[ $name == "$me" ]] && break; rank=$((rank + 1)); done
-  if ((rank == 0)); then
-    port=$(free_port "$((RAY_PORT + 50))") || refuse "ports $((RAY_PORT + 50)) to $((RAY_PORT + 59)) are all taken on $me: set RAY_PORT"
-    put health-address "$(address) $port"
-  fi
-  until [[ -r $dir/health-address ]]; do
-    if ((waited >= HEALTH_SECONDS)); then bad_node "the first node $head gave no address for the all-reduce within $HEALTH_SECONDS s"; fi
-    nap 1
-    waited=$((waited + 1))
-  done
-  read -r where port <"$dir/health-address"
-  reason=$(env "$mark" "$PYTHON" "$NEMO_ADA_HOME/slurm/all_reduce.py" "$where" "$port" "$rank" "$HEALTH_SECONDS" "$dir" "${nodes[@]}" 2>&1) ||
-    { say "error: the all-reduce over ${#nodes[@]} node(s) failed: $reason" >&2; exit 1; }
-  say "healthy: $reason"
+  if dry; then echo "+ check of the node: $GPUS_PER_NODE GPUs, free memory, Xid, $MIN_TMP_GIB GiB in /tmp, one all-reduce, and ECC after the run"; return; fi
+  command -v "$PYTHON" >/dev/null || refuse "there is no $PYTHON on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
+  health before
+  health links "$(address)"
 }
 
 check_shared() {
@@ -233,6 +193,7 @@ leave() {
   trap - EXIT
   if [[ $me == "$head" ]]; then : >"$dir/ended"; fi
   end_ours
+  if [[ -e $dir/judged-$me ]]; then health after || true; fi
   if [[ -n $MADE_RAY_FOLDER ]]; then rm -rf "$RAY_FOLDER"; fi
 }
 

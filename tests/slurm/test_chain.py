@@ -196,16 +196,47 @@ def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[
     run.until(lambda: "ended: interrupted" in run.log())
     head = (run.run_dir / "attempts" / f"{run.job}-0" / "node-n1.log").read_text()
     assert re.search(r"Ray runs on [01] of 2 nodes; missing: (n1, )?n2\.", head)
+    assert run.reasons() == ["own failure"], "it counts, or the chain would repeat it for ever"
     run.until(lambda: not two_nodes.processes())
 
 
-SEEN_GPUS = 'nvidia-smi() { [[ $1 != -L ]] || { echo "GPU 0"; [[ " BAD " == *" $me "* ]] || seq -f "GPU %g" 7; }; }'
-"""NODE_SETUP in which the nodes BAD have one GPU of eight."""
+NVIDIA_SMI = """#!/bin/bash
+if [[ $1 == -L ]]; then echo "GPU 0"; [[ " {bad} " == *" $SLURM_NODE "* ]] || seq -f "GPU %g" 7; exit; fi
+errors=0; if [[ $SLURM_NODE == n1 && -e {folder}/run/steps.txt ]]; then errors={errors}; fi
+echo "GPU-0, 3, $((7 + errors)), 0, No, No"
+"""
 
 
-def test_an_unhealthy_node_is_left_out_of_the_next_job(two_nodes: Cluster, start: Callable[..., Run]) -> None:
-    gpus = SEEN_GPUS.replace("BAD", "n1")
-    run = start(two_nodes, "steps=3", options=("--nodes=1", "--nodelist=n1"), HEALTH="1", MIN_TMP_GIB="0", extra=gpus)
+def gpus(folder: Path, bad: str = "", errors: int = 0) -> str:
+    """NODE_SETUP in which the nodes `bad` have one GPU of eight, and n1 counts ECC errors as soon as the run steps."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "nvidia-smi").write_text(NVIDIA_SMI.format(folder=folder, bad=bad, errors=errors))
+    (folder / "bin" / "nvidia-smi").chmod(0o755)
+    return f"export PATH={folder}/bin:$PATH"
+
+
+def test_a_node_that_counts_errors_of_its_memory_during_the_run_is_left_out_of_the_next_job(
+    two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """It has 7 errors of earlier jobs, which condemn nobody."""
+    words = ("steps=5", "kill_at=3", "save_each=1", "step_seconds=0.1")
+    run = start(
+        two_nodes, *words, options=("--nodes=1", "--nodelist=n1"), HEALTH="1", MIN_TMP_GIB="0",
+        extra=gpus(tmp_path, errors=2),
+    )  # fmt: skip
+    run.until(lambda: "ended: done, step 5 of 5" in run.log() or not two_nodes.jobs())
+    log = run.log()
+    assert "node n1 is unhealthy: GPU 0 counted 2 uncorrected ECC errors in this job's time" in log
+    assert "on 1 node(s): n2" in log and run.steps() == [1, 2, 3, 4, 5] and run.reasons() == ["node lost", "done"]
+
+
+def test_an_unhealthy_node_is_left_out_of_the_next_job(
+    two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = start(
+        two_nodes, "steps=3", options=("--nodes=1", "--nodelist=n1"), HEALTH="1", MIN_TMP_GIB="0",
+        extra=gpus(tmp_path, "n1"),
+    )  # fmt: skip
     run.ends("FAILED", "COMPLETED")
     run.until(lambda: "ended: done, step 3 of 3" in run.log())
     log = run.log()
@@ -217,10 +248,9 @@ def test_an_unhealthy_node_stays_left_out_beside_the_users_own_exclude(
     four_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:
     """sbatch takes the last --exclude. The user's stood behind ours once, and SLURM gave the bad node again."""
-    gpus = SEEN_GPUS.replace("BAD", "n1 n2")
     run = start(
         four_nodes, "steps=3", f"--output={tmp_path}/slurm-%j.log", "--exclude=n3", itself=True, HEALTH="1",
-        MIN_TMP_GIB="0", extra=gpus,
+        MIN_TMP_GIB="0", extra=gpus(tmp_path, "n1 n2"),
     )  # fmt: skip
     run.until(lambda: "ended: done, step 3 of 3" in run.log() or not four_nodes.jobs())
     log = run.log()
@@ -228,16 +258,16 @@ def test_an_unhealthy_node_stays_left_out_beside_the_users_own_exclude(
     assert log.count("is unhealthy") == 2 and "on 1 node(s): n3" not in log
 
 
-def test_a_cause_that_all_nodes_share_ends_the_chain(four_nodes: Cluster, start: Callable[..., Run]) -> None:
-    gpus = SEEN_GPUS.replace("BAD", "n1 n2 n3 n4")
-    run = start(
-        four_nodes, "steps=3", options=("--nodes=1",), HEALTH="1", MIN_TMP_GIB="0", extra=gpus, MAX_LEFT_OUT="2"
-    )
+def test_a_cause_that_all_nodes_share_ends_the_chain(
+    four_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    health = {"HEALTH": "1", "MIN_TMP_GIB": "0", "extra": gpus(tmp_path, "n1 n2 n3 n4")}
+    run = start(four_nodes, "steps=3", options=("--nodes=1",), MAX_LEFT_OUT="2", **health)
     run.until(lambda: "stopping: 3 nodes were unhealthy" in run.log())
     run.until(lambda: not four_nodes.jobs())
     assert run.log().count("is unhealthy") == 3 and "All gave the same cause" in run.log() and run.steps() == []
     both = ("cluster.num_nodes=2", "steps=3")
-    again = start(four_nodes, *both, options=("--nodes=2",), HEALTH="1", MIN_TMP_GIB="0", extra=gpus, RAY_START="1")
+    again = start(four_nodes, *both, options=("--nodes=2",), RAY_START="1", **health)
     again.ends("FAILED")
     again.until(lambda: "every node of the job gives the same cause" in again.log())
     assert not four_nodes.jobs()

@@ -5,7 +5,8 @@ the chain.
 2. A lost node: the old driver ends, the next attempt does not meet its lock, and each step is made once.
 3. A full disk: the chain waits for room.
 4. Each task of --array is a run of its own, with a folder, a seed and a chain.
-5. scancel leaves the time to save that KillWait promises, and ends the chain.
+5. scancel leaves the time to save that KillWait promises, and ends the chain. A new submission waits for that save.
+6. Of two jobs that start in one folder at once, one trains.
 """
 
 from __future__ import annotations
@@ -65,12 +66,37 @@ def test_scancel_leaves_the_run_its_time_to_save_and_ends_the_chain(
     assert run.reasons() == ["asked"]
 
 
+def test_a_job_that_is_submitted_right_after_scancel_waits_for_the_save_and_goes_on_from_it(
+    two_nodes: Cluster, start: Callable[..., Run]
+) -> None:
+    """The other node is free, so the new job starts while the old one saves."""
+    words = ("steps=6", "step_seconds=3", "term=node")
+    first = start(two_nodes, *words, PREEMPT_SECONDS="12")
+    first.until(lambda: len(first.steps()) >= 1)
+    two_nodes.run("scancel", str(first.job))
+    second = start(two_nodes, *words, PREEMPT_SECONDS="12")
+    second.ends("COMPLETED")
+    assert f"job {first.job} has not ended yet" in second.log()
+    assert second.steps() == list(range(1, 7)), "each step once, in order"
+    assert second.reasons() == ["asked", "done"]
+
+
+def test_of_two_jobs_that_are_submitted_at_once_one_trains_and_the_other_says_why_not(
+    two_nodes: Cluster, start: Callable[..., Run]
+) -> None:
+    runs = [start(two_nodes, "steps=16", "step_seconds=0.5") for _ in range(2)]
+    runs[0].until(lambda: not two_nodes.jobs())
+    assert sorted(two_nodes.state(run.job) for run in runs) == ["COMPLETED", "FAILED"]
+    assert runs[0].log().count("still runs in") == 1
+    assert runs[0].steps() == list(range(1, 17)) and runs[0].reasons() == ["done"]
+
+
 def test_a_job_that_may_not_be_requeued_gets_a_follow_up(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "steps=6", "step_seconds=0.3", options=("--no-requeue",))
+    run = start(one_node, "steps=30", "step_seconds=0.3", options=("--no-requeue",))
     run.until(lambda: len(run.steps()) >= 2)
     one_node.run("scancel", "--signal=USR1", "--batch", str(run.job))
     run.until(lambda: "ended: done" in run.log())
-    assert run.steps() == list(range(1, 7)) and run.reasons() == ["wall", "done"]
+    assert run.steps() == list(range(1, 31)) and run.reasons() == ["wall", "done"]
 
 
 def test_the_chain_waits_for_room_on_a_full_disk(one_node: Cluster, start: Callable[..., Run]) -> None:

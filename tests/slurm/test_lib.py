@@ -12,14 +12,16 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
+import re
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,17 +51,23 @@ def script(
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
 
 
+def programs(folder: Path, **texts: str) -> dict[str, str]:
+    """A PATH with shell programs in front."""
+    (folder / "bin").mkdir(exist_ok=True)
+    for name, text in texts.items():
+        path = folder / "bin" / name.replace("_", "-")
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+    return {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
 def tools(folder: Path, check: int) -> dict[str, str]:
     """A PATH with an sbatch that writes down its words and environment, and a nemo-ada that ends with `check`."""
-    (folder / "bin").mkdir()
-    programs = {
-        "sbatch": f'printf "%s\\n" "$@" >{folder}/words; env >{folder}/environment',
-        "nemo-ada": f'printf "%s\\n" "$@" >{folder}/checked; exit {check}',
-    }
-    for name, text in programs.items():
-        (folder / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / "bin" / name).chmod(0o755)
-    return {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    return programs(
+        folder,
+        sbatch=f'printf "%s\\n" "$@" >{folder}/words; env >{folder}/environment',
+        nemo_ada=f'printf "%s\\n" "$@" >{folder}/checked; exit {check}',
+    )
 
 
 # --- SLURM's answers ---
@@ -67,15 +75,13 @@ def tools(folder: Path, check: int) -> dict[str, str]:
 
 def answers(folder: Path, *texts: str) -> dict[str, str]:
     """A PATH with a scontrol that fails with these texts, one per call, and then succeeds."""
-    (folder / "bin").mkdir()
     for number, text in enumerate(texts):
         (folder / f"answer{number}").write_text(text + "\n")
-    (folder / "bin" / "scontrol").write_text(
-        f"#!/bin/sh\nprintf x >>{folder}/calls\nn=$(($(wc -c <{folder}/calls) - 1))\n"
-        f"if [ -e {folder}/answer$n ]; then cat {folder}/answer$n >&2; exit 1; fi\n"
+    scontrol = (
+        f"printf x >>{folder}/calls\nn=$(($(wc -c <{folder}/calls) - 1))\n"
+        f"if [ -e {folder}/answer$n ]; then cat {folder}/answer$n >&2; exit 1; fi"
     )
-    (folder / "bin" / "scontrol").chmod(0o755)
-    return {"PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}", "AGAIN_SECONDS": "0"}
+    return programs(folder, scontrol=scontrol) | {"AGAIN_SECONDS": "0"}
 
 
 def test_a_controller_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
@@ -118,32 +124,27 @@ def test_what_slurm_refuses_is_not_asked_again(tmp_path: Path) -> None:
 
 
 def test_times_are_read_whatever_format_the_users_shell_asks_slurm_for(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "squeue").write_text(
-        '#!/bin/sh\nif [ "$SLURM_TIME_FORMAT" = standard ]; then echo 2026-11-26T12:00:00; else echo "26 Nov"; fi\n'
-    )
-    (tmp_path / "bin" / "squeue").chmod(0o755)
-    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    done = bash("job_end", PATH=path, SLURM_JOB_ID="7", SLURM_TIME_FORMAT="%d %b", TZ="UTC")
+    squeue = 'if [ "$SLURM_TIME_FORMAT" = standard ]; then echo 2026-11-26T12:00:00; else echo "26 Nov"; fi'
+    path = programs(tmp_path, squeue=squeue, scontrol="exit 1")
+    done = bash("decide job-end; echo $ANSWER", SLURM_JOB_ID="7", SLURM_TIME_FORMAT="%d %b", TZ="UTC", **path)
     assert done.stdout.strip() == "1795694400", done.stderr
 
 
 @pytest.mark.parametrize("ahead", [0, 600, -600])
 def test_the_jobs_end_is_counted_by_the_nodes_clock(tmp_path: Path, ahead: int) -> None:
     """The controller says when the job ends and what time it is. A node's clock may be minutes away from that."""
-    (tmp_path / "scontrol").write_text(
-        f"#!/bin/bash\necho Configuration data as of $(date -d '{-ahead} seconds' +%Y-%m-%dT%H:%M:%S)\n"
+    path = programs(
+        tmp_path,
+        scontrol=f"echo Configuration data as of $(date -d '{-ahead} seconds' +%Y-%m-%dT%H:%M:%S)",
+        squeue=f"date -d '{3600 - ahead} seconds' +%Y-%m-%dT%H:%M:%S",
     )
-    (tmp_path / "squeue").write_text(f"#!/bin/bash\ndate -d '{3600 - ahead} seconds' +%Y-%m-%dT%H:%M:%S\n")
-    for name in ("scontrol", "squeue"):
-        (tmp_path / name).chmod(0o755)
-    done = bash(
-        'echo "$(clock_ahead) $(($(job_end "$(clock_ahead)") - $(date +%s)))"', SLURM_JOB_ID="7",
-        PATH=f"{tmp_path}:{os.environ['PATH']}",
-    )  # fmt: skip
-    seen, left = map(int, done.stdout.split())
-    assert abs(seen - ahead) <= PATIENCE and abs(left - 3600) <= PATIENCE and abs(seen - ahead) < 300
-    assert bash("clock_ahead", PATH=f"{tmp_path}/none:/usr/bin:/bin").stdout.strip().lstrip("-").isdigit()
+    done = bash("decide job-end; echo $((ANSWER - $(date +%s)))", SLURM_JOB_ID="7", **path)
+    *said, left = done.stdout.splitlines()
+    assert abs(int(left) - 3600) <= PATIENCE and ["s ahead of the controller's" in line for line in said] == [
+        True
+    ] * bool(ahead)
+    programs(tmp_path, squeue="echo NONE", scontrol="echo JobId=7 EndTime=Unknown Deadline=N/A")
+    assert bash("decide job-end; echo $ANSWER.", SLURM_JOB_ID="7", **path).stdout == ".\n", "a job without a limit"
 
 
 def test_a_submission_takes_its_variables_along_whatever_the_shell_says(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_cold_start_may_be_silent_for_longer_than_a_run_that_steps(
     control.heartbeat(0, "set-up")
     os.utime(tmp_path / "heartbeat", (now - silent, now - silent))
     settings = {"START_SECONDS": "3600", "STALL_SECONDS": "1200", "STARTED": str(int(now - 5000))}
-    done = bash("stalled", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path), **settings)
+    done = bash("decide stalled; echo $ANSWER", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path), **settings)
     assert ("no heartbeat for" in done.stdout) == told, done
 
 
@@ -215,16 +216,32 @@ def test_a_checkout_of_the_submitting_machine_is_for_the_check_where_the_job_has
     tmp_path: Path, container: str
 ) -> None:
     text = f"CONTAINER={container}\nNEMO_RL_HOME=/opt/nemo-rl\nRUN_ROOT=/shared/runs\n"
-    programs = tools(tmp_path, 0)
-    check = tmp_path / "bin" / "nemo-ada"
-    check.write_text(f"#!/bin/sh\necho $NEMO_RL_HOME >{tmp_path}/checked\n")
-    done = script(tmp_path, site=text, **programs, NEMO_RL_HOME=str(tmp_path))
+    path = tools(tmp_path, 0)
+    programs(tmp_path, nemo_ada=f"echo $NEMO_RL_HOME >{tmp_path}/checked")
+    done = script(tmp_path, site=text, **path, NEMO_RL_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "checked").read_text().strip() == str(tmp_path)
     job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
     assert job["NEMO_RL_HOME"] == ("/opt/nemo-rl" if container else str(tmp_path))
     inside = f"read_site {tmp_path}/site.env >&2; echo $NEMO_RL_HOME"
     assert bash(inside, NEMO_RL_HOME=str(tmp_path)).stdout.strip() == job["NEMO_RL_HOME"]
+
+
+@pytest.mark.parametrize("text", ["\ufeffCONTAINER=\n", "CONTAINER=\r\n", "\ufeffCONTAINER=\r\nMAX_ATTEMPTS=3\r\n"])
+def test_what_an_editor_of_windows_adds_is_named_and_the_command_that_is_said_mends_it(
+    tmp_path: Path, text: str
+) -> None:
+    given = {"DRY_RUN": "1", "NEMO_RL_HOME": "/opt/nemo-rl"}
+    done = script(tmp_path, site=text, **given)
+    assert done.returncode == 2 and "Windows" in done.stderr, done
+    subprocess.run(["bash", "-c", re.findall(r"\((sed .*)\)", done.stderr)[0]], check=True)
+    assert (tmp_path / "site.env").read_bytes() == text.strip("\ufeff").replace("\r", "").encode()
+
+
+@pytest.mark.parametrize("text", ["CONTAINER =\n", "CONTAINER=\nif\n", "CONTAINER=\nfalse\n"])
+def test_a_site_env_that_bash_cannot_read_is_named(tmp_path: Path, text: str) -> None:
+    done = script(tmp_path, site=text, DRY_RUN="1", NEMO_RL_HOME="/opt/nemo-rl")
+    assert done.returncode == 2 and str(tmp_path / "site.env") in done.stderr.splitlines()[-1], done
 
 
 # --- arguments ---
@@ -297,8 +314,8 @@ def test_a_chain_finds_the_same_yamls_again(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ((), "name the YAML of a model"),
-        (("configs/none.yaml",), f"CONFIG={ROOT}/configs/none.yaml cannot be read"),
-        (("configs/qwen2.5-32b.yaml", "configs/methods/none.yaml"), "none.yaml cannot be read: name an overlay"),
+        (("configs/none.yaml",), f"{ROOT}/configs/none.yaml cannot be read"),
+        (("configs/qwen2.5-32b.yaml", "configs/methods/none.yaml"), "methods/none.yaml cannot be read"),
     ],
 )
 def test_yamls_that_are_missing_are_named(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
@@ -328,19 +345,19 @@ def test_a_configuration_with_errors_is_not_submitted(tmp_path: Path, code: int)
 
 @pytest.mark.parametrize("hole", ["checkout", "tool", "crash"])
 def test_what_cannot_be_checked_is_not_submitted_unless_forced(tmp_path: Path, hole: str) -> None:
-    programs = tools(tmp_path, 3 if hole != "crash" else 9)
+    path = tools(tmp_path, 3 if hole != "crash" else 9)
     home = {"NEMO_RL_HOME": "/not/on/the/login/node" if hole == "checkout" else str(tmp_path)}
     if hole == "tool":
         (tmp_path / "bin" / "nemo-ada").unlink()
-        programs["PATH"] = f"{tmp_path / 'bin'}:/usr/bin:/bin"
+        path["PATH"] = f"{tmp_path / 'bin'}:/usr/bin:/bin"
         (tmp_path / "project").mkdir()
         for name in ("slurm", "configs"):
             (tmp_path / "project" / name).symlink_to(ROOT / name)
         home["NEMO_ADA_HOME"] = str(tmp_path / "project")
-    done = script(tmp_path, **programs, **home)
+    done = script(tmp_path, **path, **home)
     assert done.returncode == 2 and "nothing was submitted" in done.stderr and "--force" in done.stderr
     assert not (tmp_path / "words").exists()
-    done = script(tmp_path, "--force", **programs, **home)
+    done = script(tmp_path, "--force", **path, **home)
     assert done.returncode == 0, done.stderr
     assert "--force" not in (tmp_path / "words").read_text()
 
@@ -400,6 +417,33 @@ def test_a_site_without_gpus_in_slurm_takes_their_number_from_the_last_yaml(tmp_
 # --- what ends a chain ---
 
 
+def claims(folder: Path, *jobs: str, squeue: str) -> list[subprocess.Popen[str]]:
+    """Jobs that ask at the same time to train in a folder. squeue: what SLURM says about the job $4."""
+    (folder / "attempts").mkdir(exist_ok=True)
+    path = programs(folder, squeue=squeue)
+    environment = {"RUN_DIR": str(folder), "RETRY_SECONDS": "600", **path}
+    command = [sys.executable, str(ROOT / "slurm" / "chain.py"), "claim"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return [subprocess.Popen(command, env={**environment, "SLURM_JOB_ID": job}, **pipes) for job in jobs]
+
+
+def test_of_jobs_that_start_at_the_same_time_one_trains_and_the_others_say_why_not(tmp_path: Path) -> None:
+    running = claims(tmp_path, *"123456", squeue="echo R")
+    said = [process.communicate(timeout=PATIENCE)[1] for process in running]
+    assert sorted(process.returncode for process in running) == [0, 2, 2, 2, 2, 2]
+    owner = (tmp_path / "job").read_text().strip()
+    assert sum(f"job {owner} still runs in {tmp_path}" in text for text in said) == 5
+
+
+def test_a_job_that_is_ending_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "job").write_text("1\n")
+    (process,) = claims(tmp_path, "2", squeue=f"if [ -e {tmp_path}/gone ]; then exit 1; fi; echo CG")
+    assert process.stdout is not None and "waiting for its end" in process.stdout.readline()
+    assert (tmp_path / "job").read_text() == "1\n"
+    (tmp_path / "gone").touch()
+    assert process.wait(PATIENCE) == 0 and (tmp_path / "job").read_text() == "2\n"
+
+
 @pytest.mark.parametrize(("saved", "goes_on"), [(0, False), (3, False), (4, True)])
 def test_a_chain_that_makes_steps_but_saves_no_new_one_ends(tmp_path: Path, saved: int, goes_on: bool) -> None:
     """Each attempt made more steps than the one before it."""
@@ -447,14 +491,15 @@ def test_exit_75_goes_on_and_only_an_end_by_itself_is_a_failure(
         (tmp_path / "driver.exit").write_text(code)
     if left is not None:
         (tmp_path / left).touch()
-    assert bash("verdict", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path)).stdout.strip() == outcome
+    done = bash("decide ended", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path))
+    assert f" ended: {outcome}, step" in done.stdout, done
 
 
 def test_the_state_of_an_earlier_attempt_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text('{"state": "done"}')
     os.utime(tmp_path / "status.json", (1, 1))
     (tmp_path / "canary").touch()
-    assert bash("verdict", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path)).stdout.strip() == "interrupted"
+    assert "ended: interrupted" in bash("decide ended", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path)).stdout
 
 
 @pytest.mark.parametrize(
@@ -501,7 +546,21 @@ CAUSES = [
     ({"srun.log": "srun: error: Node failure on n2"}, "node lost"),
     ({"srun.log": "srun: error: Unable to create step for job 7: Unable to contact slurm controller"}, "controller"),
     ({"term": ""}, "preempted"),
-    ({"bad-n1": "nvidia-smi sees 7 GPUs"}, "node lost"),
+    (
+        {
+            "term": "",
+            "srun.log": "srun: error: n2: task 1: Exited with exit code 1\nn1: error: *** STEP 7.0 CANCELLED AT 1",
+        },
+        "own failure",
+    ),
+    (
+        {
+            "term": "",
+            "srun.log": "n1: error: *** STEP 7.0 CANCELLED AT 1\nsrun: error: n2: task 1: Exited with exit code 1",
+        },
+        "preempted",
+    ),
+    ({"bad-n1": "nvidia-smi sees 7 GPUs", "srun.log": "srun: error: n1: task 0: Exited with exit code 1"}, "node lost"),
     ({"driver.exit": "1", "node-n1.log": "failed: no reward"}, "own failure"),
     ({}, "own failure"),
 ]
@@ -514,8 +573,8 @@ def test_each_attempt_says_why_it_ended(tmp_path: Path, left: dict[str, str], re
     for name, text in {"canary": "7", **left}.items():
         (folder / name).write_text(text)
     given = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(folder), "CHAIN": "7", "SLURM_JOB_ID": "7", "STARTED": "1"}
-    done = bash("NODES=(n1); decide record && STATE=$(verdict) decide why", **given)
-    assert done.stdout.split("\n")[:2] == ["1", reason], done
+    done = bash("NODES=(n1); decide record; echo $ANSWER; decide ended", MAX_LEFT_OUT="3", **given)
+    assert done.stdout.startswith("1\n") and f"reason: {reason}\n" in done.stdout, done
     assert (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason
 
 
@@ -541,11 +600,12 @@ def node(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     (folder / "checkout" / "nemo_ada").mkdir(parents=True, exist_ok=True)
     (folder / "checkout" / "nemo_ada" / "__init__.py").touch()
     (folder / "checkout" / "slurm").mkdir(exist_ok=True)
-    shutil.copy(ROOT / "slurm" / "all_reduce.py", folder / "checkout" / "slurm")
+    shutil.copy(ROOT / "slurm" / "health.py", folder / "checkout" / "slurm")
     (folder / "driver.py").write_text(
         "import nemo_ada, resource, os\nprint('code:', nemo_ada.__file__)\n"
         "print('files:', resource.getrlimit(resource.RLIMIT_NOFILE)[0], 'threads:', os.environ.get('OMP_NUM_THREADS'),"
         " 'uv:', os.environ.get('UV_CACHE_DIR'))\n"
+        f"open({str(folder / 'driven')!r}, 'w').close()\n"
     )
     (folder / "canary").touch()
     values = {
@@ -569,12 +629,37 @@ def test_the_nodes_run_the_checkouts_code_with_ample_open_files_and_no_foreign_c
     assert f"files: {wanted} threads: 16 uv: None" in log
 
 
-NVIDIA_SMI = """#!/bin/sh
+NVIDIA_SMI = """
+state=before
+[ ! -e {folder}/driven ] || state=after
 case $1 in
   -L) for gpu in 0 1 2 3 4 5 6 7; do {listed}; done ;;
-  *) for gpu in 0 1 2 3 4 5 6 7; do echo "$gpu, {held}, {ecc}"; done ;;
+  *remapped*) {new} ;&
+  *) for gpu in 0 1 2 3 4 5 6 7; do
+      counters="0, 0, No, No"
+      [ $gpu != 3 ] || counters=$(if [ $state = before ]; then echo "{before}"; else echo "{after}"; fi)
+      echo "GPU-$gpu, {held}, $counters"
+    done ;;
 esac
 """
+USUAL = {
+    "listed": 'echo "GPU $gpu: H100"', "held": "3", "before": "0, 0, No, No", "after": "0, 0, No, No", "xid": "quiet",
+    "new": "true", "tmp": "0",
+}  # fmt: skip
+
+
+def checked_node(folder: Path, fault: dict[str, str]) -> tuple[int, str, dict[str, Any]]:
+    """Run a node with a stand-in nvidia-smi: its exit code, its cause to be left out, and what was judged."""
+    text = NVIDIA_SMI.replace("{folder}", str(folder))
+    for name, usual in USUAL.items():
+        text = text.replace("{" + name + "}", fault.get(name, usual))
+    links = f'case $2 in links) exit ;; esac; exec {sys.executable} "$@"'
+    path = programs(folder, nvidia_smi=text, dmesg=f"echo '{fault.get('xid', 'quiet')}'", python=links)
+    settings = {"HEALTH": "1", "GPUS_PER_NODE": "8", "STARTED": str(int(time.time())), "PYTHON": "python"}
+    done = node(folder, MIN_TMP_GIB=fault.get("tmp", "0"), **settings, **path)
+    bad = folder / "bad-n1"
+    judged = json.loads((folder / "judged-n1").read_text())
+    return done.returncode, bad.read_text() if bad.exists() else "", judged
 
 
 @pytest.mark.parametrize(
@@ -583,8 +668,6 @@ esac
         ({}, ""),
         ({"listed": '[ $gpu = 3 ] || echo "GPU $gpu: H100"'}, "nvidia-smi sees 7 GPUs, cluster.gpus_per_node is 8"),
         ({"held": "40000"}, "GPU 0 already holds 40000 MiB"),
-        ({"ecc": "2"}, "GPU 0 has 2 uncorrected ECC errors"),
-        ({"ecc": "[N/A]"}, ""),
         ({"held": "[N/A]"}, ""),
         ({"xid": "[99999999.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."}, "fatal GPU error"),
         ({"xid": "[    1.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, of another job, long ago"}, ""),
@@ -595,45 +678,91 @@ esac
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_an_unhealthy_node_is_named_before_ray_starts(tmp_path: Path, fault: dict[str, str], cause: str) -> None:
-    (tmp_path / "bin").mkdir()
-    text = NVIDIA_SMI
-    for name, usual in {"listed": 'echo "GPU $gpu: H100"', "held": "3", "ecc": "0"}.items():
-        text = text.replace("{" + name + "}", fault.get(name, usual))
-    for name, content in {"nvidia-smi": text, "dmesg": f"#!/bin/sh\necho '{fault.get('xid', 'quiet')}'\n"}.items():
-        (tmp_path / "bin" / name).write_text(content)
-        (tmp_path / "bin" / name).chmod(0o755)
-    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
-    settings = {
-        "PATH": path,
-        "HEALTH": "1",
-        "GPUS_PER_NODE": "8",
-        "STARTED": str(int(time.time())),
-        "MIN_TMP_GIB": fault.get("tmp", "0"),
-    }
-    done = node(tmp_path, **settings, **({"PYTHON": "true"}))
-    bad = tmp_path / "bad-n1"
-    assert (bad.read_text() if bad.exists() else "").find(cause) >= 0 and bad.exists() == bool(cause)
-    assert (done.returncode == 0) == (not cause), (tmp_path / "node-n1.log").read_text()
-    assert cause or "GPU 7: " in (tmp_path / "judged-n1").read_text(), "the record says what was judged"
+    code, found, judged = checked_node(tmp_path, fault)
+    assert cause in found and bool(found) == bool(cause)
+    assert (code == 0) == (not cause) == (tmp_path / "driven").exists(), (tmp_path / "node-n1.log").read_text()
+    assert len(judged["before"]) == 8, "the record says what was judged"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause", "said"),
+    [
+        ("0, 0, No, No", "0, 0, No, No", "", []),
+        ("5, 2, Yes, Yes", "5, 2, Yes, Yes", "", []),
+        (
+            "5, 2, No, No",
+            "6, 3, Yes, No",
+            "",
+            ["GPU 3: 1 uncorrected ECC errors in this job's time, 1 rows remapped: "],
+        ),
+        ("5, 2, No, No", "7, 2, No, No", "GPU 3 counted 2 uncorrected ECC errors in this job's time", []),
+        ("5, 2, No, No", "6, 3, Yes, Yes", "GPU 3 could not remap a row of its memory in this job's time", []),
+        ("0, 0, 0, 0", "1, 1, 1, 1", "GPU 3 could not remap", []),
+        ("7, 0, No, No", "0, 0, No, No", "", []),
+        ("7, 0, No, No", "2, 0, No, No", "GPU 3 counted 2 uncorrected", []),
+        ("[N/A], [N/A], [N/A], [N/A]", "[N/A], [N/A], [N/A], [N/A]", "", []),
+    ],
+    ids=[
+        "none",
+        "old",
+        "contained",
+        "not contained",
+        "no row left",
+        "numbers",
+        "reset",
+        "after a reset",
+        "not counted",
+    ],
+)
+def test_only_errors_of_this_jobs_time_that_were_not_contained_take_a_node_out(
+    tmp_path: Path, before: str, after: str, cause: str, said: list[str]
+) -> None:
+    code, found, judged = checked_node(tmp_path, {"before": before, "after": after})
+    assert code == 0, "the run has ended before the counters are judged"
+    assert found.startswith(cause) and bool(found) == bool(cause), judged
+    assert [line[: len(said[0])] for line in judged["said"]] == said
+    assert judged["before"].keys() == judged["after"].keys()
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ({"new": "exit 2", "after": "2, 0, No, No"}, "GPU 3 counted 2 uncorrected ECC errors"),
+        ({"listed": '[ $state$gpu = after3 ] || echo "GPU $gpu"'}, "nvidia-smi saw 8 GPUs before the run and sees 7"),
+    ],
+    ids=["a driver that knows no remapped rows", "a lost GPU"],
+)
+def test_a_gpu_that_answers_less_after_the_run_is_judged_by_what_it_answers(
+    tmp_path: Path, fault: dict[str, str], cause: str
+) -> None:
+    _, found, judged = checked_node(tmp_path, fault)
+    assert found.startswith(cause) and bool(found) == bool(cause), judged
+
+
+def test_a_contained_error_is_said_and_a_finished_run_is_done_on_whatever_node(tmp_path: Path) -> None:
+    (tmp_path / "canary").touch()
+    (tmp_path / "status.json").write_text('{"state": "done", "step": 3, "max_steps": 3}')
+    (tmp_path / "judged-n2").write_text('{"said": ["GPU 3: 1 uncorrected ECC errors: contained"]}')
+    (tmp_path / "bad-n1").write_text("GPU 0 counted 2 uncorrected ECC errors")
+    done = bash("decide ended; echo $ANSWER", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path))
+    assert "ended: done, step 3 of 3" in done.stdout and done.stdout.endswith("\nend\n")
+    assert "node n2: GPU 3: 1 uncorrected ECC errors: contained" in done.stdout
 
 
 @pytest.mark.slow  # each node imports torch
 def test_an_all_reduce_adds_over_the_nodes_and_names_one_that_does_not_come(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    def start(rank: int, *nodes: str, seconds: int = int(PATIENCE)) -> subprocess.Popen[str]:
+        environment = {
+            "GLOO_SOCKET_IFNAME": "lo", "NODE_NAMES": " ".join(nodes), "SLURM_NODE": nodes[rank],
+            "ATTEMPT_DIR": str(tmp_path), "HEALTH_SECONDS": str(seconds),
+        }  # fmt: skip
+        command = [sys.executable, str(ROOT / "slurm" / "health.py"), "links", "127.0.0.1"]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | environment)
 
-    def start(port: int, rank: int, seconds: int, *nodes: str) -> subprocess.Popen[str]:
-        command = [sys.executable, str(ROOT / "slurm" / "all_reduce.py"), "127.0.0.1", str(port), str(rank)]
-        environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
-        return subprocess.Popen(
-            [*command, str(seconds), str(tmp_path), *nodes], stdout=subprocess.PIPE, text=True, env=environment
-        )
-
-    both = [start(port, rank, int(PATIENCE), "n1", "n2") for rank in (0, 1)]
+    both = [start(rank, "n1", "n2") for rank in (0, 1)]
     said = [process.communicate(timeout=PATIENCE)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0] and "over 2 node(s) by gloo: right" in said[0]
-    alone = start(port, 0, 3, "n1", "n2")
+    alone = start(0, "n1", "n2", seconds=3)
     assert "n2 did not come" in alone.communicate(timeout=PATIENCE)[0] and alone.returncode == 1
     assert (tmp_path / "bad-n2").exists() and not (tmp_path / "bad-n1").exists()
 
@@ -651,21 +780,20 @@ def left_out(
     (folder / "left_out.tsv").write_text("".join(f"c\t1\t{name}\tsees 7 GPUs\n" for name in before))
     variables = {
         "ATTEMPT_DIR": str(folder), "RUN_DIR": str(folder), "REQUEUE": "requeue", "SLURM_JOB_ID": "2", "CHAIN": "c",
-        "NEMO_ADA_OPTIONS": options, "MAX_ATTEMPTS": "2",
+        "NEMO_ADA_OPTIONS": options, "MAX_ATTEMPTS": "2", "MAX_LEFT_OUT": "3",
+        **programs(folder, squeue="echo '1:00|a|p|q|(null)|n7|(null)'"),
     }  # fmt: skip
-    program = (
-        f"verdict; NODES=({nodes}); STATE=unhealthy decide why >&2; "
-        "squeue() { echo '1:00|a|p|q|(null)|n7|(null)'; }; "
-        'leave_out && follow_up && echo "$REQUEUE ${FOLLOW[*]}" && guard && echo goes on'
+    return bash(
+        f"NODES=({nodes}); decide ended && echo $ANSWER && decide options && echo $ANSWER && guard && echo goes on",
+        **variables,
     )
-    return bash(program, **variables)
 
 
 def test_the_next_job_leaves_unhealthy_nodes_out_and_the_attempt_does_not_count(tmp_path: Path) -> None:
     done = left_out(tmp_path, {"n2": "nvidia-smi sees 7 GPUs"}, "n1 n2", before=("n5",), options="--exclude=n6,n[8-9]")
-    assert done.stdout.splitlines()[0] == "unhealthy"
+    assert "ended: unhealthy" in done.stdout and "\nwithout\n" in done.stdout
     assert "node n2 is unhealthy: nvidia-smi sees 7 GPUs" in done.stdout
-    assert "resubmit --dependency=afterany:2 --nodes=2" in done.stdout and done.stdout.endswith("goes on\n"), done
+    assert "--dependency=afterany:2 --nodes=2" in done.stdout and done.stdout.endswith("goes on\n"), done
     assert (tmp_path / "attempts.tsv").read_text().splitlines()[1].split("\t")[6] == "node lost"
     assert "--exclude=n7,n6,n[8-9],n5,n2\n" in done.stdout, "one list, behind the options: sbatch takes the last"
 
@@ -678,6 +806,7 @@ def test_the_next_job_leaves_unhealthy_nodes_out_and_the_attempt_does_not_count(
         ("UNLIMITED", "", "", ""),
         ("2:00", "", "slurm: job 1 is about to end: 19 s are left", "--signal=B:USR1@19"),
         ("1-00:00:00", "", "slurm: job 1 is about to end: 1700 s are left", "--signal=B:USR1@1700"),
+        ("4:00:00", "", "slurm: job 1 is about to end: 14393 s are left", ""),  # the user's signal, not SLURM's
         ("2:00", "--signal=B:USR1@40", "slurm: job 1 is about to end: 41 s are left", "--signal=B:USR1@40"),
         ("4:00:00", "", "40 s are left of the job and 60 s are needed", ""),
     ],
@@ -689,9 +818,9 @@ def test_the_next_job_is_signalled_as_this_one_was(
     (tmp_path / "attempts.tsv").write_text(f"c\t1\t0\t0\t1-0\t9\twall\t{seen}\n")
     variables = {
         "RUN_DIR": str(tmp_path), "CHAIN": "c", "SLURM_JOB_ID": "1", "NEMO_ADA_OPTIONS": told, "LEAD": "900",
-        "NODE_NAMES": "n1", "JOB_FIELDS": f"{limit}|a|p|q|(null)|(null)|(null)",
+        "NODE_NAMES": "n1", **programs(tmp_path, squeue=f"echo '{limit}|a|p|q|(null)|(null)|(null)'"),
     }  # fmt: skip
-    done = bash("decide options", **variables)
+    done = bash("decide options; echo $ANSWER", **variables)
     assert [word for word in done.stdout.split() if word.startswith("--signal")] == [signal] * bool(signal), done
 
 
@@ -708,15 +837,14 @@ def test_a_cause_that_other_nodes_share_ends_the_chain(
     tmp_path: Path, bad: dict[str, str], nodes: str, before: tuple[str, ...], message: str
 ) -> None:
     done = left_out(tmp_path, bad, nodes, before=before)
-    assert f"stopping: {message}" in done.stdout and "--exclude=" not in done.stdout, done
+    assert f"stopping: {message}" in done.stdout and "goes on" not in done.stdout, done
 
 
-def test_the_decisions_need_no_more_than_python_3_6() -> None:
+def test_the_decisions_need_no_more_than_python_3_6(tmp_path: Path) -> None:
     """A batch host may have nothing newer."""
     ast.parse((ROOT / "slurm" / "chain.py").read_text(), feature_version=(3, 6))
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", str(ROOT / "slurm" / "chain.py"), "checked", "0"], check=False, timeout=PATIENCE
-    )
+    command = [sys.executable, "-I", "-S", str(ROOT / "slurm" / "chain.py"), "space"]
+    done = subprocess.run(command, env={"RUN_DIR": str(tmp_path)}, check=False, timeout=PATIENCE)
     assert done.returncode == 0, "no package is imported"
 
 
@@ -731,7 +859,8 @@ def test_damaged_files_of_a_run_end_no_chain_without_a_reason(tmp_path: Path, co
         (tmp_path / name).write_bytes(content)
     (tmp_path / "canary").touch()
     variables = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(tmp_path), "CHAIN": "c", "MAX_ATTEMPTS": "50"}
-    done = bash("guard && verdict && decide record && decide options", **variables)
+    variables |= programs(tmp_path, squeue="exit 1")
+    done = bash("guard && decide stalled && decide record && decide ended && decide options", **variables)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done
 
 

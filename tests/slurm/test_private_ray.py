@@ -33,7 +33,7 @@ def ray_folder():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def node(tmp_path: Path, ray_folder: Path) -> tuple[int, str]:
+def node(tmp_path: Path, ray_folder: Path, **settings: str) -> tuple[int, str]:
     """Run the script of a job's only node, with stand-ins for Ray and the driver. Its exit code and its log."""
     tools, attempt = tmp_path / "tools", tmp_path / "attempt"
     tools.mkdir()
@@ -48,6 +48,7 @@ def node(tmp_path: Path, ray_folder: Path) -> tuple[int, str]:
         "HEALTH": "0", "RAY_START": "1", "RAY_PORT": "23900", "RAY_SECONDS": "60", "SHARED_SECONDS": "5",
         "LAUNCH": "driver", "CONFIG": "x.yaml", "PYTHON": "true", "NEMO_ADA_HOME": str(tmp_path),
         "RAY_FOLDER": str(ray_folder), "SEEN": str(tmp_path / "seen"), "RAYS_DONE": str(tmp_path / "rays-done"),
+        **settings,
     }  # fmt: skip
     done = subprocess.run(
         ["bash", str(NODE)], env=variables, capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -59,6 +60,12 @@ def test_rays_folder_lies_below_one_of_ours_alone_and_both_are_removed(tmp_path,
     code, log = node(tmp_path, ray_folder)
     assert code == 0, log
     assert (tmp_path / "seen").read_text().split() == [str(os.getuid()), "700"]
+    assert not ray_folder.exists()
+
+
+def test_a_node_that_fails_leaves_nothing_of_rays_behind(tmp_path, ray_folder):
+    code, log = node(tmp_path, ray_folder, LAUNCH="no-such-driver")
+    assert code == 1 and "there is no command no-such-driver" in log
     assert not ray_folder.exists()
 
 

@@ -13,7 +13,7 @@ from nemo_ada.run.files import new_file
 
 ANSWER_SECONDS = 10.0
 PREEMPT_SECONDS = 25  # slurm/lib.sh
-SETTLED = ("SBATCH_EXPORT", "SLURM_TIME_FORMAT", "SLURM_CONF")  # slurm/lib.sh has an answer, or they name the cluster
+SETTLED = ("SBATCH_EXPORT", "SLURM_TIME_FORMAT", "SLURM_CONF")  # slurm/ has an answer, or they name the cluster
 OUTSIDE = ("SBATCH_", "SQUEUE_", "SLURM_")
 
 

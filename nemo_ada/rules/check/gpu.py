@@ -1,6 +1,6 @@
 """Checks that need a GPU node: the driver, FP8 in Transformer Engine, apex.
 
-Only this module of the room uses torch. slurm/all_reduce.py tries the links between GPUs and nodes before each job.
+Only this module of the room uses torch. slurm/health.py tries the links between GPUs and nodes before each job.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def site_setting(name: str) -> str:
     The environment wins over site.env, as in the batch scripts.
 
     Raises:
-        UserError: bash cannot read site.env, or its lines end as those of Windows do.
+        UserError: bash cannot read site.env, or an editor of Windows wrote it.
     """
     if name in os.environ:
         return os.environ[name]
@@ -88,10 +88,11 @@ def site_setting(name: str) -> str:
         content = read_bounded(path, MAX_BYTES)
     except OSError as problem:
         raise UserError(f"{path} cannot be read: {problem.strerror}") from None
-    if b"\r" in content:
-        line = content[: content.index(b"\r")].count(b"\n") + 1
+    windows = re.search(rb"\r|^\xef\xbb\xbf", content)
+    if windows:
+        line = content[: windows.start()].count(b"\n") + 1
         raise UserError(
-            f"{path}, line {line}, has a line end of Windows, which bash reads as a part of the value; remove it"
+            f"{path}, line {line}, has a line end or mark of Windows, which bash reads as a part of the text; remove it"
         )
     return dict(_read_by_bash(path, content, tuple(sorted(os.environ.items())))).get(name, "")
 

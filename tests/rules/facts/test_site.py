@@ -53,7 +53,13 @@ def test_the_environment_wins(environment: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [("A=1\nHF_HOME=$NOT_SET/x\n", "NOT_SET"), ("HF_HOME=/a\r\n", "line 1"), ("if\n", "site.env"), ("exit 3\n", "3")],
+    [
+        ("A=1\nHF_HOME=$NOT_SET/x\n", "NOT_SET"),
+        ("HF_HOME=/a\r\n", "line 1"),
+        ("\ufeffHF_HOME=/a\n", "line 1"),
+        ("if\n", "site.env"),
+        ("exit 3\n", "3"),
+    ],
 )
 def test_a_file_that_bash_cannot_read_is_an_error_that_names_it(environment: Path, text: str, named: str) -> None:
     environment.write_bytes(text.encode())
