@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ KERNELS = "nemo_automodel.components._peft.lora_kernel"
 @REPLACEMENTS.during(KERNELS, why="A newer Triton refuses a key that the kernel does not have. No GPU, no kernel.")
 @contextmanager
 def _no_search() -> Iterator[None]:
-    import triton
+    triton: Any = importlib.import_module("triton")
 
     def untouched(**options: Any) -> Callable[[Any], Any]:
         return lambda kernel: kernel
