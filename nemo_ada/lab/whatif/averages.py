@@ -55,6 +55,7 @@ TEXTS = (".log", ".txt", ".out", ".err")
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 VERL = re.compile(r"\bstep:(\d+) - (\S.*)")
 DICTIONARY = re.compile(r"\{['\"][^{}]*\}", re.S)
+DECIMAL_COMMA = re.compile(r"(?<![^;\"\s])(-?\d+),(\d+(?:[eE][-+]?\d+)?)(?![^;\"\s])")  # a whole cell
 NUMPY = re.compile(r"np\.\w+\(([^()]*)\)")
 ADVICE = (
     "rollouts would narrow the bounds (TRL: log_completions=True; verl: trainer.rollout_data_dir; NeMo-RL writes them)"
@@ -438,7 +439,7 @@ def _console(text: str) -> Iterator[Metrics]:
 def _charts(file: Path) -> Iterator[Metrics]:
     """Read a CSV file of Weights & Biases. A chart has a column `RUN - METRIC`, and its smallest and largest value."""
     try:
-        for row in csv.DictReader(io.StringIO(_text(file))):
+        for row in _table_rows(file):
             kept = {
                 head if head in STEPS else head.rpartition(" - ")[2]: value for head, value in row.items()
                 if isinstance(head, str) and not head.endswith(EDGES)
@@ -449,12 +450,21 @@ def _charts(file: Path) -> Iterator[Metrics]:
         raise UserError(f"{file} is no CSV file, or is damaged: {damage}") from None
 
 
+def _table_rows(file: Path) -> csv.DictReader[str]:
+    """Return the rows of a CSV file. A spreadsheet in much of Europe writes `;` between cells and 0,5 for 0.5."""
+    text = _text(file)
+    between = max(",;\t", key=text.partition("\n")[0].count)
+    if between == ";":
+        text = DECIMAL_COMMA.sub(r"\1.\2", text)
+    return csv.DictReader(io.StringIO(text), delimiter=between)
+
+
 def _runs(file: Path) -> list[str]:
     """Return the runs that the columns of a CSV file name. Other files name none."""
     if file.suffix != ".csv":
         return []
     try:
-        heads = next(csv.reader(io.StringIO(_text(file))), [])
+        heads = _table_rows(file).fieldnames or []
     except csv.Error:  # the reader of the rows says what is wrong
         return []
     named = (head.rpartition(" - ")[0] for head in heads if head not in STEPS and not head.endswith(EDGES))
