@@ -336,8 +336,8 @@ class Configs:
             if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * checkpoint_bytes(own, shape):
                 configs[saved]["checkpointing"]["enabled"] = False
         longest = int(next(iter(configs.values()))["policy"]["generation"]["max_new_tokens"])
-        data = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
-        rates = rates_of(data, None, None, 0)[0].draw(RATES, 0)
+        data_path = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
+        rates = rates_of(data_path, None, None, 0)[0].draw(RATES, 0)
         draws = Draws(tuple(round(float(rate), 4) for rate in rates), lengths_of(longest, None, None)[0])
         stand_ins = chosen(machine.libraries, gpu=not dry_run, slices=not real)
         counts = () if ENGINE not in runs else DRY_COUNTS if dry_run else COUNTS
