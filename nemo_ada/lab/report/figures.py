@@ -234,9 +234,10 @@ def _score(runs: Sequence[Run], key: str) -> Figure:
     empty = Figure(
         f"heldout-{name.replace('@', '-at-')}",
         f"Held-out {name}",
-        f"Held-out {name} against a measure of cost, which you choose. The measure that counts is what the run pays for. At equal steps a "
-        "method that draws more responses has an advantage, at equal responses one that draws few. Differences between "
-        "single runs contain the noise of evaluation and of one seed. Compare several seeds before you choose.",
+        f"Held-out {name} against a measure of cost, which you choose. The measure that counts is what the run pays "
+        "for. At equal steps a method that draws more responses has an advantage, at equal responses one that draws "
+        "few. Differences between single runs contain the noise of evaluation and of one seed. Compare several seeds "
+        "before you choose.",
     )
     return _over_costs(empty, f"held-out {name}", runs, [run.evaluation_column for run in runs], key)
 

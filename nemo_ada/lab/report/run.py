@@ -122,7 +122,7 @@ class Run:
         )
 
     def column(self, key: str) -> np.ndarray:
-        """Return a metric over the steps [N], nan where it is missing. `sum/METRIC` is its sum over all steps so far."""
+        """Return a metric over the steps [N], nan where it is missing. `sum/METRIC` is its sum so far."""
         if key.startswith(SUM):
             step_N, value_N = self.column("step"), self.column(key.removeprefix(SUM))
             return np.cumsum(value_N) if len(step_N) and step_N[0] == 1 else np.full(len(step_N), np.nan)
@@ -136,7 +136,9 @@ class Run:
     def evaluation_column(self, key: str) -> np.ndarray:
         """Return a metric over the evaluations [N], nan where it is missing. Sums are those after its step."""
         if key.startswith(SUM):
-            sum_of = {0.0: 0.0, **dict(zip(self.column("step").tolist(), self.column(key).tolist(), strict=True))}
+            step_N, sum_N = self.column("step"), self.column(key)
+            sum_of = {0.0: 0.0} if np.isfinite(sum_N).any() else {}  # before the first step
+            sum_of |= dict(zip(step_N.tolist(), sum_N.tolist(), strict=True))
             return np.array([sum_of.get(step, np.nan) for step in self.evaluation_column("step").tolist()], np.float64)
         return np.array([number(record.get(key)) for record in self.evaluations], np.float64)
 

@@ -317,7 +317,8 @@ def test_loss_entropy_kl_and_length_are_drawn_under_the_names_of_both_back_ends(
 def test_prompts_and_updates_are_axes_of_cost_where_steps_say_so(tmp_path):
     runs = runs_of(make_run(tmp_path / "a", 30, **{"train/updates": 4}), make_run(tmp_path / "b", 30, lift=0.1))
     figure = figure_of(runs, "heldout-accuracy")
-    assert figure.choice and [panel.x_label for panel in figure.panels][1:4] == ["responses drawn", "prompts", "updates"]
+    labels = [panel.x_label for panel in figure.panels]
+    assert figure.choice and labels[1:4] == ["responses drawn", "prompts", "updates"]
     lines = axes_of(figure.panels[2]).lines
     assert [line.get_xdata().tolist() for line in lines] == [[0.0, 640.0, 1280.0, 1920.0]] * 2, "64 prompts per step"
     (updates,) = axes_of(figure.panels[3]).lines  # only the first run recorded them
