@@ -54,7 +54,7 @@ def tiny(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([CPU / "mini_sudoku.yaml", "grpo.num_prompts_per_stepp=8"], "did you mean num_prompts_per_step?"),
+        ([CPU / "mini_sudoku.yaml", "grpo.num_prompts_per_stepp=8"], "did you mean grpo.num_prompts_per_step?"),
         ([CPU / "mini_sudoku.yaml", "reinforce_ada.sampling.max_responses=3"], "needs 4 responses (k_pos + k_neg)"),
         (
             [CPU / "mini_sudoku.yaml", "reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}"],

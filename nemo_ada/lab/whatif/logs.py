@@ -278,7 +278,7 @@ def _json_rows(file: Path) -> Iterator[tuple[int, Record]]:
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise UserError(
             f"{file} is neither an array of objects, nor a table of W&B (`columns` and `data`), nor TRL's "
-            "trainer_state.json (`log_history`)"
+            "trainer_state.json (`log_history`); `nemo-ada whatif --help` lists what can be read"
         )
     yield from enumerate(found, start=1)
 

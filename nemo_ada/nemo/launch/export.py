@@ -253,8 +253,13 @@ def newest(run: Path, step: int | None) -> Path:
         return folder
     if not run.is_dir():
         raise UserError(f"{run} is no folder; name a run's folder, its run_dir")
+    others = (
+        [int(folder.name.removeprefix("step_")) for folder in RunDir(run).checkpoints()] if step is not None else []
+    )
     raise UserError(
         f"{run} has no complete checkpoint{'' if step is None else f' of step {step}'}; name a run's folder"
+        + (f", or with --step one of {', '.join(map(str, others))}" if others else "")
+        + ". A run saves every checkpointing.save_period steps and at its end"
     )
 
 
