@@ -28,7 +28,7 @@ from nemo_ada.core.arrays import FloatArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import CONFIDENCE, Estimate
 from nemo_ada.lab.whatif.formats import NAMES
-from nemo_ada.lab.whatif.logs import is_rollout_file
+from nemo_ada.lab.whatif.logs import CSV, csv_table, is_rollout_file
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial
 from nemo_ada.run.files import MAX_TEXT, read_bounded
 
@@ -55,7 +55,6 @@ TEXTS = (".log", ".txt", ".out", ".err")
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 VERL = re.compile(r"\bstep:(\d+) - (\S.*)")
 DICTIONARY = re.compile(r"\{['\"][^{}]*\}", re.S)
-DECIMAL_COMMA = re.compile(r"(?<![^;\"\s])(-?\d+),(\d+(?:[eE][-+]?\d+)?)(?![^;\"\s])")  # a whole cell
 NUMPY = re.compile(r"np\.\w+\(([^()]*)\)")
 ADVICE = (
     "rollouts would narrow the bounds (TRL: log_completions=True; verl: trainer.rollout_data_dir; NeMo-RL writes them)"
@@ -198,13 +197,14 @@ def read_averages(
         UserError: A log is damaged, or says too little.
     """
     steps, others, runs = _Steps(), list[Path](), dict[str, Path]()
+    own = [name for what, name in (columns or {}).items() if what in ("prompt", "text")]
     for log, path in enumerate(paths):
-        found = [(file, one) for file in _candidates(path) if (one := _metrics_of(file)) is not None]
+        found = [(file, one) for file in _candidates(path) if (one := _metrics_of(file, own)) is not None]
         others += [] if found else [path]
         for file, (form, rows) in found:
             for run in _runs(file):
                 runs.setdefault(run, file)
-            steps.add(-1 if file.suffix == ".csv" else log, form, rows)
+            steps.add(-1 if file.suffix == CSV else log, form, rows)
     if not steps.forms:
         return None
     if len(runs) > 1:
@@ -327,12 +327,22 @@ def _candidates(path: Path) -> list[Path]:
     return states[-1:] or events or lines or [file for file in [path / "metrics.jsonl"] if file.is_file()]
 
 
-def _metrics_of(file: Path) -> tuple[str, Iterator[Metrics]] | None:
-    """Return the form of a file and its rows. None where it holds no averages."""
+def _metrics_of(file: Path, names: Sequence[str] = ()) -> tuple[str, Iterator[Metrics]] | None:
+    """Return the form of a file and its rows. None where it holds no averages.
+
+    Args:
+        file: The file.
+        names: The user's names for the prompt and the text of a response.
+    """
     if EVENTS in file.name:
         return "TensorBoard", _events(file)
-    if file.suffix == ".csv":
-        return "W&B (CSV)", _charts(file)
+    if file.suffix == CSV:
+        try:
+            heads = csv_table(_start(file)).fieldnames or []
+        except csv.Error:  # the reader of the rows says what is wrong
+            heads = []
+        of_responses = any(name in heads for name in (*NAMES["prompt"], *NAMES["text"], *names))
+        return None if of_responses else ("W&B (CSV)", _charts(file))
     if file.suffix == ".parquet":
         return None
     start = _start(file)
@@ -439,7 +449,7 @@ def _console(text: str) -> Iterator[Metrics]:
 def _charts(file: Path) -> Iterator[Metrics]:
     """Read a CSV file of Weights & Biases. A chart has a column `RUN - METRIC`, and its smallest and largest value."""
     try:
-        for row in _table_rows(file):
+        for row in csv_table(_text(file)):
             kept = {
                 head if head in STEPS else head.rpartition(" - ")[2]: value for head, value in row.items()
                 if isinstance(head, str) and not head.endswith(EDGES)
@@ -450,21 +460,12 @@ def _charts(file: Path) -> Iterator[Metrics]:
         raise UserError(f"{file} is no CSV file, or is damaged: {damage}") from None
 
 
-def _table_rows(file: Path) -> csv.DictReader[str]:
-    """Return the rows of a CSV file. A spreadsheet in much of Europe writes `;` between cells and 0,5 for 0.5."""
-    text = _text(file)
-    between = max(",;\t", key=text.partition("\n")[0].count)
-    if between == ";":
-        text = DECIMAL_COMMA.sub(r"\1.\2", text)
-    return csv.DictReader(io.StringIO(text), delimiter=between)
-
-
 def _runs(file: Path) -> list[str]:
     """Return the runs that the columns of a CSV file name. Other files name none."""
     if file.suffix != ".csv":
         return []
     try:
-        heads = _table_rows(file).fieldnames or []
+        heads = csv_table(_text(file)).fieldnames or []
     except csv.Error:  # the reader of the rows says what is wrong
         return []
     named = (head.rpartition(" - ")[0] for head in heads if head not in STEPS and not head.endswith(EDGES))
