@@ -70,6 +70,14 @@ def test_the_site_builds_strictly_with_search_reference_reports_and_llms_txt(tmp
                                   page.read_text(encoding="utf-8", errors="replace"))
     ]  # fmt: skip
     assert not loaded
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is not None:  # without the frame that stands for a worker, a page in a folder finds nothing
+        page = f"file://{tmp_path}/index.html?q=haldane"
+        shown = subprocess.run(
+            [browser, "--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000", "--dump-dom", page],
+            capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert re.search(r'md-search-result__meta">\d+ matching document', shown.stdout)
 
 
 @pytest.mark.slow

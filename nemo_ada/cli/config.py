@@ -29,6 +29,13 @@ def config(
 
     --keys lists the settings of the CPU back end. Those below `reinforce_ada` are the same under NeMo-RL.
     """
+    given = {"--schema": schema, "--keys": keys, "--diff": diff is not None, "a YAML": schema and config is not None}
+    asked = [name for name, there in given.items() if there]
+    if len(asked) > 1:
+        raise UserError(
+            f"{asked[0]} does not go with {asked[1]}: `nemo-ada config --schema` alone prints the schema of every "
+            "setting, `nemo-ada config --keys WORD` lists some, `nemo-ada config CONFIG --diff OTHER` compares"
+        )
     if schema:
         from nemo_ada.config.keys import schema as of_all
 
@@ -38,7 +45,10 @@ def config(
         _print_keys([] if config is None else [str(config), *(overrides or [])])
         return
     if config is None:
-        raise UserError("`nemo-ada config` needs a YAML, such as configs/cpu/mini_sudoku.yaml, or --keys or --schema")
+        raise UserError(
+            "`nemo-ada config` needs a YAML, such as in `nemo-ada config configs/cpu/mini_sudoku.yaml`, or --keys, or "
+            "--schema"
+        )
     from nemo_ada.run.redaction import hide
 
     resolved = _resolved(config, overrides or [])

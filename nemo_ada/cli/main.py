@@ -89,6 +89,11 @@ class LazyCommand(TyperCommand):
             if type(error).__name__ == "MissingParameter" and str(self.name) in EXAMPLES:
                 raise lacking(error, str(self.name)) from None
             name = str(getattr(error, "option_name", ""))
+            if type(error).__name__ == "BadOptionUsage":
+                meant = next((option.help for option in command.params if name in option.opts), "its value")
+                raise UserError(
+                    f"`nemo-ada {info_name}`: {name} needs a value behind it, {name} VALUE: {meant}"
+                ) from None
             if type(error).__name__ != "NoSuchOption" or all(option.name != "overrides" for option in command.params):
                 raise
             setting = "resume=auto" if name == "--resume" else "grpo.max_num_steps=5"
@@ -180,9 +185,25 @@ def _say(kind: str, error: object, code: int) -> int:
     return code
 
 
+def _run() -> None:
+    """Run the command. Completion needs to know the shell, which typer says as `Shell None is not supported`."""
+    asked = {"--install-completion", "--show-completion"} & set(sys.argv[1:2])
+    if asked:
+        import shellingham  # a dependency of typer
+
+        try:
+            shellingham.detect_shell()
+        except shellingham.ShellDetectionFailure:
+            raise UserError(
+                f"{asked.pop()}: no shell is above this process; call it in bash, zsh, fish or PowerShell, such as in "
+                f"`bash -c 'nemo-ada --show-completion; true'`"
+            ) from None
+    app()
+
+
 def main() -> None:
     """Entry point of `nemo-ada`."""
-    sys.exit(guarded(app))
+    sys.exit(guarded(_run))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,16 @@ _shorten = Repr()
 _shorten.maxstring = _shorten.maxother = _shorten.maxlong = 100
 
 
+PLAIN = {
+    "int_parsing": "it must be a whole number, such as 8",
+    "int_type": "it must be a whole number, such as 8",
+    "int_from_float": "it must be a whole number, such as 8",
+    "float_parsing": "it must be a number, such as 0.5",
+    "float_type": "it must be a number, such as 0.5",
+    "bool_parsing": "it must be true or false",
+    "bool_type": "it must be true or false",
+}
+"""Pydantic's name of a mistake -> what would work."""
 MAX_LINES = 10  # of an error's message
 CLOSE = 0.75  # difflib's ratio above which one name is a slip for the other
 MAX_COUNT = 2**31 - 1  # a larger count is a mistake, and arithmetic on it is not exact
@@ -106,7 +116,7 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
         names = sorted({name for t in parents for name in _fields(t)})
         if path[-1] in REMOVED:
             return f"{key} is no longer a setting: {REMOVED[path[-1]]}"
-        return f"unknown key {key}; {_meant(path[-1], names, kind, where)}"
+        return f"unknown key {key}; {_meant(path, names, kind, where)}"
     if cause == "union_tag_invalid":
         choices = [choice.strip().strip("'") for choice in context["expected_tags"].split(",")]
         tag = context["discriminator"].strip("'")
@@ -115,13 +125,14 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
         return f"{key}.{context['discriminator'].strip(chr(39))} is missing; set it to say which kind {key} is"
     if cause == "missing":
         return f"{key} is missing; set it"
-    message = problem["msg"].removeprefix("Value error, ")
+    message = PLAIN.get(cause, problem["msg"].removeprefix("Value error, "))
     given = "" if isinstance(problem["input"], Mapping) else f"={_shorten.repr(problem['input'])}"
     return f"{key}{given}: {message[:1].lower()}{message[1:]}" if key else message
 
 
-def _meant(name: str, names: Sequence[str], kind: Any, where: str) -> str:
+def _meant(path: Sequence[str], names: Sequence[str], kind: Any, where: str) -> str:
     """Say which key a user may have meant: one beside it with a close name, or one anywhere in the tree of the YAML."""
+    name = path[-1]
     if not difflib.get_close_matches(name, names, n=1, cutoff=CLOSE):
         from nemo_ada.config.keys import BELOW, meant, settings
         from nemo_ada.config.run import RunConfig
@@ -130,7 +141,8 @@ def _meant(name: str, names: Sequence[str], kind: Any, where: str) -> str:
             elsewhere = meant(name, [setting.key for setting in settings()])
             if elsewhere:
                 return f"did you mean {' or '.join(elsewhere)}?"
-    return suggestion(name, names, "known keys")
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {'.'.join([*path[:-1], close[0]])}?" if close else suggestion(name, names, "known keys")
 
 
 def suggestion(name: str, known: Sequence[str], title: str) -> str:

@@ -54,7 +54,7 @@ def tiny(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([CPU / "mini_sudoku.yaml", "grpo.num_prompts_per_stepp=8"], "did you mean num_prompts_per_step?"),
+        ([CPU / "mini_sudoku.yaml", "grpo.num_prompts_per_stepp=8"], "did you mean grpo.num_prompts_per_step?"),
         ([CPU / "mini_sudoku.yaml", "reinforce_ada.sampling.max_responses=3"], "needs 4 responses (k_pos + k_neg)"),
         (
             [CPU / "mini_sudoku.yaml", "reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}"],
@@ -235,3 +235,18 @@ sys.exit(guarded(lambda: os.makedirs(sys.argv[1])))
     me = os.getuid() or 65534
     assert done.returncode == EXIT_USER_ERROR
     assert f"this process is user {me}, and {closed} belongs to user {os.getuid()}" in done.stderr
+
+
+def test_whatif_waits_for_no_library_that_it_does_not_use(tmp_path):
+    rows = [{"step": step, "reward": 0.4 + step / 100, "frac_reward_zero_std": 0.5} for step in range(9)]
+    log = tmp_path / "trainer_state.json"
+    log.write_text(json.dumps({"log_history": rows}))
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *command("whatif", log, "--group", 8)[1:]],
+        capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "scipy.optimize" in loaded
+    slow = {"torch", "transformers", "pandas", "matplotlib", "tensorboard", "sympy", "hydra", "scipy.stats", "jinja2"}
+    assert not loaded & slow

@@ -63,6 +63,12 @@ def test_the_schema_is_json_and_lists_the_keys_of_a_yaml():
     assert {"task", "grpo", "reinforce_ada", "defaults"} <= set(printed["properties"])
 
 
+@pytest.mark.parametrize("arguments", [[SUDOKU, "--schema"], ["--schema", "--keys"], ["--keys", "--diff", SUDOKU]])
+def test_what_would_be_ignored_is_refused(arguments):
+    with pytest.raises(UserError, match="does not go with"):
+        config(*arguments)
+
+
 def test_keys_are_found_by_their_leaf_and_by_the_names_of_other_frameworks():
     keys = [setting.key for setting in settings()]
     assert meant("temperature", keys)[0] == "policy.generation.temperature"

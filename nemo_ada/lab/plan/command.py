@@ -269,7 +269,10 @@ def _forecast(
 
     if history is None:
         if run.roofline is None:
-            raise UserError("the CPU back end has no forecast of its own; give --run with an earlier run's folder")
+            raise UserError(
+                "the CPU back end has no forecast of its own; train some steps with `nemo-ada train CONFIG "
+                "grpo.max_num_steps=20 run_dir=RUN`, then `nemo-ada plan CONFIG --run RUN`"
+            )
         uncapped = simulated.steps_of(capped(planned, None))
         model = SamplingTimeModel.of_roofline(run.roofline, uncapped.mean_tokens)
         work = simulated.steps_of(planned, model.clock)

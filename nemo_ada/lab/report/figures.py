@@ -234,9 +234,10 @@ def _score(runs: Sequence[Run], key: str) -> Figure:
     empty = Figure(
         f"heldout-{name.replace('@', '-at-')}",
         f"Held-out {name}",
-        f"Held-out {name} against measures of cost. The measure that counts is what the run pays for. At equal steps a "
-        "method that draws more responses has an advantage, at equal responses one that draws few. Differences between "
-        "single runs contain the noise of evaluation and of one seed. Compare several seeds before you choose.",
+        f"Held-out {name} against a measure of cost, which you choose. The measure that counts is what the run pays "
+        "for. At equal steps a method that draws more responses has an advantage, at equal responses one that draws "
+        "few. Differences between single runs contain the noise of evaluation and of one seed. Compare several seeds "
+        "before you choose.",
     )
     return _over_costs(empty, f"held-out {name}", runs, [run.evaluation_column for run in runs], key)
 
@@ -275,7 +276,7 @@ def _over_costs(
     recorded = [(run, table) for run, table in zip(runs, tables, strict=True) if table[y_name].notna().any()]
     costs = {axis: label for axis, label in AXES.items() if axis != "step"}
     table = _table([run for run, _ in recorded], [table for _, table in recorded], [*costs, y_name])
-    return _with_lines(empty, panels, table.rename(columns=costs))
+    return _with_lines(replace(empty, choice=True), panels, table.rename(columns=costs))
 
 
 def rates_over_time(runs: Sequence[Run]) -> Figure:

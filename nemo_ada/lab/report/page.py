@@ -18,7 +18,7 @@ from nemo_ada.lab.report.curves import by_method
 from nemo_ada.lab.report.draw import colour_of, panel_svg, symbol_of
 from nemo_ada.lab.report.figures import all_figures
 from nemo_ada.lab.report.run import Run, clean
-from nemo_ada.lab.report.series import MAX_POINTS, Panel, block_size, number_text
+from nemo_ada.lab.report.series import AXES, MAX_POINTS, Panel, block_size, number_text
 
 
 def render(
@@ -59,9 +59,10 @@ def render(
         notes=[*left_out, *summary.warnings(runs), *evaluations.warnings(scored)],
         told=summary.answer(runs),
         overview=summary.narrow(summary.overview(runs)) if runs else None,
-        equal_cost=summary.equal_cost(runs),
+        equal_cost=None if (equal := summary.equal_cost(runs)) is None else summary.narrow(equal),
         longest=max((block_size(len(run.steps)) for run in runs), default=1),
         figures=figures,
+        most_axes=len(AXES),
         plans=plans,
         answers=answers,
         different=summary.differences(runs),

@@ -42,6 +42,7 @@ LISTS = {  # metrics with several values: how many
     f"{PREFIX}{name}": TENTHS if name.startswith("predicted_") else len(RATE_BINS) for name in METRIC_LISTS
 }
 SAMPLES = "samples"  # texts of an evaluation
+SUM = "sum/"  # before the name of a metric: its sum over the steps so far
 ALWAYS = ("ada/", "time/", "total/", "val/")  # prefixes of metrics that every record has when one has them
 SOMETIMES = "ada/failed/"
 RENAMED = {
@@ -121,7 +122,10 @@ class Run:
         )
 
     def column(self, key: str) -> np.ndarray:
-        """Return a metric over the steps [N], nan where it is missing."""
+        """Return a metric over the steps [N], nan where it is missing. `sum/METRIC` is its sum so far."""
+        if key.startswith(SUM):
+            step_N, value_N = self.column("step"), self.column(key.removeprefix(SUM))
+            return np.cumsum(value_N) if len(step_N) and step_N[0] == 1 else np.full(len(step_N), np.nan)
         return np.array([number(record.get(key)) for record in self.steps], np.float64)
 
     def counts(self, key: str, width: int) -> np.ndarray:
@@ -130,7 +134,12 @@ class Run:
         return np.array(rows, np.float64).reshape(len(rows), width)
 
     def evaluation_column(self, key: str) -> np.ndarray:
-        """Return a metric over the evaluations [N], nan where it is missing."""
+        """Return a metric over the evaluations [N], nan where it is missing. Sums are those after its step."""
+        if key.startswith(SUM):
+            step_N, sum_N = self.column("step"), self.column(key)
+            sum_of = {0.0: 0.0} if np.isfinite(sum_N).any() else {}  # before the first step
+            sum_of |= dict(zip(step_N.tolist(), sum_N.tolist(), strict=True))
+            return np.array([sum_of.get(step, np.nan) for step in self.evaluation_column("step").tolist()], np.float64)
         return np.array([number(record.get(key)) for record in self.evaluations], np.float64)
 
     def curve(self, axis: str, key: str) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,8 @@ TREND = 9  # points of the rolling mean; a line with less than twice as many poi
 AXES = {  # what a run pays for (algorithm.md section 11)
     "step": "training steps",
     "total/responses": "responses drawn",
+    "sum/ada/prompts_drawn": "prompts",
+    "sum/train/updates": "updates",
     "total/tokens": "generated tokens",
     "total/rows": "update rows",
     "total/live_rows": "update rows with non-zero advantage",
@@ -56,6 +58,7 @@ class Figure:
         panels: The drawings.
         table: The values. The column `run` names the run.
         methods: The numbers of the methods that the legend explains.
+        choice: Whether the panels show the same over other axes, so that a page shows one at a time.
     """
 
     key: str
@@ -64,6 +67,7 @@ class Figure:
     panels: Sequence[Panel] = ()
     table: pd.DataFrame = field(default_factory=pd.DataFrame)
     methods: Sequence[int] = ()
+    choice: bool = False
 
 
 def in_blocks(table: pd.DataFrame, most: int = MAX_POINTS) -> pd.DataFrame:

@@ -40,7 +40,7 @@ def overview(runs: Sequence[Run]) -> pd.DataFrame:
         "zero-signal groups if GRPO": lambda run: _percent(run.column("ada/zero_signal_groups_if_grpo")),
     }
     for axis, name in AXES.items():
-        if axis not in ("step", "total/rows"):
+        if axis.startswith("total/") and axis != "total/rows":
             columns[name.replace("update rows with non-zero advantage", "non-zero rows")] = _last(axis)
     columns["step p50 / p95 (s)"] = _step_times
     return _frame(runs, {name: [cell(run) for run in runs] for name, cell in columns.items()})
@@ -60,7 +60,8 @@ def equal_cost(runs: Sequence[Run]) -> pd.DataFrame | None:
         row with mean and 95 % half-width. None where the runs cannot be compared.
     """
     curves = {axis: [run.curve(axis, "val/accuracy")[0] for run in runs] for axis in AXES}
-    if len(runs) < 2 or any(len(x) < 2 for lines in curves.values() for x in lines):
+    curves = {axis: lines for axis, lines in curves.items() if all(len(x) > 1 for x in lines)}  # what all runs recorded
+    if len(runs) < 2 or not curves:
         return None
     limits = {axis: min(float(x.max()) for x in lines) for axis, lines in curves.items()}
     areas = {
@@ -87,7 +88,8 @@ def answer(runs: Sequence[Run]) -> list[str]:
     if table is None or len(methods) < 2:
         return []
     first, *others = methods
-    limits = {axis: min(float(run.curve(axis, "val/accuracy")[0].max()) for run in runs) for axis in SPOKEN}
+    curves = {axis: [run.curve(axis, "val/accuracy")[0] for run in runs] for axis in SPOKEN}
+    limits = {axis: min(float(x.max()) for x in xs) for axis, xs in curves.items() if all(len(x) for x in xs)}
     said = []
     for name in others:
         gains = [_gain(runs, methods[name], methods[first], axis, limit) for axis, limit in limits.items() if limit > 0]

@@ -28,7 +28,7 @@ from nemo_ada.core.arrays import FloatArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import CONFIDENCE, Estimate
 from nemo_ada.lab.whatif.formats import NAMES
-from nemo_ada.lab.whatif.logs import is_rollout_file
+from nemo_ada.lab.whatif.logs import CSV, csv_table, is_rollout_file
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial
 from nemo_ada.run.files import MAX_TEXT, read_bounded
 
@@ -197,13 +197,14 @@ def read_averages(
         UserError: A log is damaged, or says too little.
     """
     steps, others, runs = _Steps(), list[Path](), dict[str, Path]()
+    own = [name for what, name in (columns or {}).items() if what in ("prompt", "text")]
     for log, path in enumerate(paths):
-        found = [(file, one) for file in _candidates(path) if (one := _metrics_of(file)) is not None]
+        found = [(file, one) for file in _candidates(path) if (one := _metrics_of(file, own)) is not None]
         others += [] if found else [path]
         for file, (form, rows) in found:
             for run in _runs(file):
                 runs.setdefault(run, file)
-            steps.add(-1 if file.suffix == ".csv" else log, form, rows)
+            steps.add(-1 if file.suffix == CSV else log, form, rows)
     if not steps.forms:
         return None
     if len(runs) > 1:
@@ -326,12 +327,22 @@ def _candidates(path: Path) -> list[Path]:
     return states[-1:] or events or lines or [file for file in [path / "metrics.jsonl"] if file.is_file()]
 
 
-def _metrics_of(file: Path) -> tuple[str, Iterator[Metrics]] | None:
-    """Return the form of a file and its rows. None where it holds no averages."""
+def _metrics_of(file: Path, names: Sequence[str] = ()) -> tuple[str, Iterator[Metrics]] | None:
+    """Return the form of a file and its rows. None where it holds no averages.
+
+    Args:
+        file: The file.
+        names: The user's names for the prompt and the text of a response.
+    """
     if EVENTS in file.name:
         return "TensorBoard", _events(file)
-    if file.suffix == ".csv":
-        return "W&B (CSV)", _charts(file)
+    if file.suffix == CSV:
+        try:
+            heads = csv_table(_start(file)).fieldnames or []
+        except csv.Error:  # the reader of the rows says what is wrong
+            heads = []
+        of_responses = any(name in heads for name in (*NAMES["prompt"], *NAMES["text"], *names))
+        return None if of_responses else ("W&B (CSV)", _charts(file))
     if file.suffix == ".parquet":
         return None
     start = _start(file)
@@ -438,7 +449,7 @@ def _console(text: str) -> Iterator[Metrics]:
 def _charts(file: Path) -> Iterator[Metrics]:
     """Read a CSV file of Weights & Biases. A chart has a column `RUN - METRIC`, and its smallest and largest value."""
     try:
-        for row in csv.DictReader(io.StringIO(_text(file))):
+        for row in csv_table(_text(file)):
             kept = {
                 head if head in STEPS else head.rpartition(" - ")[2]: value for head, value in row.items()
                 if isinstance(head, str) and not head.endswith(EDGES)
@@ -454,7 +465,7 @@ def _runs(file: Path) -> list[str]:
     if file.suffix != ".csv":
         return []
     try:
-        heads = next(csv.reader(io.StringIO(_text(file))), [])
+        heads = csv_table(_text(file)).fieldnames or []
     except csv.Error:  # the reader of the rows says what is wrong
         return []
     named = (head.rpartition(" - ")[0] for head in heads if head not in STEPS and not head.endswith(EDGES))

@@ -1,7 +1,7 @@
 """What each way of sampling would have cost and given, from the pass rates of a log.
 
-Rules that look at one prompt at a time are computed exactly (`simulate.exact`), for every pass rate. Idle mode, the
-estimation variant, the single stream and caps of a step depend on the whole step. These figures, and all times, come
+Rules that look at one prompt at a time, and the single stream, are computed exactly (`simulate.exact`), for every pass
+rate. Idle mode, the estimation variant and caps of a step depend on the whole step. These figures, and all times, come
 from the simulated engine (`simulate.steps`) with the logged lengths.
 Axes: J pass rates of the mixture, E endings of a pool.
 """
@@ -33,6 +33,7 @@ GRPO, NEVER_GIVE_UP, REFILL, REPLAY = "grpo", "ngu", "dapo", "replay"
 MOST_PROMPTS = 64  # of a simulated step; engine and caps shrink in proportion
 DRAWN_RATES = 1000  # pass rates that stand for the mixture in the simulation
 ERRORS = 2.0  # standard errors of the simulation that a bound adds
+LEAST_MIXED = 0.05  # share of groups with both labels, below which a buffer repeats each 20 times or more
 MAX_BATCHES = 10  # of NeMo-RL's dynamic sampling, its default
 REFILL_ROW, REPLAY_ROW = f"DAPO's refill, at most {MAX_BATCHES} batches", "TRL's replay buffer"
 UNKNOWN = Quantity(math.nan, math.nan, math.nan)
@@ -133,7 +134,7 @@ def rows(
             left_out.append(f"{name}: {unfit}")
             continue
         variant = replace(variant, name=variant.name.removesuffix(f" (n={setup.group})"))
-        if not names and not setup.times and not (_alone(settings, variant) and not setup.capped):
+        if not names and not setup.times and (setup.capped or not (_alone(settings, variant) or variant.own_baseline)):
             waiting.append(name)
             continue
         say(f"computing {name}")
@@ -173,6 +174,8 @@ def _alone(settings: AdaSettings, variant: Variant) -> bool:
 def _row(engine: EngineLoad, settings: AdaSettings, variant: Variant) -> Row:
     """Return the row of a preset."""
     plan, setup = variant.plan, engine.setup
+    if variant.own_baseline and not setup.capped:
+        return _single(engine, variant)
     if not _alone(settings, variant) or setup.capped:
         return engine.simulated(variant)
     by_rate = figures_by_rate(plan.stop_rule, setup.group)
@@ -182,6 +185,19 @@ def _row(engine: EngineLoad, settings: AdaSettings, variant: Variant) -> Row:
     signal, per_response = engine.signal(by_rate.signal_J, by_rate.responses_J) if reference else (UNKNOWN, UNKNOWN)
     time = engine.time(variant, by_rate.responses_J)
     return replace(row, signal=signal, signal_per_response=per_response, time=time)
+
+
+def _single(engine: EngineLoad, variant: Variant) -> Row:
+    """Return the row of a single stream: as many responses as GRPO's, each of a prompt of its own.
+
+    A baseline that does not know the response's own label leaves the whole gradient, where the mean of a group leaves
+    (n-1)/n of it. How much noise the baseline adds, no log of GRPO says.
+    """
+    responses_J = np.full(len(RATE_J), float(engine.setup.group))
+    row = engine.exact(variant.name, 1, responses_J, _grpo_tokens(engine), engine.zero_J)
+    signal, per_response = engine.signal(responses_J * RATE_J * (1.0 - RATE_J), responses_J)
+    time = engine.time(variant, responses_J)
+    return replace(row, zero_signal=UNKNOWN, signal=signal, signal_per_response=per_response, time=time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +336,9 @@ def _refill(engine: EngineLoad) -> Row:
     short_S = np.array(
         [bdtr(np.arange(prompts), MAX_BATCHES * prompts, 1.0 - share).sum() / prompts for share in share_S]
     )  # the mean of what is missing is the sum of P(at most k found) over k below `prompts`
-    signal_S = _mixed_only(share_S)
+    some_S = share_S < 1.0 - 1e-9
+    most_S = np.full(len(share_S), float(MAX_BATCHES))  # where one group in many has both labels, all batches are drawn
+    signal_S = np.divide(1.0 - short_S, 1.0 - share_S, out=most_S, where=some_S)
     tokens = UNKNOWN
     grpo_J = _grpo_tokens(engine)
     if grpo_J is not None:
@@ -336,7 +354,8 @@ def _replay(engine: EngineLoad) -> Row:
     """TRL's GRPO with a replay buffer: old groups with both labels replace those without signal.
 
     At best an old group teaches as much as the mean of the new ones with both labels, and at worst nothing. Where no
-    group ever has both labels, the buffer stays empty.
+    group ever has both labels, the buffer stays empty. Where hardly one has, the same few come again and again, and
+    nobody knows what they teach.
     """
     zero, n = engine.zero, engine.setup.group
     empty = Quantity(*(float(share > 1.0 - 1e-9) for share in (zero.value, zero.low, zero.high)))
@@ -344,6 +363,8 @@ def _replay(engine: EngineLoad) -> Row:
     tokens_J = _grpo_tokens(engine)
     row = engine.exact(REPLAY_ROW, n, np.full(len(RATE_J), float(n)), tokens_J, engine.zero_J)
     same = Quantity(1.0, 1.0, 1.0)
+    if zero.value > 1.0 - LEAST_MIXED:
+        most = UNKNOWN
     return replace(row, zero_signal=empty, signal=most, signal_per_response=most, time=same)
 
 

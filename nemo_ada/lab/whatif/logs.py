@@ -5,8 +5,10 @@ A group is what one training step drew for one prompt. Where a log has no steps,
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
+import io
 import math
 import re
 import stat
@@ -22,16 +24,17 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.formats import LoggedResponse, Reader, UnreadableRecord, digest, reader_for
 from nemo_ada.run.data_files import rows
-from nemo_ada.run.files import json_of
+from nemo_ada.run.files import MAX_TEXT, json_of, read_bounded
 from nemo_ada.run.json_lines import Record, bounded, numbered, parse_line
 
-PARQUET = ".parquet"
+PARQUET, CSV = ".parquet", ".csv"
 TABLE = ".table.json"  # a table of Weights & Biases
 SUFFIXES = (".jsonl", ".ndjson", PARQUET, TABLE)
 SKIPPED = re.compile(
     r"(val_data_step\d+|metrics|evaluations|config_changes|problems|dataset|rejected|pass_rates|.*_metadata)\.jsonl|\..*"
 )
 """Files of a folder that hold no training rollouts. A file that is named on the command line is always read."""
+DECIMAL_COMMA = re.compile(r"(?<![^;\"\s])(-?\d+),(\d+(?:[eE][-+]?\d+)?)(?![^;\"\s])")  # a whole cell
 STEP_IN_PATH = re.compile(r"(?:train_data_step|step_)(\d{1,15})(?!\d)")
 GZIP, GZIP_MAGIC = ".gz", b"\x1f\x8b"
 OFTEN = 10_000  # responses between two words about the progress
@@ -132,7 +135,7 @@ class _Columns:
         self.files += 1
         reader: Reader | None = None
         batch: list[LoggedResponse] = []
-        for number, row in rows(file) if file.suffix == PARQUET else _json_rows(file):
+        for number, row in {PARQUET: rows, CSV: _csv_rows}.get(file.suffix, _json_rows)(file):
             record = row if isinstance(row, dict) else {}
             reader, responses = self._responses(record, f"{file}, row {number}", reader, columns)
             batch += responses
@@ -213,7 +216,7 @@ def read_logs(
     for log, path in enumerate(paths):
         last_batch = b""
         for file in _files(path):
-            if file.suffix in (PARQUET, ".json"):
+            if file.suffix in (PARQUET, CSV, ".json"):
                 last_batch = read.add_table(file, log, columns or {}, last_batch)
             else:
                 read.add_lines(file, log, columns or {})
@@ -266,6 +269,35 @@ def _files(path: Path) -> list[Path]:
     return sorted(found, key=lambda file: [int(part) if part.isdigit() else part for part in _parts(str(file))])
 
 
+def csv_table(text: str) -> csv.DictReader[str]:
+    """Return the rows of a CSV text. A spreadsheet in much of Europe writes `;` between cells and 0,5 for 0.5."""
+    between = max(",;\t", key=text.partition("\n")[0].count)
+    if between == ";":
+        text = DECIMAL_COMMA.sub(r"\1.\2", text)
+    return csv.DictReader(io.StringIO(text), delimiter=between)
+
+
+def _csv_rows(file: Path) -> Iterator[tuple[int, Record]]:
+    """Read a CSV file with a response in each row. Cells that are numbers become numbers."""
+    try:
+        for number, row in enumerate(csv_table(read_bounded(file, MAX_TEXT).decode("utf-8-sig", "replace")), start=1):
+            yield number, {name: _cell(value) for name, value in row.items() if isinstance(name, str)}
+    except csv.Error as damage:
+        raise UserError(f"{file} is no CSV file, or is damaged: {damage}") from None
+
+
+def _cell(value: str | None) -> Any:
+    """Return the value of a cell: a number, a truth value, a text, or None where it is empty."""
+    if value is None or not value.strip():
+        return None
+    if value in ("True", "False", "true", "false"):
+        return value.lower() == "true"
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
 def _json_rows(file: Path) -> Iterator[tuple[int, Record]]:
     """Read a JSON file: an array of objects, or a table of Weights & Biases, which has names of columns and rows."""
     try:
@@ -278,7 +310,7 @@ def _json_rows(file: Path) -> Iterator[tuple[int, Record]]:
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise UserError(
             f"{file} is neither an array of objects, nor a table of W&B (`columns` and `data`), nor TRL's "
-            "trainer_state.json (`log_history`)"
+            "trainer_state.json (`log_history`); `nemo-ada whatif --help` lists what can be read"
         )
     yield from enumerate(found, start=1)
 

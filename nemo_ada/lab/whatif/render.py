@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+SINGLE = "ada_single"
+LITTLE, MUCH = 0.1, 0.95  # shares of groups without signal below which there is little to win, above which all is lost
 PUBLISHED = ("ada_seq_balance", "ada_seq_lean")
 SPOKEN = (*PUBLISHED, REPLAY_ROW, REFILL_ROW)
 """Rows that the sentences name."""
@@ -57,7 +59,7 @@ def sentences(answer: WhatifReport) -> str:
         )
     if logged.mean > 1.0 - 1e-9:
         lines.append("No group had any signal, so nothing here says what more answers would find. Is the reward right?")
-        return "\n".join(lines)
+        return "\n".join([*lines, _next_step(answer)])
     if answer.group != n and GRPO in rows:
         lines.append(f"In groups of {answer.group} it would be {_range(rows[GRPO].zero_signal)}.")
     for name in SPOKEN:
@@ -75,8 +77,41 @@ def sentences(answer: WhatifReport) -> str:
             f"Per update, a group of {best.name} carries {_bare(best.signal)} times the signal. It pays where an "
             "update costs more than its answers; elsewhere, GRPO on more prompts is cheaper."
         )
+    single = next((row for row in answer.rows if row.name.startswith(SINGLE)), None)
+    if single is not None and not math.isnan(single.signal_per_response.value):
+        lines.append(
+            f"{SINGLE}: one answer for each of {answer.group} times the prompts, so no groups without signal, and "
+            f"{single.signal_per_response.value:.2g} times GRPO's signal for as many answers. What its baseline "
+            "guesses wrong adds noise, which no log shows."
+        )
     lines.append("How much a run would learn is another question, which no log of GRPO answers.")
-    return "\n".join(lines)
+    return "\n".join([*lines, _next_step(answer)])
+
+
+def _next_step(answer: WhatifReport) -> str:
+    """Say what to do after this answer."""
+    zero = answer.log.zero_signal.mean
+    if math.isnan(zero):
+        zero = next((row.zero_signal.value for row in answer.rows if row.name == GRPO), math.nan)
+    if answer.widened > DOUBTFUL:
+        step = "give the right --group, or name the reward that says right or wrong with --column reward=NAME"
+    elif zero > MUCH:
+        now, better = ("hard", "easier ones, or a model that was trained further")
+        if answer.log.pass_rate.mean > 0.5:
+            now, better = "easy", "harder ones"
+        step = (
+            "read ten answers beside their rewards. Where the reward is right, the prompts are too "
+            f"{now} for every method here: take {better}"
+        )
+    elif zero < LITTLE:
+        step = "stay with GRPO, whose groups nearly all teach. Another learning rate, or more updates, may help more"
+    else:
+        step = (
+            f"train GRPO and one other row for 50 steps each, and compare them at equal answers: {SINGLE} where you "
+            f"have {answer.group} times the prompts, ada_seq_lean where you do not. With TRL these are two lines "
+            "(recipes/guide/trl.md), with NeMo-RL reinforce_ada.preset=NAME"
+        )
+    return f"Next: {step}."
 
 
 def _at_equal_answers(ours: Sequence[Row]) -> list[str]:

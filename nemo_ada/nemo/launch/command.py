@@ -12,7 +12,6 @@ import inspect
 import json
 import logging
 import os
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -45,16 +44,15 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop, upstream_part
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.setup import uses_media
-from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, key_to_lower, on_signals
+from nemo_ada.run.tracking import tracking_id
 from nemo_ada.run.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
 
 TRAINERS = {Loop.SYNC: "grpo_train", Loop.ASYNC: "async_grpo_train", Loop.DATA_PLANE: "grpo_train_sync"}
 """NeMo-RL's function of each loop."""
-TRACKING = "tracking.json"
 AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"  # Ray reads it when it is imported
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it from grpo.max_num_steps
@@ -389,13 +387,7 @@ def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
     """
     if not logger.get("wandb_enabled") or logger["wandb"].get("id"):
         return
-    path = run_dir / TRACKING
-    if path.exists():
-        run_id = str(json_of(path)["wandb_id"])
-    else:
-        run_id = uuid.uuid4().hex[:8]
-        write_atomically(path, json.dumps({"wandb_id": run_id}))
-    logger["wandb"] = {**logger["wandb"], "id": run_id, "resume": "allow"}
+    logger["wandb"] = {**logger["wandb"], "id": tracking_id(run_dir), "resume": "allow"}
 
 
 def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> None:

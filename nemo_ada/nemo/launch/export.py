@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.hub import missing_files, snapshot
+from nemo_ada.rules.facts.hub import REPOSITORY, missing_files, snapshot
 from nemo_ada.rules.facts.nemo_config import HOME, Values
 from nemo_ada.rules.facts.site import site_setting, worker_python
 from nemo_ada.run.files import MANIFEST, duplicate, read_json, text_of, verify_folder, write_atomically, write_folder
@@ -54,8 +55,9 @@ save_file(whole, out / "model.safetensors", {"format": "pt"})
 
 
 def export(
-    run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object], adapter: bool = False
-) -> Path:
+    run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object], adapter: bool = False,
+    again: bool = False,
+) -> Path:  # fmt: skip
     """Write the folder, check it file by file, and return it.
 
     Args:
@@ -64,6 +66,7 @@ def export(
         out: the folder to write. None for a folder in the run's.
         say: shows a line to the user.
         adapter: write only the adapters of LoRA, in PEFT's format.
+        again: take an earlier export of the checkpoint where it is whole.
 
     Raises:
         UserError: there is no such checkpoint, the folder exists, or the converter failed.
@@ -73,6 +76,8 @@ def export(
     if adapter and base is None:
         raise UserError(f"--adapter: {folder} has all weights and no adapters of LoRA on Megatron; leave it out")
     target = out or run / ("adapter" if adapter else "hf") / folder.name
+    if again and out is None and (target / CARD).is_file() and not _broken(target, adapter):
+        return target
     if target.exists():
         raise UserError(f"{target} is there already; name another folder with --out, or remove it")
     say(f"{folder} -> {target}")
@@ -88,16 +93,104 @@ def export(
         if not (folder / "hf").is_dir():
             _add_prompts(place, folder / "config.yaml")
         write_atomically(place / CARD, model_card(run, folder))
-        broken = [file.name for file in place.glob("*.safetensors") if not _whole(file)]
-        broken += [name for name in ADAPTER if not (place / name).is_file()] if adapter else []
-        broken += [] if adapter else missing_files(place, weights=True)
-        if broken:
+        if broken := _broken(place, adapter):
             raise UserError(f"{target} would not be whole: {', '.join(broken[:5])}; export again")
 
     write_folder(target, fill)
     size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
     say(f"{target}: {size / 2**20:,.0f} MiB of weights, for transformers and vLLM")
     return target
+
+
+def _broken(place: Path, adapter: bool) -> list[str]:
+    """Return the files of an export that are not whole."""
+    broken = [file.name for file in place.glob("*.safetensors") if not _whole(file)]
+    if adapter:
+        return [*broken, *(name for name in ADAPTER if not (place / name).is_file())]
+    return [*broken, *missing_files(place, weights=True)]
+
+
+@contextmanager
+def _at_the_hub(what: str) -> Iterator[None]:
+    """Turn errors of the hub and of the network into a UserError."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except HfHubHTTPError as error:
+        code = error.response.status_code if error.response is not None else "no answer"
+        if code in (401, 403):
+            raise UserError(
+                f"{what}: the hub refuses the token ({code}); make one that may write at "
+                "https://huggingface.co/settings/tokens and set HF_TOKEN to it"
+            ) from None
+        raise UserError(f"{what}: the hub answers {code}: {str(error).splitlines()[0][:200]}") from None
+    except Exception as error:
+        # Each major version of the hub's library has another HTTP library: requests (an OSError), httpx, httpx2.
+        if not isinstance(error, OSError) and not type(error).__module__.startswith("httpx"):
+            raise
+        raise UserError(
+            f"{what}: no connection to the hub ({str(error)[:200]}); push from a machine with internet and without "
+            "HF_HUB_OFFLINE, or copy the exported folder there"
+        ) from None
+
+
+def check_push(repository: str, *, public: bool) -> None:
+    """Check all that a push needs before anything is written: the name, a token, the hub, and who may see the model.
+
+    Args:
+        repository: OWNER/NAME.
+        public: whether everybody may see the model.
+
+    Raises:
+        UserError: something is missing.
+    """
+    if repository.count("/") != 1 or not REPOSITORY.fullmatch(repository):
+        raise UserError(f"--push={repository[:100]}: name a repository of the hub as OWNER/NAME")
+    try:
+        from huggingface_hub import HfApi, get_token
+        from huggingface_hub.errors import RepositoryNotFoundError
+    except ImportError:
+        raise UserError("--push needs the package huggingface_hub: `pip install huggingface_hub`") from None
+    if get_token() is None:
+        raise UserError(
+            "--push needs a token of the hub that may write: set HF_TOKEN, or run `hf auth login`; "
+            "https://huggingface.co/settings/tokens makes one"
+        )
+    with _at_the_hub(f"--push={repository}"):
+        api = HfApi()
+        api.whoami()
+        try:
+            private = api.repo_info(repository).private
+        except RepositoryNotFoundError:
+            return
+    if not private and not public:
+        raise UserError(f"--push={repository}: this repository is public; add --public, or name another one")
+
+
+def push(folder: Path, repository: str, *, public: bool, say: Callable[[str], object]) -> str:
+    """Upload an exported folder with its model card. Returns the page of the model.
+
+    Args:
+        folder: the exported folder.
+        repository: OWNER/NAME.
+        public: whether everybody may see a new repository. One that is there keeps what it has.
+        say: shows a line to the user.
+
+    Raises:
+        UserError: the hub refuses it, or there is no connection.
+    """
+    from huggingface_hub import HfApi
+
+    say(f"{folder} -> {repository} ({'public' if public else 'private'})")
+    with _at_the_hub(f"--push={repository}"):
+        api = HfApi()
+        page = str(api.create_repo(repository, private=not public, exist_ok=True))
+        api.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message=f"{folder.name} of a run with nemo_ada",
+            ignore_patterns=[MANIFEST],
+        )  # fmt: skip
+    return page
 
 
 def model_card(run: Path, folder: Path) -> str:
@@ -110,6 +203,7 @@ def model_card(run: Path, folder: Path) -> str:
     step, config, made = int(folder.name.removeprefix("step_")), run / "config.yaml", run / "environment.json"
     values = Values(read_yaml(config, "the run's configuration", written=True) if config.is_file() else {})
     about = read_json(made) if made.is_file() else {}
+    path = values.get("data.train.data_path")
     base = str(values.get("policy.model_name") or "")
     public = base and not Path(base).exists()
     head = ["library_name: transformers", *([f"base_model: {base}"] if public else []), "tags: [grpo, reinforce-ada]"]
@@ -119,7 +213,7 @@ def model_card(run: Path, folder: Path) -> str:
         f"{values.get('grpo.num_generations_per_prompt', '?')} rows for each of "
         f"{values.get('grpo.num_prompts_per_step', '?')} prompts per step, {step} steps, "
         f"seed {values.get('grpo.seed', 0)}",
-        "data": values.get("task.name") or values.get("data.train.dataset_name") or values.get("data.train.data_path"),
+        "data": values.get("task.name") or values.get("data.train.dataset_name") or (path and Path(str(path)).name),
         "code": f"nemo_ada {about.get('nemo_ada', '?')}, commit {about.get('commit') or 'unknown'}",
         "evaluation": _last_evaluation(run, step),
     }
@@ -173,8 +267,13 @@ def newest(run: Path, step: int | None) -> Path:
         return folder
     if not run.is_dir():
         raise UserError(f"{run} is no folder; name a run's folder, its run_dir")
+    others = (
+        [int(folder.name.removeprefix("step_")) for folder in RunDir(run).checkpoints()] if step is not None else []
+    )
     raise UserError(
         f"{run} has no complete checkpoint{'' if step is None else f' of step {step}'}; name a run's folder"
+        + (f", or with --step one of {', '.join(map(str, others))}" if others else "")
+        + ". A run saves every checkpointing.save_period steps and at its end"
     )
 
 

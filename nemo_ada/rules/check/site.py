@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import netrc
 import os
 import re
 import tempfile
@@ -19,6 +18,7 @@ from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.setup import OUR_ENVIRONMENT
 from nemo_ada.run.files import text_of
+from nemo_ada.run.tracking import has_key
 
 
 def site(values: Values) -> Findings:
@@ -189,13 +189,7 @@ def _in_memory(folder: Path) -> bool:
 
 def wandb(values: Values) -> Findings:
     """W&B has a key. Without one it would wait for a person to type it."""
-    if not values.get("logger.wandb_enabled", False) or site_setting("WANDB_MODE") in ("offline", "disabled"):
-        return
-    try:
-        has_key = netrc.netrc().authenticators("api.wandb.ai") is not None
-    except (OSError, netrc.NetrcParseError):
-        has_key = False
-    if not has_key and not os.environ.get("WANDB_API_KEY"):
+    if values.get("logger.wandb_enabled", False) and not has_key(site_setting("WANDB_MODE")):
         yield error(
             "logger.wandb_enabled", "W&B has no key here; export WANDB_API_KEY, or WANDB_MODE=offline in site.env"
         )

@@ -18,6 +18,7 @@ from nemo_ada.lab.report import summary
 from nemo_ada.lab.report.curves import ALL_AXES, FINAL, HALFWAY, against, band, by_method, difference, markdown_table
 from nemo_ada.lab.report.draw import panel_canvas, panel_svg
 from nemo_ada.lab.report.figures import SAMPLING, all_figures
+from nemo_ada.lab.report.page import render
 from nemo_ada.lab.report.run import Run, read_usable
 from nemo_ada.lab.report.series import TREND, in_blocks, number_text, trend
 from nemo_ada.lab.report.summary import comparison_rows
@@ -311,3 +312,28 @@ def test_loss_entropy_kl_and_length_are_drawn_under_the_names_of_both_back_ends(
         "loss", "policy entropy (nats per token)", "KL to the policy before the update", "KL to the reference policy",
         "KL between rollout and learner", "tokens per response",
     ]  # fmt: skip
+
+
+def test_prompts_and_updates_are_axes_of_cost_where_steps_say_so(tmp_path):
+    runs = runs_of(make_run(tmp_path / "a", 30, **{"train/updates": 4}), make_run(tmp_path / "b", 30, lift=0.1))
+    figure = figure_of(runs, "heldout-accuracy")
+    labels = [panel.x_label for panel in figure.panels]
+    assert figure.choice and labels[1:4] == ["responses drawn", "prompts", "updates"]
+    lines = axes_of(figure.panels[2]).lines
+    assert [line.get_xdata().tolist() for line in lines] == [[0.0, 640.0, 1280.0, 1920.0]] * 2, "64 prompts per step"
+    (updates,) = axes_of(figure.panels[3]).lines  # only the first run recorded them
+    assert updates.get_xdata().tolist() == [0.0, 40.0, 80.0, 120.0]
+    table = summary.equal_cost(runs)
+    assert "up to 1,920 prompts" in table.columns and not any("updates" in name for name in table.columns)
+
+
+def test_the_page_shows_one_axis_at_a_time_and_lets_the_reader_choose(tmp_path):
+    runs = runs_of(make_run(tmp_path / "a", 3))
+    page = render(runs, written="now")
+    for figure in (figure for figure in all_figures(runs) if figure.choice):
+        radios = re.findall(rf'<input type="radio" name="{figure.key}"[^>]*>', page)
+        assert len(radios) == len(figure.panels) and sum("checked" in radio for radio in radios) == 1
+        ids = re.findall(rf'id="({figure.key}-\d+)"', page)
+        assert all(f'<label for="{name}">' in page for name in ids)
+        for place in range(1, len(radios) + 1):
+            assert f".choice input:nth-of-type({place}):checked ~ .panels img:nth-of-type({place})" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from nemo_ada.lab.whatif.answer import Options, answer, backtest, replay
 from nemo_ada.lab.whatif.forecast import figures_by_rate
 from nemo_ada.lab.whatif.logs import Rollouts
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, labels
+from nemo_ada.lab.whatif.render import sentences
 
 FEW = Options(presets=("grpo", "ada_seq_balance", "dapo", "ngu"), seeds=2, prompts=16, times=True)
 
@@ -271,3 +273,30 @@ def test_every_preset_has_a_row_or_a_reason():
     found = answer(rollouts(rates(200), 4), Options(seeds=2, prompts=4))
     names = " ".join([row.name for row in found.rows] + list(found.notes))
     assert all(name in names for name in presets())
+
+
+def test_the_single_stream_is_judged_without_a_simulation():
+    """Drawn one by one with a baseline that does not know them, n responses give n/(n-1) of the signal of a group."""
+    n, p = 4, 0.3
+    row = next(row for row in answer(rollouts(rates(400), n), Options()).rows if row.name.startswith("ada_single"))
+    assert not row.simulated and math.isnan(row.zero_signal.value) and row.responses.value == n
+    right_GN = np.random.default_rng(0).random((200_000, n)) < p
+    score_GN = right_GN - p  # of a policy with one parameter, the logit
+    group = ((right_GN - right_GN.mean(axis=1, keepdims=True)) * score_GN).sum(axis=1).mean()
+    single = ((right_GN - 0.6) * score_GN).sum(axis=1).mean()  # any baseline that was there before
+    assert row.signal_per_response.value == pytest.approx(single / group, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("rate_G", "says"),
+    [
+        ([0.0] * 300, "read ten answers"), ([0.0] * 299 + [0.3], "read ten answers"), ([1.0] * 300, "harder ones"),
+        ([0.5] * 300, "stay with GRPO"), ([0.0, 0.5, 0.4] * 100, "50 steps"),
+    ],
+)  # fmt: skip
+def test_every_answer_ends_with_what_to_do_next(rate_G, says):
+    found = answer(rollouts(np.array(rate_G), 8), Options())
+    last = sentences(found).splitlines()[-1]
+    assert last.startswith("Next: ") and says in last
+    refill = next(row for row in found.rows if row.name.startswith("DAPO"))
+    assert refill.signal.value <= 10.0 + 1e-9 and refill.signal_per_response.value <= 1.0 + 1e-9

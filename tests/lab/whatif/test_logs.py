@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.errors import UserError
+from nemo_ada.lab.whatif.averages import read_averages
 from nemo_ada.lab.whatif.logs import read_logs
 
 # One record of each form, with the fields that the frameworks write (read in their sources on 25 November 2026).
@@ -239,3 +240,22 @@ def test_a_group_that_two_files_of_a_folder_share_is_noted(tmp_path):
         write(tmp_path / name / "train.jsonl", VERL, VERL)
     assert len(read_logs([tmp_path]).notes) == 1
     assert not read_logs([tmp_path / "a", tmp_path / "b"]).notes
+
+
+@pytest.mark.parametrize(("between", "point"), [(",", "."), (";", ",")])
+def test_responses_in_a_csv_file_are_no_curve(between, point, tmp_path):
+    """A table of responses was taken for averages of steps, and gave an answer about groups that nobody had."""
+    heads, rows = ["question", "response", "my_score", "tokens"], []
+    for i in range(40):
+        rows.append(
+            [f"p{i // 4}", f'"a text{between} of {i}"', "1.0".replace(".", point) if i % 3 else "0", str(i + 1)]
+        )
+    file = tmp_path / "rows.csv"
+    file.write_text("\n".join(between.join(row) for row in [heads, *rows]), encoding="utf-8")
+    names = {"reward": "my_score"}
+    assert read_averages([file], names) is None
+    log = read_logs([file], names)
+    assert len(log.prompt_G) == 10 and log.reward_N.tolist() == [float(i % 3 > 0) for i in range(40)]
+    assert log.tokens_N.tolist() == list(range(1, 41)) and log.counted
+    with pytest.raises(UserError, match=r"rows.csv, row 1: has no reward.*--column reward=FIELD"):
+        read_logs([file])

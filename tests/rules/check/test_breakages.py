@@ -224,7 +224,7 @@ def offline(site, monkeypatch):
         monkeypatch.setenv(name, str(value))
     for name in ("RUN_ROOT", "WANDB_API_KEY", "WANDB_MODE", "HF_HUB_CACHE", "HF_DATASETS_CACHE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("netrc.netrc", lambda: SimpleNamespace(authenticators=lambda host: None))
+    monkeypatch.setattr("netrc.netrc", lambda file=None: SimpleNamespace(authenticators=lambda host: None))
 
 
 def everything(changes, tmp=""):
