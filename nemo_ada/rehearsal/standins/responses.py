@@ -202,7 +202,6 @@ _WORKER = (
     "nemo_rl.models.generation.vllm.vllm_worker",
     "BaseVllmGenerationWorker._build_sampling_params",
     "VllmGenerationWorkerImpl.generate",
-    "VllmGenerationWorker",
 )
 _ASYNC_WORKER = (
     "nemo_rl.models.generation.vllm.vllm_worker_async",
@@ -261,8 +260,6 @@ def _in_the_worker(names: Names) -> None:
 
     names.put("BaseVllmGenerationWorker._build_sampling_params", _build_sampling_params)
     names.put("VllmGenerationWorkerImpl.generate", generate_rows)
-    actor = names.get("VllmGenerationWorker").__ray_metadata__.modified_class
-    actor.generate = generate_rows  # Ray has wrapped the method of the actor before
 
 
 def _in_the_async_worker(names: Names) -> None:
