@@ -41,7 +41,7 @@ from nemo_ada.rehearsal.report import (
     Tolerance,
     compare_async_resumed,
     compare_resumed,
-    compare_resumed_on_gpus,
+    compare_resumed_on_other_responses,
     measurements,
 )
 from nemo_ada.rehearsal.shrink import ConfigChange, Layout, Shrinker, layout_of, shorten, shrink
@@ -329,7 +329,7 @@ def judge(acceptance: Acceptance, steps: int, path: Path, overrides: Sequence[st
         elif exact:
             report.measurements += compare_resumed(before, continued, after)
         else:
-            report.measurements += compare_resumed_on_gpus(before, continued, after, steps)
+            report.measurements += compare_resumed_on_other_responses(before, continued, after, steps)
         report.phases["resume"] = (1, acceptance.seconds.get(RESUMED, 0.0))
     try:
         plan = make_plan(path, overrides, PlanOptions(SLOT))

@@ -36,6 +36,7 @@ from nemo_ada.rehearsal.report import (
     Report,
     compare_async_resumed,
     compare_resumed,
+    compare_resumed_on_other_responses,
     measurements,
 )
 from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
@@ -398,6 +399,9 @@ def _compare(
     after = resumed_after(steps)
     if Loop.of(Values(config)).draws_ahead:
         report.measurements += compare_async_resumed(undisturbed, again, after, steps)
+    elif not Values(config).get("policy.generation.vllm_cfg.async_engine", False):
+        # Ray wraps the method of the synchronous engine's actor before our seeds can reach it
+        report.measurements += compare_resumed_on_other_responses(undisturbed, again, after, steps)
     else:
         report.measurements += compare_resumed(undisturbed, again, after)
     return EXIT_DONE

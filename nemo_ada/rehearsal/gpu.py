@@ -47,7 +47,15 @@ from nemo_ada.rehearsal.command import Rehearsal, Say, check, check_tokenizer, f
 from nemo_ada.rehearsal.fit import fit, layers_that_fit, one_gpu
 from nemo_ada.rehearsal.model import shape_of
 from nemo_ada.rehearsal.pace import PROMPT_TOKENS, PaceSpec
-from nemo_ada.rehearsal.report import EXACT, Deviation, Events, Report, Table, compare_resumed_on_gpus, measurements
+from nemo_ada.rehearsal.report import (
+    EXACT,
+    Deviation,
+    Events,
+    Report,
+    Table,
+    compare_resumed_on_other_responses,
+    measurements,
+)
 from nemo_ada.rehearsal.shrink import NEW_TOKENS, Layout, Shrinker, shorten, shrink
 from nemo_ada.rehearsal.standins import LIBRARIES, ON_GPU, chosen, responses
 from nemo_ada.rehearsal.standins.replacing import Replacements
@@ -509,7 +517,7 @@ def judge(report: Report, slices: Slices, forecast: Forecasts, saved: str | None
         if failed := events.failure():
             slices.failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if saved in runs and RESUMED in runs:
-        report.measurements += compare_resumed_on_gpus(runs[saved], runs[RESUMED], steps - 1, steps)
+        report.measurements += compare_resumed_on_other_responses(runs[saved], runs[RESUMED], steps - 1, steps)
     if slices.failures:
         name, why = next(iter(slices.failures.items()))
         report.failure = (name, why)

@@ -18,7 +18,7 @@ import pytest
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import PlanOptions
 from nemo_ada.rehearsal import accept, installation
-from nemo_ada.rehearsal.report import Events, compare_resumed_on_gpus
+from nemo_ada.rehearsal.report import Events, compare_resumed_on_other_responses
 from nemo_ada.rehearsal.shrink import Layout, layout_of, shorten
 from nemo_ada.rules.facts.nemo_config import load_config
 from nemo_ada.run.files import claim
@@ -196,9 +196,9 @@ def test_a_resumed_run_with_other_responses_must_have_the_same_prompts():
         return Events([*steps, *({"event": "rows", "rows": [], "prompts": step} for step in prompts)])
 
     whole = events([["a"], ["b"], ["c", "d"]], 1)
-    assert all(one.passed for one in compare_resumed_on_gpus(whole, events([["d", "c"]], 3), 2, 3))
-    assert not all(one.passed for one in compare_resumed_on_gpus(whole, events([["c", "c"]], 3), 2, 3))
-    assert not all(one.passed for one in compare_resumed_on_gpus(whole, events([["c", "d"]], 2), 2, 3))
+    assert all(one.passed for one in compare_resumed_on_other_responses(whole, events([["d", "c"]], 3), 2, 3))
+    assert not all(one.passed for one in compare_resumed_on_other_responses(whole, events([["c", "c"]], 3), 2, 3))
+    assert not all(one.passed for one in compare_resumed_on_other_responses(whole, events([["c", "d"]], 2), 2, 3))
 
 
 @needs_nemo_rl
