@@ -243,7 +243,8 @@ def compare_async_resumed(before: Events, continued: Events, after: int, last: i
 def compare_resumed_on_other_responses(before: Events, continued: Events, after: int, last: int) -> list[Deviation]:
     """Check a resumed run whose responses differ.
 
-    A GPU's engine does not repeat its own to the bit, and NeMo-RL's synchronous engine gets no seeds. No step may be missing. Learning rates and prompts must be those of the first run. Losses must be finite numbers.
+    A GPU's engine does not repeat its own to the bit, and NeMo-RL's synchronous engine gets no seeds. No step may be
+    missing. Learning rates and prompts must be those of the first run. Losses must be finite numbers.
     """
     expected, actual = before.steps(), continued.steps()
     differ = set(actual) ^ set(range(after + 1, last + 1))
