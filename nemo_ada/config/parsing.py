@@ -39,6 +39,7 @@ CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """A number of steps, rows or prompts, at least zero."""
 
 REMOVED = {
+    "candidate_choice": "the best candidates are taken; leave it out",
     "keep_fraction": "all rows that carry an advantage are trained on; leave it out",
     "pass_rate": "weights are computed from objective, exit rule and waves (`nemo-ada simulate --objective`); leave it "
     "out",
@@ -142,7 +143,8 @@ def _meant(path: Sequence[str], names: Sequence[str], kind: Any, where: str) -> 
             if elsewhere:
                 return f"did you mean {' or '.join(elsewhere)}?"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {'.'.join([*path[:-1], close[0]])}?" if close else suggestion(name, names, "known keys")
+    parents = [part for part in path[:-1] if "/" not in part]  # a file's name is no part of a key
+    return f"did you mean {'.'.join([*parents, close[0]])}?" if close else suggestion(name, names, "known keys")
 
 
 def suggestion(name: str, known: Sequence[str], title: str) -> str:

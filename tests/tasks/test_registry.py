@@ -21,7 +21,7 @@ class Config(BaseModel):
     [
         ({}, "task.name is missing"),
         ({"name": "sudoku"}, "did you mean mini_sudoku?"),
-        ({"name": "mini_sudoku", "trian_prompts": 5}, "task.trian_prompts; did you mean train_prompts"),
+        ({"name": "mini_sudoku", "trian_prompts": 5}, "task.trian_prompts; did you mean task.train_prompts"),
         ({"name": "spell_backward", "min_empty": 2}, "unknown key task.min_empty"),
         ({"name": "mini_sudoku", "max_empty": 13}, "task.max_empty=13: input should be less than or equal to 12"),
         ({"name": "mini_sudoku", "min_empty": 9, "max_empty": 5}, "task: min_empty=9 is above max_empty=5"),

@@ -455,7 +455,7 @@ def test_a_plan_without_a_long_enough_run_or_with_two_sources_of_lengths_is_refu
     with pytest.raises(UserError, match="at least 3 are needed"):
         History.read(tmp_path)
     own = [*CONFIG, f"base.cache_dir={tmp_path}"]
-    with pytest.raises(UserError, match="give --run"):
+    with pytest.raises(UserError, match="--run RUN"):
         make_plan(JSONL, own, time="01:00:00", steps=1)
     with pytest.raises(UserError, match="lengths of its own"):
         make_plan(JSONL, own, time="1:00:00", run=past, median_tokens=9.0)

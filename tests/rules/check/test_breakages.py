@@ -72,7 +72,7 @@ WRONG_VALUES = [
     ("data.train.output_key", "answer", "problem, gt"),
     ("data.default.system_prompt_file", "no/such.txt", "absolute path"),
     ("reinforce_ada", {"preset": "ada_seq_balance", "budget": {"max_samples": 2048}}, "raise it to 4096"),
-    ("reinforce_ada", {"presett": "ada_seq_balance"}, "did you mean preset"),
+    ("reinforce_ada", {"presett": "ada_seq_balance"}, "did you mean reinforce_ada.preset"),
     (SHARE, 0.2, "larger share"),
     (f"{LEARNER}.enabled", False, "set it to true"),
     (SHARE, 2, "must be a number above 0, at most 0.92; 0.8 would work"),

@@ -80,7 +80,7 @@ def test_a_cpu_recipe_passes_and_its_own_limits_are_seen(tmp_path):
     assert "1 or 2 would work" in broken[0].message
     misspelled = found("+grpo.num_prompt_per_step=3")
     assert misspelled[0].key == "grpo.num_prompt_per_step"
-    assert "did you mean num_prompts_per_step" in misspelled[0].message
+    assert "did you mean grpo.num_prompts_per_step" in misspelled[0].message
     for folder in ("run_dir=", "run_dir='  '"):
         assert "runs/NAME would work" in found(folder)[0].message and exit_code(found(folder)) == 2
 

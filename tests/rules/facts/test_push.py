@@ -90,7 +90,11 @@ def hub(**there):
 
 def export(folder, *options, url, token=TOKEN):
     """Run the command as a user does. Returns exit code and what was printed."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("HF_", "HUGGING")) and key != "TRANSFORMERS_OFFLINE"
+    }
     environment |= {"HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(folder / "none")}
     environment |= {} if token is None else {"HF_TOKEN": token}
     done = subprocess.run(
