@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,3 +38,36 @@ def test_dtensor_v2_needs_a_checkout_of_automodel_which_its_processes_find(
     installed = Installation(*upstream, automodel=Path("/upstream/Automodel"))
     path = installed.environment(name="x", gpus=1, events=Path("e"), conversions=Path("c"))["PYTHONPATH"]
     assert "/upstream/Automodel" in path.split(os.pathsep)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_dtensor_v2_trains_resumes_and_is_exported_with_our_section(tmp_path: Path) -> None:
+    """NeMo-RL's own first example, whose learner is DTensor v2. Ten minutes on two busy cores."""
+    try:
+        home = installation.find(automodel=True).home
+    except UserError as missing:
+        pytest.skip(str(missing))
+    config = tmp_path / "mine.yaml"
+    config.write_text(
+        f"""
+defaults: {home}/examples/configs/grpo_math_1B.yaml
+grpo:
+  num_prompts_per_step: 128
+  num_generations_per_prompt: 4
+  normalize_rewards: false
+  use_leave_one_out_baseline: false
+  adv_estimator: {{name: reinforce_ada}}
+loss_fn: {{reference_policy_kl_penalty: 0.0}}
+policy: {{generation: {{vllm_cfg: {{async_engine: true}}}}}}
+reinforce_ada: {{preset: ada_seq_balance}}
+""",
+        encoding="utf-8",
+    )
+    words = ["rehearse", str(config), "--steps", "2", "--keep", str(tmp_path / "kept")]
+    done = subprocess.run([sys.executable, "-m", "nemo_ada.cli", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    report = json.loads((tmp_path / "kept" / "report.json").read_text(encoding="utf-8"))
+    names = [one["name"] for one in report["numbers"]]
+    assert any(name.startswith("resumed step 2: rows") for name in names)
+    assert any("exported, in vllm" in name for name in names)
