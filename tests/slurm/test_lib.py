@@ -396,7 +396,8 @@ def test_a_machine_without_slurm_says_how_to_train_on_it(tmp_path: Path) -> None
     done = script(tmp_path, "grpo.seed=1", PREFLIGHT="0")
     if shutil.which("sbatch"):
         (tmp_path / "bin").mkdir()
-        for name in ("bash", "dirname", "sed", "grep", "sort", "tr", "basename", "python3", "env"):
+        (tmp_path / "bin" / "python3").symlink_to(sys.executable)  # a python3 of PATH may be a script that needs more
+        for name in ("bash", "dirname", "sed", "grep", "sort", "tr", "basename", "env"):
             (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
         done = script(tmp_path, "grpo.seed=1", PREFLIGHT="0", PATH=str(tmp_path / "bin"))
     assert done.returncode == 2 and "nemo-ada train" in done.stderr and "grpo.seed=1" in done.stderr, done
