@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -19,6 +20,10 @@ import numpy as np
 from nemo_ada.errors import UserError
 
 CHOICES = 8  # names of a module that a message lists
+LIBRARIES = (
+    str(Path(__file__).parent) + os.sep,
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
 
 
 def search_working_folder() -> None:
@@ -109,6 +114,7 @@ def file_of(name: str) -> Path | None:
 
 
 def place_of(problem: BaseException, without: str = __file__) -> str:
-    """Return file and line of the last frame of an error that is not in the file `without`."""
+    """Return file and line of the user's last frame of an error: in no library and not in the file `without`."""
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if frame.filename != without]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "?"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -23,6 +24,18 @@ ROOT = Path(__file__).resolve().parents[1]
 UV = Path(sys.executable).with_name("uv")
 SMALL = ["base.steps=20", "grpo.num_prompts_per_step=4", "grpo.max_num_steps=2", "grpo.val_at_start=false",
          "grpo.val_period=0", "run_dir=run"]  # fmt: skip
+TINY = """
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+letters = [*"0123456789 =", "<eos>"]
+words = Tokenizer(models.WordLevel(dict(zip(letters, range(99))), unk_token="="))
+words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", pad_token="<eos>").save_pretrained("model")
+LlamaForCausalLM(LlamaConfig(
+    vocab_size=len(letters), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+    max_position_embeddings=64, eos_token_id=12, pad_token_id=12,
+)).save_pretrained("model")
+"""  # a model whose tokens are digits
 
 
 def run(*words, cwd, **environment):
@@ -113,16 +126,57 @@ def test_one_command_answers_from_a_checkout_without_an_installation(tmp_path):
     assert "0 % of your groups" in run(UV, *words, cwd=tmp_path, **where)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the CPU build of torch that is at hand is for 3.11")
-def test_the_cpu_stack_trains_in_an_empty_folder(wheel, tmp_path):
-    environment, work = tmp_path / "venv", tmp_path / "empty"
-    work.mkdir()
-    run(UV, "venv", "--python", sys.executable, environment, cwd=work)
+AT_HAND = pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11), reason="the CPU build of torch that is at hand is for 3.11"
+)
+
+
+def installed(folder, *packages):
+    """A fresh environment with these packages and a CPU build of torch. Returns its folder of programs."""
+    environment = folder / "venv"
+    run(UV, "venv", "--python", sys.executable, environment, cwd=folder)
     folders = os.environ.get("UV_FIND_LINKS") or os.environ.get("PIP_FIND_LINKS")
     torch = {"UV_FIND_LINKS": folders} if folders else {"UV_TORCH_BACKEND": "cpu"}
-    run(UV, "pip", "install", "--python", environment / "bin/python", "--only-binary", ":all:",
-        f"nemo-ada[cpu] @ file://{wheel}", cwd=work, **torch)  # fmt: skip
-    run(environment / "bin/nemo-ada", "train", "configs/cpu/jsonl.yaml", *SMALL, cwd=work)
+    run(UV, "pip", "install", "--python", environment / "bin/python", "--only-binary", ":all:", *packages,
+        cwd=folder, **torch)  # fmt: skip
+    return environment / "bin"
+
+
+@pytest.mark.slow
+@AT_HAND
+def test_the_laptops_road_in_an_empty_folder(wheel, tmp_path):
+    """Train, stand, export, evaluate twice with defaults, compare, report."""
+    programs, work = installed(tmp_path, f"nemo-ada[cpu] @ file://{wheel}"), tmp_path / "empty"
+    work.mkdir()
+    ada = programs / "nemo-ada"
+    run(ada, "train", "configs/cpu/jsonl.yaml", *SMALL, cwd=work)
     steps = [json.loads(line)["step"] for line in (work / "run/metrics.jsonl").read_text().splitlines()]
     assert max(steps) == 2
+    assert "done" in run(ada, "status", "run", cwd=work)
+    run(ada, "export", "run", cwd=work)
+    assert "run/eval/step_000002" in run(ada, "eval", "run/hf/step_000002", "--k", "2", cwd=work)
+    found = json.loads(run(ada, "eval", "run/hf/step_000002", "--k", "2", "--seed", "1", "--out", "e", "--json",
+                           cwd=work))  # fmt: skip
+    assert found["overall"]["prompts"] == len((work / "run/heldout.jsonl").read_text().splitlines())
+    assert "overall" in run(ada, "eval", "compare", "run/eval/step_000002", "e", cwd=work)
+    run(ada, "report", "run", "--out", "report.html", cwd=work)
+    assert (work / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+@AT_HAND
+def test_trls_road(wheel, tmp_path):
+    """The page's packages and its script, with a tiny model in place of Qwen's and one step."""
+    page = (ROOT / "recipes/guide/trl.md").read_text(encoding="utf-8")
+    extra = re.search(r"pip install \. '(trl.*?)'", page)[1]
+    programs = installed(tmp_path, f"nemo-ada @ file://{wheel}", extra)
+    script = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    small = "max_steps=1, report_to='none', use_cpu=True, max_completion_length=4, output_dir='out', num_generations="
+    script = script.replace("num_generations=", small, 1).replace("Qwen/Qwen2.5-0.5B", "model")
+    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "train.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"{number} =", "answer": str(number)}) + "\n" for number in range(16))
+    )
+    (tmp_path / "model.py").write_text(TINY)
+    run(programs / "python", "model.py", cwd=tmp_path)
+    assert "ada/pool_reward" in run(programs / "python", "script.py", cwd=tmp_path)

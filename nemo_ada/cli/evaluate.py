@@ -20,7 +20,7 @@ from nemo_ada.cli.main import lacking
 from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
-from nemo_ada.lab.evaluation.benchmark import Benchmark, at_revisions, fitting, resolve
+from nemo_ada.lab.evaluation.benchmark import Benchmark, at_revisions, fitting, presets, resolve, run_of
 from nemo_ada.lab.evaluation.curve import check_folder, names_of, write_curve
 from nemo_ada.lab.evaluation.evaluate import SamplingSpec
 from nemo_ada.lab.evaluation.evaluate import evaluate as run
@@ -28,6 +28,7 @@ from nemo_ada.lab.evaluation.results import Evaluation, setting_differences
 from nemo_ada.lab.evaluation.results import compare as compare_evaluations
 from nemo_ada.lab.evaluation.statistics import FEW
 from nemo_ada.run.files import json_of, write_atomically
+from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.prompting import ModelTokenizer, positions
 
 
@@ -56,8 +57,19 @@ app = typer.Typer(
 @app.command(name="run")
 def evaluate(
     model: Annotated[list[Path], typer.Argument(help="Hugging Face folder of the model, or of several checkpoints")],
-    data: Annotated[list[str], typer.Option(help="preset (configs/eval), .yaml, data file, or NAME=FILE; repeatable")],
-    out: Annotated[Path, typer.Option(help="folder of the evaluation; the same command continues a killed one")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="preset (configs/eval), .yaml, data file, or NAME=FILE; repeatable "
+            "(default: the held-out problems of the CPU run that the model is in)"
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of the evaluation; the same command continues a killed one (default: RUN/eval/MODEL)"
+        ),
+    ] = None,
     k: Annotated[int, typer.Option("-k", "--k", help="responses per problem")] = 32,
     temperature: Annotated[float, typer.Option(help="sampling temperature; 0 is greedy")] = 1.0,
     top_p: Annotated[float, typer.Option(help="top-p of the responses")] = 1.0,
@@ -100,6 +112,14 @@ def evaluate(
     """
     for path in model:
         _refuse_run(path)
+    run_dir = run_of(model[0])
+    data = data or ([str(run_dir / HELDOUT)] if run_dir else [])
+    out = out or (run_dir / "eval" / (model[0].name if len(model) == 1 else "curve") if run_dir else None)
+    if not data or out is None:
+        raise UserError(
+            f"{'--out' if data else '--data'} is needed, because {model[0]} is in no CPU run's folder with {HELDOUT}, "
+            f"such as in `nemo-ada eval {model[0]} --data my.jsonl --out runs/eval`; presets: {', '.join(presets())}"
+        )
     at_least_one(k=k, max_prompts=1 if max_prompts is None else max_prompts, chunk=chunk, max_num_seqs=max_num_seqs)
     chosen = {"verifier": verifier, "unfinished": unfinished, "template": template}
     changes = {
@@ -163,12 +183,18 @@ def _encoder(folder: str | Path, benchmark: Benchmark) -> ModelTokenizer:
 
 
 def _refuse_run(path: Path) -> None:
-    """Refuse the folder of a run, in which the models are further down."""
-    if (path / "config.json").is_file() or not path.is_dir():
+    """Refuse the folder of a run, in which the models are further down, and a folder that is not there."""
+    if (path / "config.json").is_file():
         return
+    if not path.exists():
+        near = sorted(one.parent for one in path.parent.glob("*/config.json"))
+        raise UserError(
+            f"{path} is not there" + (f"; there is {', '.join(map(str, near[-5:]))}" if near else
+            "; `nemo-ada export RUN_DIR` writes the model of a run to RUN_DIR/hf/step_N")
+        )  # fmt: skip
     inside = sorted([*path.glob("hf/step_*"), *path.glob("checkpoints/step_*/hf")])
     if inside:
-        raise UserError(f"{path} is the folder of a run, not of a model; its newest model is {inside[-1]}")
+        raise UserError(f"{path} is the folder of a run, not of a model; name its newest model, {inside[-1]}")
     if (path / "metrics.jsonl").is_file():
         raise UserError(f"{path} is the folder of a run, not of a model; `nemo-ada export {path}` writes its model")
 

@@ -38,6 +38,7 @@ from nemo_ada.run.folder import RunDir
 from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
 from nemo_ada.run.observer import Observer, unfailing
 from nemo_ada.run.tracking import check_tracking
+from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
@@ -239,6 +240,7 @@ class Trainer:
         if isinstance(task.tokenizer, ModelTokenizer):
             contract = task.tokenizer.contract()
             write_atomically(config.folder / CONTRACT, json.dumps(contract, indent=1, ensure_ascii=False) + "\n")
+        write_heldout(config.folder, task, config.task, max_new_tokens(config.policy, task))
         base_folder = prepare_base(config, task, self.stack, self.observer.on_base)
         self._learner = self.stack.learner(learner_config(config, shape), base_folder)
         sampler = config.reinforce_ada.sampler(

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, read_bounded, write_atomically
+from nemo_ada.run.torch_parts import hide_cuda_parts
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
 
@@ -192,6 +193,7 @@ class ModelTokenizer:
         remedy = "give a folder with a tokenizer.json, or an id that this machine has or can download"
         if Path(self.folder).is_absolute() and not Path(self.folder).is_dir():  # check before imports that take seconds
             raise UserError(f"no tokenizer can be read from {self.folder}: no such folder; {remedy}")
+        hide_cuda_parts()  # transformers remembers what it saw at its import
         from transformers import AutoTokenizer
 
         try:

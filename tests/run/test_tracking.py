@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.tracking import check_tracking, nemo_rl_names
+from tests.patience import PATIENCE
 
 wandb = pytest.importorskip("wandb")
 
@@ -49,8 +51,14 @@ def recorded(folder):
 
     for file in sorted(Path(folder).glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns):
         run, rows = None, []
-        for data in blocks(file.read_bytes()):
-            record = Record.FromString(data)
+        until = time.monotonic() + PATIENCE
+        while True:  # the package's own process writes the file, and its end may come after `finish`
+            records = list(map(Record.FromString, blocks(file.read_bytes())))
+            if records and records[-1].HasField("exit"):
+                break
+            assert time.monotonic() < until, file
+            time.sleep(0.1)
+        for record in records:
             if record.HasField("run"):
                 run = run or record.run
             if record.HasField("history"):

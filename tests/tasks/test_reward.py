@@ -60,6 +60,10 @@ def far(text, answer):
 
 async def later(text, answer):
     return 1
+
+def deep(text, answer):
+    import json
+    return json.loads("{" + text)
 """
 
 
@@ -106,6 +110,7 @@ def test_a_part_of_a_point_is_one_and_an_error_names_its_line(tmp_path: Path, re
         ("mapping", "returned a dict"),
         ("array", "returned a ndarray"),
         ("text", "returned a str"),
+        ("deep", r"JSONDecodeError.*py:43\)"),  # not the line of the library
         ("far", "returned 2"),
         ("later", "returned a coroutine"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from nemo_ada.config.parsing import Section, parse
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import is_data_file
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptFormat
 
@@ -29,7 +31,7 @@ class Benchmark(Section):
     name: Annotated[str, Field(max_length=100)]
     """Name of its folder and of its row in tables: letters, digits, and . _ - + ( ) or spaces between them."""
     source: str
-    """A data set of the hub (owner/name), or a .jsonl or .parquet file."""
+    """A data set of the hub (owner/name), or a .jsonl or .parquet file, beside the YAML or in the working folder."""
     split: str = "test"
     """Split of a hub data set."""
     subset: str | None = None
@@ -107,6 +109,12 @@ def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
     return benchmarks
 
 
+def run_of(model: Path) -> Path | None:
+    """Return the folder of the CPU run that a model came from, if it is above the model and has held-out problems."""
+    above = model.resolve().parents[:3]
+    return next((Path(os.path.relpath(folder)) for folder in above if (folder / HELDOUT).is_file()), None)
+
+
 def fitting(benchmarks: Sequence[Benchmark], positions: int | None) -> list[Benchmark]:
     """Return the benchmarks with prompts of at most half of a model's positions.
 
@@ -165,9 +173,11 @@ def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
         return [(preset | {"name": label, "source": file, "expected_problems": None}, name)]
     path = Path(name)
     if name in known or path.suffix in (".yaml", ".yml"):
-        data = _load(known.get(name, path))
+        path = known.get(name, path)
+        data = _load(path)
         if "benchmarks" not in data:
-            return [(data, name)]
+            beside = path.parent / str(data.get("source"))
+            return [(data | {"source": str(beside)} if is_data_file(beside) and beside.is_file() else data, name)]
         return [one for inner in parse(Suite, data, name).benchmarks for one in _settings(inner)]
     if is_data_file(path) or path.exists() or "/" in name:
         return [({"name": path.stem, "source": name}, name)]

@@ -9,10 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.cpu import torch_parts
+from nemo_ada.run import torch_parts
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "import importlib.util, nemo_ada.cpu; print(importlib.util.find_spec('torchvision'))"
+STACK = "import importlib.util, nemo_ada.cpu; print(importlib.util.find_spec('torchvision'))"
+TOKENIZER = "from nemo_ada.tasks.prompting import ModelTokenizer as M; print(M('.')._tokenizer)"
+LIBRARY = """
+import importlib.util
+class AutoTokenizer:
+    seen = importlib.util.find_spec("torchvision")
+    from_pretrained = classmethod(lambda cls, folder: cls.seen)
+"""  # remembers what it saw at its import, as transformers does
 
 
 def installed(folder, name, version):
@@ -25,11 +32,13 @@ def installed(folder, name, version):
     ("torch", "vision", "hidden"),
     [("9.0+cpu", "8.0", True), ("9.0+cpu", "8.0+cpu", False), ("9.0", "8.0", False), ("9.0+cu130", "8.0", False)],
 )
-def test_only_a_build_for_cuda_beside_a_torch_for_cpus_is_hidden(torch, vision, hidden, tmp_path):
+@pytest.mark.parametrize("program", [STACK, TOKENIZER])
+def test_only_a_build_for_cuda_beside_a_torch_for_cpus_is_hidden(program, torch, vision, hidden, tmp_path):
+    (tmp_path / "transformers.py").write_text(LIBRARY)
     installed(tmp_path, "torch", torch)
     installed(tmp_path, "torchvision", vision)
     path = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; "
-    done = subprocess.run([sys.executable, "-c", path + PROGRAM], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-c", path + program], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (done.stdout.strip() == "None") is hidden
 
