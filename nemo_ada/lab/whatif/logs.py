@@ -259,13 +259,17 @@ def _files(path: Path) -> list[Path]:
     if not stat.S_ISDIR(mode):
         raise UserError(f"{path} is neither a file nor a folder")
     found: list[Path] = []
+    tables: list[Path] = []  # beside other files they are curves, reports and the like
     for file in path.rglob("*"):
         if is_rollout_file(file):
             found.append(file)
-            if len(found) > MAX_FILES:
-                raise UserError(f"{path} has more than {MAX_FILES:,} files with rollouts; give a smaller folder")
+        elif file.suffix == CSV and file.is_file() and not file.name.startswith("."):
+            tables.append(file)
+        if max(len(found), len(tables)) > MAX_FILES:
+            raise UserError(f"{path} has more than {MAX_FILES:,} files with rollouts; give a smaller folder")
+    found = found or tables
     if not found:
-        raise UserError(f"{path} holds no file that ends in {', '.join(SUFFIXES)}")
+        raise UserError(f"{path} holds no file that ends in {', '.join((*SUFFIXES, CSV))}")
     return sorted(found, key=lambda file: [int(part) if part.isdigit() else part for part in _parts(str(file))])
 
 

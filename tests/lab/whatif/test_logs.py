@@ -259,3 +259,13 @@ def test_responses_in_a_csv_file_are_no_curve(between, point, tmp_path):
     assert log.tokens_N.tolist() == list(range(1, 41)) and log.counted
     with pytest.raises(UserError, match=r"rows.csv, row 1: has no reward.*--column reward=FIELD"):
         read_logs([file])
+
+
+def test_the_csv_files_of_a_folder_are_read_where_it_has_no_other_rollouts(tmp_path):
+    for step in (9, 10):
+        rows = "".join(f"problem {step},answer,{i % 2}\n" for i in range(4))
+        (tmp_path / f"step_{step}.csv").write_text(f"prompt,response,reward\n{rows}")
+    log = read_logs([tmp_path])
+    assert log.names_U == ("problem 9", "problem 10") and log.step_G.tolist() == [0, 1]
+    write(tmp_path / "train.jsonl", VERL)
+    assert len(read_logs([tmp_path]).reward_N) == 1
