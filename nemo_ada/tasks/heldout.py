@@ -7,15 +7,20 @@ are asked and judged, in the keys of configs/eval.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from nemo_ada.run.files import write_atomically
+from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import AnyTaskSettings, JsonlSettings, MiniSudokuSettings, SpellBackwardSettings
 
 HELDOUT = "heldout.yaml"
+ASKED = ("template", "system", "suffix", "chat_template_kwargs")
+"""What of a tokenizer's format is a key of configs/eval, too."""
 
 
 def write_heldout(folder: Path, task: Task, settings: AnyTaskSettings, max_new_tokens: int) -> None:
@@ -34,7 +39,9 @@ def write_heldout(folder: Path, task: Task, settings: AnyTaskSettings, max_new_t
     else:
         return
     problems = [{"problem": prompt.text, "answer": prompt.answer} for prompt in task.splits().heldout]
-    asked = {"name": "heldout", "source": "heldout.jsonl", "prompt_fields": ["problem"], "answer_fields": ["answer"]}
+    asked: dict[str, Any] = {"name": "heldout", "source": "heldout.jsonl"}
+    if isinstance(task.tokenizer, ModelTokenizer):
+        asked |= {name: value for name, value in asdict(task.tokenizer.format).items() if name in ASKED}
     limits = {"max_prompt_tokens": task.max_prompt_tokens, "max_new_tokens": max_new_tokens}
     write_atomically(folder / "heldout.jsonl", "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in problems))
     write_atomically(folder / HELDOUT, yaml.safe_dump(asked | judged | limits, sort_keys=False))

@@ -8,6 +8,7 @@ import pytest
 
 from nemo_ada.cli.main import app, guarded
 from nemo_ada.run.folder import RunDir
+from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, read_contract
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.tokenizer import CharTokenizer
@@ -63,7 +64,7 @@ def test_a_run_and_its_export_hold_the_contract(run, model):
 
 
 def test_eval_and_data_prepare_name_the_difference(run, bandit, tmp_path, capfd):
-    _, exported = run
+    folder, exported = run
     data = f"{bandit.root}/bandit.jsonl"
 
     def said(*words) -> str:
@@ -76,6 +77,8 @@ def test_eval_and_data_prepare_name_the_difference(run, bandit, tmp_path, capfd)
     assert named in said(*ask, "--out", tmp_path / "a")
     quiet = ("--chat-template-kwargs", json.dumps(QUIET))
     assert "other prompts" not in said(*ask, *quiet, "--out", tmp_path / "b")
+    own = ("eval", exported, "--data", folder / HELDOUT, "-k", 1, "--max-prompts", 3)
+    assert "other prompts" not in said(*own, "--out", tmp_path / "own")
     few = tmp_path / "few.jsonl"
     few.write_text("".join(json.dumps({"problem": f"{n:03d}a", "answer": "0"}) + "\n" for n in range(4)))
     prepare = ("data", "prepare", few, "--model", exported, *asked, "--verifier", "exact")
