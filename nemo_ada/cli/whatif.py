@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.errors import UserError
 
 PACE = 2.0  # seconds between two lines about the progress
@@ -93,10 +94,11 @@ def whatif(
     _check_limits(context)
     if price is not None and gpus is None:
         raise UserError(f"--price={price:g} is for a GPU hour; say with --gpus how many GPUs there are")
-    needs_times = (slots, max_samples, max_tokens, max_seconds, sampling_seconds, gpus)  # they need the simulation
+    caps = Budget(max_samples, max_tokens, max_seconds)
+    needs_times = (slots, *caps.caps().values(), sampling_seconds, gpus)  # they need the simulation
     options = Options(
-        group, tuple(preset or ()), tuple(max_responses or ()), threshold, prompts, slots, max_samples, max_tokens,
-        max_seconds, sampling_seconds, other_seconds, gpus, price, steps, seeds,
+        group, tuple(preset or ()), tuple(max_responses or ()), threshold, prompts, slots, caps, sampling_seconds,
+         other_seconds, gpus, price, steps, seeds,
         times or any(value is not None for value in needs_times),
     )  # fmt: skip
     for path in logs:

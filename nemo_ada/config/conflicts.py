@@ -15,6 +15,7 @@ from nemo_ada.core.learning.objectives import Linear
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.prompts.allocation import PowerRule
 from nemo_ada.core.prompts.estimators import EmaSettings
+from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.core.sampling.exits import ExitRule, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
@@ -34,6 +35,7 @@ class Facts:
     def __init__(self, ada: AdaSettings, n: int) -> None:
         self.ada, self.n = ada, n
         self.advantage, self.budget, self.estimator = ada.advantage, ada.budget, ada.estimator
+        self.seconds = self.budget.caps().get(SECONDS)
 
     @property
     def sampling(self) -> Any:
@@ -263,11 +265,11 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.budget.mode == "idle" and not f.estimation and f.once,
     ),
     Conflict(
-        f"{ADA}.budget.max_seconds={{f.budget.max_seconds:g}}",
+        f"{SECONDS.key}={{f.seconds:g}}",
         "bounds waves after the first, and these settings have none",
         "set it to null, and to shorten the draw lower grpo.num_prompts_per_step, grpo.num_generations_per_prompt or "
         "the longest response",
-        lambda f: f.budget.max_seconds is not None and f.once and not f.ada.reserve_prompts,
+        lambda f: f.seconds is not None and f.once and not f.ada.reserve_prompts,
     ),
     # -- the estimation variant
     Conflict(

@@ -13,6 +13,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,13 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         names = [parents] if isinstance(parents, str) else parents
         if not isinstance(names, (list, ListConfig)) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"defaults={parents!r} must be the path of another YAML, or a list of them")
-        merged: DictConfig = OmegaConf.create({})
-        for parent in names:
-            merged.merge_with(load_yaml(path.parent / parent, _children=(*_children, path)))
-        for dotted in _overriding(config):
+        replacing = _overriding(config)
+        if not names:
+            return config
+        merged, *others = [load_yaml(path.parent / parent, _children=(*_children, path)) for parent in names]
+        for other in others:
+            merged.merge_with(other)
+        for dotted in replacing:
             OmegaConf.update(merged, dotted, OmegaConf.create({}), merge=False)
         merged.merge_with(config)
         return merged
@@ -282,10 +286,9 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     Raises:
         UserError: for an override that does not apply, with the nearest known key.
     """
-    parser = OverridesParser.create()
     for text in overrides:
         try:
-            override = _override(parser, text)
+            override = _override(text)
             if override.is_sweep_override():
                 key = text.partition("=")[0]
                 works = f"write text with a comma in quotes, such as '{key}=\"one,two\"'"
@@ -306,7 +309,13 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     return config
 
 
-def _override(parser: OverridesParser, text: str) -> Override:
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Override:
+    """Read one override by hydra's grammar. That takes a millisecond, and a bench loads the same words many times."""
+    return OverridesParser.create().parse_override(text)
+
+
+def _override(text: str) -> Override:
     """Read one override. A value that hydra's grammar has no words for is text, as it stands.
 
     Such are umlauts, `=`, braces inside a sentence, and the blanks at the ends of a text. A value that begins like a
@@ -318,26 +327,24 @@ def _override(parser: OverridesParser, text: str) -> Override:
         works = f"write it without blanks around =, as {blanks['key']}={blanks['value']}"
         raise UserError(f"override {text[:100]!r}: {works[:200]}")
     if match is None:
-        return parser.parse_override(text)
+        return _parsed(text)
     key, value = match["key"], match["value"]
     if value.startswith("~/"):
-        return _literal(parser, key, os.path.expanduser(value))
+        return _literal(key, os.path.expanduser(value))
     try:
-        override = parser.parse_override(text)
+        override = _parsed(text)
     except HydraException:
         if not value.strip() or value.lstrip()[0] in "[{'\"":
             raise
-        return _literal(parser, key, value)
+        return _literal(key, value)
     if override.is_sweep_override():
-        return _literal(parser, key, value) if _SENTENCE.search(value) else override
+        return _literal(key, value) if _SENTENCE.search(value) else override
     read = override.value()
-    return (
-        _literal(parser, key, value) if isinstance(read, str) and read != value and read == value.strip() else override
-    )
+    return _literal(key, value) if isinstance(read, str) and read != value and read == value.strip() else override
 
 
-def _literal(parser: OverridesParser, key: str, value: str) -> Override:
-    return dataclasses.replace(parser.parse_override(f"{key}=x"), _value=value)
+def _literal(key: str, value: str) -> Override:
+    return dataclasses.replace(_parsed(f"{key}=x"), _value=value)
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.sampling.budget import CAPS, SECONDS, TOKENS
 from nemo_ada.errors import InvariantError
 
 PREFIX = "ada/"
-BOUNDS = ("none", "max_samples", "max_tokens", "max_seconds", "idle", "stopped", "group_seconds")
+BOUNDS = ("none", *(cap.name for cap in CAPS), "idle", "stopped", "group_seconds")
 
 TABLE: Mapping[str, str] = {
     "samples_drawn": "responses issued, including dropped and failed ones",
@@ -43,7 +44,7 @@ TABLE: Mapping[str, str] = {
     "pool_size_max": "responses per pool, maximum",
     "pass_rate": "mean pass rate over prompts, comparable with GRPO's reward. With wave stopping: the first wave's "
     "share of correct responses; with issue_order: an estimate by path counts. Unbiased, except for issue_order pools "
-    "that max_tokens or max_seconds cut",
+    f"that {TOKENS.name} or {SECONDS.name} cut",
     "pool_reward": "mean reward of a pool, averaged over prompts",
     "truncated": "share of the responses in pools that have as many tokens as the longest response may have",
     "no_box": "CPU, with `task.verifier: math`: share of the judged responses without a box",
@@ -64,12 +65,13 @@ TABLE: Mapping[str, str] = {
     "effective_updates": "with logger.gradient_cosine (CPU): (sum of the updates' gradient norms)^2 / sum of their "
     "squares",
     "groups_replaced": "zero-signal groups replaced by reserve prompts",
-    "budget_used_samples": "samples_drawn / max_samples",
-    "budget_used_tokens": "tokens_drawn / max_tokens",
-    "budget_used_seconds": "sampling_seconds / max_seconds",
+    **{
+        f"budget_used_{cap.unit}": f"{used} / {cap.name}"
+        for cap, used in zip(CAPS, ("samples_drawn", "tokens_drawn", "sampling_seconds"), strict=True)
+    },
     "budget_bound": "what stopped most prompts: " + ", ".join(f"{i} {name}" for i, name in enumerate(BOUNDS)),
-    "tokens_overshoot": "tokens beyond max_tokens, of responses that were in flight",
-    "seconds_overshoot": "seconds beyond max_seconds, until responses in flight had ended",
+    "tokens_overshoot": f"tokens beyond {TOKENS.name}, of responses that were in flight",
+    "seconds_overshoot": f"seconds beyond {SECONDS.name}, until responses in flight had ended",
     "sampling_seconds": "duration of the sampling phase",
     "engine_utilisation": "mean number of responses in flight / its peak",
     "groups_given_up": "asynchronous: prompts given up after max_group_seconds, with the complete waves that they had",

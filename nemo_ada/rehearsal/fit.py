@@ -14,7 +14,7 @@ from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.shrink import Layout, Shrinker, data_of, folders_of, layout_of, model_of, shorten
+from nemo_ada.rehearsal.shrink import Layout, Shrinker, data_of, folders_of, layout_of, model_of, shorten, shrink_caps
 from nemo_ada.rules.facts.memory import learner_phase
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
@@ -111,10 +111,7 @@ def _batches(s: Shrinker, scale: float) -> None:
         old = s.get(f"policy.{key}", 1)
         s.set("shrunk", "update", f"policy.{key}", gcd(int(old), fewer * group // updates) if old else old)
     share = fewer / prompts
-    for key in ("max_samples", "max_tokens"):
-        cap = s.get(f"reinforce_ada.budget.{key}")
-        if cap is not None:
-            s.set("shrunk", "generate", f"reinforce_ada.budget.{key}", max(fewer * group, int(cap * share)))
+    shrink_caps(s, fewer * group, share)
     for key in ("reserve_prompts", "candidate_prompts"):
         count = s.get(f"reinforce_ada.{key}")
         if count:

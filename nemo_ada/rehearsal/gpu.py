@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.config.values import Values
+from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
 from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
@@ -425,7 +426,7 @@ class Forecasts:
                     own.warnings.append(f"nemo-ada plan, {name}: {problem}")
         if CAPPED in made.configs and GRPO in own.plans:
             seconds = round(CAP_SHARE * own.plans[GRPO].forecast.phases["sampling"].p50, 1)
-            made.configs[CAPPED]["reinforce_ada"].setdefault("budget", {})["max_seconds"] = seconds
+            made.configs[CAPPED]["reinforce_ada"].setdefault("budget", {})[SECONDS.name] = seconds
         try:
             typical = NemoConfig.of_megatron(made.typical)
             for phase in (learner_phase, logprob_phase, refit_phase):

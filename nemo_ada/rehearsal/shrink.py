@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemo_ada.config.values import Values
+from nemo_ada.core.sampling.budget import CAPS, TOKENS
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.gym import SECTION as GYM_SECTION
 
@@ -263,12 +264,25 @@ def _batches(s: Shrinker, layout: Layout) -> None:
     s.at_most("set-up", "data_plane.storage_capacity", STORED_ROWS)
     s.at_most("set-up", "data_plane.num_storage_units", 1)
     tokens = NEW_TOKENS / max(int(s.get("policy.generation.max_new_tokens", NEW_TOKENS)), 1)
-    for key, scale in (("max_samples", share), ("max_tokens", share * tokens)):
-        cap = s.get(f"reinforce_ada.budget.{key}")
-        if cap is not None:
-            s.set("shrunk", "generate", f"reinforce_ada.budget.{key}", max(fewer * group, int(cap * scale)))
+    shrink_caps(s, fewer * group, share, tokens)
     for key in ("reserve_prompts", "candidate_prompts"):
         s.at_most("generate", f"reinforce_ada.{key}", 4 * fewer)
+
+
+def shrink_caps(s: Shrinker, rows: int, share: float, tokens: float = 1.0) -> None:
+    """Take a share of the caps of a step that belong to its prompts.
+
+    Args:
+        s: the configuration.
+        rows: rows of a step, which each cap must hold.
+        share: share of the prompts.
+        tokens: share of the tokens of a response.
+    """
+    for cap in CAPS:
+        value = s.get(cap.key)
+        if cap.scales and value is not None:
+            scale = share * tokens if cap is TOKENS else share
+            s.set("shrunk", "generate", cap.key, max(rows, int(value * scale)))
 
 
 def _lengths(s: Shrinker, most: int) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
 from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.config.values import Values
+from nemo_ada.core.sampling.budget import CAPS, SECONDS
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
@@ -25,7 +26,6 @@ ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", Loop.ASYNC.value
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
 PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
 FASTEST = 0.002  # seconds of an engine step, at best
-CAPS = ("max_samples", "max_tokens", "max_seconds")
 ENGINE_SWITCHES = {
     "vllm": ASYNC_ENGINE,
     "sglang": "policy.generation.use_async_rollouts",
@@ -261,12 +261,12 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.budget.mode=idle fills the tail of a sampling phase, and with {loop} there is no such "
             "phase: the engine never waits for a step's slowest response; use budget.mode=capped",
         )
-    if ada.budget.max_seconds is not None:
+    if (cap := ada.budget.caps().get(SECONDS)) is not None:
+        others = " or ".join(other.name for other in CAPS if other is not SECONDS)
         yield error(
-            f"{SECTION}.budget.max_seconds",
-            f"{SECTION}.budget.max_seconds={ada.budget.max_seconds:g} bounds a sampling phase, and with {loop} "
-            "there is none: sampling runs beside the updates; set it to null, and cap max_samples or max_tokens "
-            "(max_group_seconds bounds a single group)",
+            SECONDS.key,
+            f"{SECONDS.key}={cap:g} bounds a sampling phase, and with {loop} there is none: sampling runs beside the "
+            f"updates; set it to null, and cap {others} (max_group_seconds bounds a single group)",
         )
     if ada.candidate_prompts:
         yield error(
@@ -304,7 +304,7 @@ def dynamic_sampling(values: Values, ada: AdaSettings) -> Findings:
             f"{key}=true keeps groups whose rewards differ, and groups of grpo.num_generations_per_prompt=1 never do; "
             "set use_dynamic_sampling=false",
         )
-    caps = [f"{name}={cap:g}" for name in CAPS if (cap := getattr(ada.budget, name)) is not None]
+    caps = [f"{cap.name}={value:g}" for cap, value in ada.budget.caps().items()]
     if caps:
         most = RolloutFacts.of(values).max_calls
         yield warning(
@@ -364,10 +364,10 @@ def first_waves(values: Values, ada: AdaSettings) -> Findings:
 
 def seconds_cap(values: Values, ada: AdaSettings) -> Findings:
     """A cap on seconds leaves time for a response of full length."""
-    longest, cap = RolloutFacts.of(values).longest, ada.budget.max_seconds
+    longest, cap = RolloutFacts.of(values).longest, ada.budget.caps().get(SECONDS)
     if cap is not None and cap < FASTEST * longest:
         yield error(
-            f"{SECTION}.budget.max_seconds",
+            SECONDS.key,
             f"{cap:g} s end before any response of {longest} tokens can; `nemo-ada plan CONFIG` suggests a cap",
         )
 

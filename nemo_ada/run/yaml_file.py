@@ -8,6 +8,8 @@ errors here, with the file and the line where there is one. `1e-8` is a number.
 from __future__ import annotations
 
 import re
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +80,17 @@ def read_yaml(path: Path, what: str = "the configuration", *, written: bool = Fa
     except (OSError, ValueError) as error:  # ValueError: not UTF-8
         raise UserError(f"cannot read {what} {_shown(path)}: {error}") from None
     try:
-        content = yaml.load(text, _Written if written else _Loader)
-        _count(content, 0, {})
+        return deepcopy(_content(text, written))
     except _PARSER_ERRORS as error:
         works = "; indent with blanks, not with tabs" if "\\t" in str(error) else ""
         raise UserError(f"{_shown(path)} is not valid YAML: {_one_line(error)}{works}") from None
+
+
+@lru_cache(maxsize=32)
+def _content(text: str, written: bool) -> Any:
+    """Read the text of a file. PyYAML takes long, and commands read the same parents many times."""
+    content = yaml.load(text, _Written if written else _Loader)
+    _count(content, 0, {})
     return content
 
 

@@ -119,6 +119,13 @@ def resolved(config):
     return values
 
 
+@cache
+def loaded(*words):
+    """The resolved configuration of these words, over NeMo-RL's files."""
+    first, *rest = (str(CONFIGS.parent / word) if ".yaml" in word else word for word in words)
+    return load_config(Path(first), rest)
+
+
 def files(words):
     return [CONFIGS.parent / word for word in words]
 
@@ -149,10 +156,7 @@ def test_the_replacement_of_an_old_name_changes_what_the_old_file_changed(old):
     """Relative to the model's YAML, and resolved. Names and folders differ."""
     path, *words = OLD_NAMES[old]["now"]
     base = re.sub(r"-(fp8|async|hard)\.yaml$", ".yaml", path)
-    before = dict(leaves(load_config(CONFIGS.parent / base)))
-    after = dict(
-        leaves(load_config(CONFIGS.parent / path, [str(CONFIGS.parent / w) if ".yaml" in w else w for w in words]))
-    )
+    before, after = dict(leaves(loaded(base))), dict(leaves(loaded(path, *words)))
     keys = (before.keys() | after.keys()) - set(NAMES)
     changes = {key: after.get(key) for key in sorted(keys) if before.get(key) != after.get(key)}
     assert changes == OLD_NAMES[old]["changes"]
@@ -160,7 +164,7 @@ def test_the_replacement_of_an_old_name_changes_what_the_old_file_changed(old):
 
 @needs_checkout
 def test_every_combination_has_a_folder_of_its_own():
-    folders = [load_config(first, [str(path) for path in rest])["run_dir"] for first, *rest in map(files, COMBINATIONS)]
+    folders = [loaded(*words)["run_dir"] for words in COMBINATIONS]
     assert len(set(folders)) == len(folders)
     assert folders[0] == "runs/qwen2.5-math-1.5b-ada"
 
@@ -303,10 +307,10 @@ def test_nemo_rl_itself_loads_it(words):
         pytest.skip(f"NeMo-RL cannot be imported: {error}")
     launch = importlib.import_module("nemo_ada.nemo.launch.command")
     first, *rest = files(words)
-    loaded = launch.load(first, [str(path) for path in rest])
-    config = grpo.MasterConfig(**loaded)
-    assert loaded["run_dir"] == load_words(first, [str(path) for path in rest]).run_dir
-    assert loaded == load_config(first, [str(path) for path in rest])
+    read = launch.load(first, [str(path) for path in rest])
+    config = grpo.MasterConfig(**read)
+    assert read["run_dir"] == load_words(first, [str(path) for path in rest]).run_dir
+    assert read == loaded(*words)
     assert config.policy["train_global_batch_size"] == merged(*files(words)).policy.train_global_batch_size
 
 

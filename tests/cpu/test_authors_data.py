@@ -13,8 +13,10 @@ import pyarrow.parquet
 import pytest
 
 from nemo_ada.cli.main import app, guarded
+from nemo_ada.config.load import load_run
 from nemo_ada.rules.check.command import examine
 from nemo_ada.run.folder import read_lines
+from nemo_ada.tasks.registry import build_task
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +66,16 @@ def test_data_prepare_says_the_layout_and_the_system_message(parquet, tmp_path, 
     assert (first["problem"], first["answer"], first["system"]) == (f"0+0={SUFFIX}", "0", SYSTEM)
 
 
-@pytest.mark.parametrize("source", ["prepared", "unchanged"])
+def test_the_prepared_set_is_a_task_of_its_own_prompts(prepared, tmp_path):
+    words = [f"task.path={prepared / 'dataset.jsonl'}", "task.verifier=exact", f"run_dir={tmp_path / 'run'}"]
+    config = load_run(ROOT / "configs/cpu/jsonl.yaml", words)
+    splits = build_task(config.task).splits()
+    assert {(prompt.text, prompt.answer) for prompt in splits.train} <= {
+        (f"{n}+{n % 7}={SUFFIX}", str(n + n % 7)) for n in range(60)
+    }
+
+
+@pytest.mark.parametrize("source", [pytest.param("prepared", marks=pytest.mark.slow), "unchanged"])
 def test_three_steps_on_a_cpu(parquet, prepared, tmp_path, source):
     path = prepared / "dataset.jsonl" if source == "prepared" else parquet
     command = [

@@ -12,6 +12,7 @@ from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, read_contract
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.tokenizer import CharTokenizer
+from tests.lab.data.fake_server import completion, serving
 from tests.lazy import Lazy
 
 training = Lazy("nemo_ada.cpu.trainer")
@@ -63,27 +64,31 @@ def test_a_run_and_its_export_hold_the_contract(run, model):
     assert json.loads((exported / "generation_config.json").read_text())["eos_token_id"] == [CharTokenizer.eos_id, STOP]
 
 
-def test_eval_and_data_prepare_name_the_difference(run, bandit, tmp_path, capfd):
+def test_eval_and_data_prepare_name_the_difference(run, bandit, tmp_path, capfd, monkeypatch):
+    """One of the four commands starts an engine; the others ask a server, which costs no start."""
     folder, exported = run
+    monkeypatch.setenv("no_proxy", "*")
     data = f"{bandit.root}/bandit.jsonl"
 
     def said(*words) -> str:
         assert guarded(lambda: app([*map(str, words)], standalone_mode=False)) == 0
         return capfd.readouterr().err
 
-    asked = ("--max-new-tokens", 6, "--max-prompt-tokens", 12, "-k", 1)
-    ask = ("eval", exported, "--data", data, *asked, "--max-prompts", 3, "--verifier", "exact")
+    asked = ("--max-new-tokens", 6, "--max-prompt-tokens", 12, "-k", 1, "--verifier", "exact")
+    ask = ("eval", exported, "--data", data, *asked, "--max-prompts", 3)
     named = 'chat_template_kwargs was {"enable_thinking": false} and is {}'
-    assert named in said(*ask, "--out", tmp_path / "a")
     quiet = ("--chat-template-kwargs", json.dumps(QUIET))
-    assert "other prompts" not in said(*ask, *quiet, "--out", tmp_path / "b")
-    own = ("eval", exported, "--data", folder / HELDOUT, "-k", 1, "--max-prompts", 3)
-    assert "other prompts" not in said(*own, "--out", tmp_path / "own")
     few = tmp_path / "few.jsonl"
     few.write_text("".join(json.dumps({"problem": f"{n:03d}a", "answer": "0"}) + "\n" for n in range(4)))
-    prepare = ("data", "prepare", few, "--model", exported, *asked, "--verifier", "exact")
-    assert named in said(*prepare, "--out", tmp_path / "c")
-    assert "other prompts" not in said(*prepare, *quiet, "--out", tmp_path / "d")
+    prepare = ("data", "prepare", few, "--model", exported, *asked)
+    assert "other prompts" not in said(*ask, *quiet, "--out", tmp_path / "b")
+    with serving(exported, lambda _asked: completion("0")) as server:
+        ask, prepare = (*ask, "--server", server.url), (*prepare, "--server", server.url)
+        assert named in said(*ask, "--out", tmp_path / "a")
+        own = ("eval", exported, "--data", folder / HELDOUT, "-k", 1, "--max-prompts", 3, "--server", server.url)
+        assert "other prompts" not in said(*own, "--out", tmp_path / "own")
+        assert named in said(*prepare, "--out", tmp_path / "c")
+        assert "other prompts" not in said(*prepare, *quiet, "--out", tmp_path / "d")
     assert json.loads((tmp_path / "d" / "card.json").read_text())["prompts"]["chat_template_kwargs"] == QUIET
 
 

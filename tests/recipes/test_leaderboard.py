@@ -28,9 +28,19 @@ def protocol():
     return bench.Protocol()
 
 
+KEYS: dict = {}
+"""Keys of the protocol's jobs, which no test changes. Each takes a whole configuration."""
+
+
+def results_in(folder, protocol, *published):
+    made = bench.Results(protocol, folder, *published)
+    made._keys = KEYS
+    return made
+
+
 @pytest.fixture
 def results(protocol, tmp_path):
-    return bench.Results(protocol, tmp_path / "out", None)
+    return results_in(tmp_path / "out", protocol, None)
 
 
 @pytest.fixture
@@ -38,7 +48,7 @@ def extended(tmp_path):
     """Results of a protocol that extends a grid twice, whatever the protocol file says."""
     protocol = bench.Protocol()
     protocol.values["extensions"] = 2
-    return bench.Results(protocol, tmp_path / "out", None)
+    return results_in(tmp_path / "out", protocol, None)
 
 
 def result(job, gain=0.0, slope=3000.0):
@@ -101,6 +111,8 @@ def test_rates_beyond_the_grid_are_tried_while_the_best_one_is_at_its_edge(exten
     jobs = []
     for _ in range(30):  # more passes than jobs
         waiting = [job for job in extended.missing(["sudoku"], ["grpo4"], [4]) if job.seed >= 3000]
+        if not waiting:
+            break
         for job in waiting:
             extended.put(job, result(job, -0.1 * abs(math.log(job.rate / peak))))
         jobs += waiting
@@ -163,7 +175,7 @@ def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_result
     pages.write_page(protocol.values, results, first)
     for name in ("first/leaderboard.md", "history/leaderboard_tables.md"):
         assert "+.050±.000" in (tmp_path / name).read_text()
-    again = bench.Results(protocol, tmp_path / "empty", first / "leaderboard.jsonl")
+    again = results_in(tmp_path / "empty", protocol, first / "leaderboard.jsonl")
     pages.write_page(protocol.values, again, second)
     for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
@@ -211,7 +223,7 @@ def test_a_run_beside_results_of_another_base_ends_and_a_fresh_one_does_not(prot
     with pytest.raises(UserError, match=r"another base model of sudoku .* --fresh"):
         bench.run(results, ["sudoku"], ["mean"], math.inf, [4])
     assert len(elsewhere.jobs) == 1 and results.get(elsewhere.jobs[0]) is None
-    bench.run(bench.Results(protocol, tmp_path / "new", None), ["sudoku"], ["grpo4", "mean"], math.inf, [4])
+    bench.run(results_in(tmp_path / "new", protocol, None), ["sudoku"], ["grpo4", "mean"], math.inf, [4])
 
 
 def test_signal_over_noise_is_shown_where_all_seeds_have_it():
@@ -222,7 +234,7 @@ def test_signal_over_noise_is_shown_where_all_seeds_have_it():
 
 
 def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_path):
-    published = bench.Results(protocol, tmp_path / "empty")
+    published = results_in(tmp_path / "empty", protocol)
     made = tmp_path / "results"
     made.mkdir()
     pages.write_page(protocol.values, published, made)
@@ -343,7 +355,7 @@ def test_wrong_options_end_before_anything_runs(words, monkeypatch):
 
 def test_two_benches_share_a_folder_and_no_job_runs_twice(protocol, results, monkeypatch):
     tries = list(results.missing(["sudoku"], ["grpo4"], [16]))
-    other = bench.Results(protocol, results.folder, None)
+    other = results_in(results.folder, protocol, None)
     held = other.claim(tries[0])
 
     class Ends(Scripted):
@@ -367,7 +379,7 @@ def test_two_benches_share_a_folder_and_no_job_runs_twice(protocol, results, mon
 def test_again_waits_for_the_other_processes_run(protocol, results, monkeypatch, capsys):
     fill(results, {"grpo4": 0.0, "mean": 0.05})
     job = bench.Job("sudoku", "mean", *results.best("sudoku", "mean", [4]), 300)
-    other = bench.Results(protocol, results.folder, None)
+    other = results_in(results.folder, protocol, None)
     held = other.claim(job)
 
     class Patient(Scripted):

@@ -18,13 +18,43 @@ So with a cap on samples, a group's share depends on labels and the order of sta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
 from nemo_ada.core.schema import STRICT, Bounds, Positive, Quantile
 from nemo_ada.errors import InvariantError
 
-Cap = Annotated[int, Bounds(gt=0, le=2**53)]
+Count = Annotated[int, Bounds(gt=0, le=2**53)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """What a cap of a batch bounds. Whoever shows, scales or checks caps iterates over CAPS or `Budget.caps()`.
+
+    Attributes:
+        name: its setting in reinforce_ada.budget.
+        unit: what it counts. The metric `budget_used_UNIT` is the used share.
+        scales: whether it holds for all prompts together, so that a share of the prompts gets a share of the cap.
+        drains: whether responses in flight may still pass it, or give some of it back.
+    """
+
+    name: str
+    unit: str
+    scales: bool
+    drains: bool
+
+    @property
+    def key(self) -> str:
+        """Its dotted name in a YAML."""
+        return f"reinforce_ada.budget.{self.name}"
+
+
+SAMPLES = Cap("max_samples", "samples", scales=True, drains=False)
+TOKENS = Cap("max_tokens", "tokens", scales=True, drains=True)
+SECONDS = Cap("max_seconds", "seconds", scales=False, drains=True)
+CAPS = (SAMPLES, TOKENS, SECONDS)
 
 
 @dataclass(frozen=True)
@@ -32,9 +62,9 @@ class Budget:
     """The caps of one batch (algorithm.md section 6). With null a cap does not apply."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-    max_samples: Cap | None = None
+    max_samples: Count | None = None
     """Largest number of responses issued."""
-    max_tokens: Cap | None = None
+    max_tokens: Count | None = None
     """Largest number of generated tokens."""
     max_seconds: Positive | None = None
     """Largest time of the sampling phase, in seconds. It applies to waves after the first ones."""
@@ -52,6 +82,21 @@ class Budget:
     idle_quantile: Quantile = 0.8
     """Probability with which an extra wave of idle mode must be expected to end in time."""
 
+    def caps(self) -> dict[Cap, Any]:
+        """Return the caps that are set, with their values."""
+        return {cap: value for cap in CAPS if (value := getattr(self, cap.name)) is not None}
+
+    def capped_by(self, caps: Mapping[Cap, float]) -> Budget:
+        """Return this budget with these caps and no others."""
+        values: dict[str, Any] = {cap.name: caps.get(cap) for cap in CAPS}
+        return replace(self, **values)
+
+    def shrunk(self, scale: float) -> Budget:
+        """Return the budget of a batch with `scale` times fewer prompts."""
+        return self.capped_by(
+            {cap: ceil(value / scale - 1e-9) if cap.scales else value for cap, value in self.caps().items()}
+        )
+
 
 class Ledger:
     """Counts samples and tokens of one batch."""
@@ -67,13 +112,13 @@ class Ledger:
         """Whether samples or tokens have a cap."""
         return self.budget.max_samples is not None or self.budget.max_tokens is not None
 
-    def refusal(self, samples: int, tokens: int) -> str | None:
+    def refusal(self, samples: int, tokens: int) -> Cap | None:
         """Return the cap that forbids `samples` more responses with `tokens` tokens in total. None when they fit."""
         caps = self.budget
         if caps.max_samples is not None and self.samples + samples > caps.max_samples:
-            return "max_samples"
+            return SAMPLES
         if caps.max_tokens is not None and self.tokens_used + self.tokens_reserved + tokens > caps.max_tokens:
-            return "max_tokens"
+            return TOKENS
         return None
 
     def waits(self, samples: int, tokens: int) -> bool:
@@ -89,8 +134,8 @@ class Ledger:
             forced: whether the token cap may be exceeded, as for first waves. The sample cap always holds.
         """
         refused = self.refusal(samples, tokens)
-        if refused == "max_samples" or (refused is not None and not forced):
-            raise InvariantError(f"reserved {samples} samples and {tokens} tokens against {refused}")
+        if refused is not None and not (forced and refused.drains):
+            raise InvariantError(f"reserved {samples} samples and {tokens} tokens against {refused.name}")
         self.samples += samples
         self.tokens_reserved += tokens
 
@@ -186,12 +231,12 @@ class GroupLedger(Ledger):
         super().__init__(step.budget)
         self._step, self.number = step, number
 
-    def refusal(self, samples: int, tokens: int) -> str | None:
+    def refusal(self, samples: int, tokens: int) -> Cap | None:
         """Return the cap that forbids so many more responses, whatever other groups do. None when they may fit."""
         step, each = self._step, tokens // max(samples, 1)
         certain = samples + step.first_waves_without(self)
         refused = step.refusal(certain, certain * each)
-        if refused == "max_tokens" and step.may_give_back(self):
+        if refused is not None and refused.drains and step.may_give_back(self):
             return None
         return refused
 

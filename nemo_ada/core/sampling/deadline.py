@@ -1,6 +1,6 @@
 """Decides which waiting prompts are in time, for the cap on seconds and the tail of idle mode (algorithm.md section 6).
 
-Redraws for a first wave always pass. Under `max_seconds` other requests are granted while all responses after first
+Redraws for a first wave always pass. Under a cap on seconds other requests are granted while all responses after first
 waves are expected to end in time together, with probability `seconds_quantile`. Each granted request books its risk
 of being late (LatencyModel.late_risk). So the promise holds for the whole batch, whenever its waves were issued.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, IntArray
+from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.table import IN_FLIGHT
@@ -23,6 +24,7 @@ class Deadline:
 
     def __init__(self, state: StepState, latency: LatencyModel) -> None:
         self._state, self._latency = state, latency
+        self._cap = state.plan.budget.caps().get(SECONDS)
         self._booked = 0.0
         self._max_risk = float(-np.log(state.plan.budget.seconds_quantile))
 
@@ -38,7 +40,7 @@ class Deadline:
             ranked: sorts prompts by the order in which they are served.
         """
         plan = self._state.plan
-        if not plan.idle and plan.budget.max_seconds is None:
+        if not plan.idle and self._cap is None:
             return waiting
         first = self._redraws(waiting)
         redraws, later = waiting[first], waiting[~first]
@@ -46,15 +48,15 @@ class Deadline:
         if plan.idle:
             # Each wave is judged alone. A wave that others make late is dropped, which costs tokens but not time.
             later = self._in_tail(later, load, now)
-        if plan.budget.max_seconds is not None:
+        if self._cap is not None:
             alone = self._each(later, lambda size: self._within_risk(size, load, elapsed))
-            self._state.cut(later[~alone], "max_seconds")
+            self._state.cut(later[~alone], SECONDS.name)
             later = self._together(later[alone], load, elapsed, ranked)
         return np.sort(np.concatenate((redraws, later)))
 
     def book(self, prompts: IntArray, sizes: IntArray, elapsed: float) -> None:
         """Book the risk of requests that are issued now."""
-        if self._state.plan.budget.max_seconds is None or len(prompts) == 0:
+        if self._cap is None or len(prompts) == 0:
             return
         later = int(sizes[~self._redraws(prompts)].sum())
         if later:
@@ -90,7 +92,7 @@ class Deadline:
 
         Until the latency model has seen a step, assume that a response lasts as long as the batch has lasted.
         """
-        left = float(self._state.plan.budget.max_seconds or 0.0) - elapsed
+        left = float(self._cap or 0.0) - elapsed
         return self._latency.late_risk(size, load, left if self._latency.ready else left - elapsed)
 
     def _in_tail(self, waiting: IntArray, load: int, now: float) -> IntArray:

@@ -83,7 +83,7 @@ class Granter:
             return waiting, state.want_P[waiting]
         granted_P = np.zeros(len(state.uid_P), np.int64)
         short = ledger.refusal(claims, claims * each)
-        state.held_P[waiting] = 0 if short is None else BOUNDS.index(short)
+        state.held_P[waiting] = 0 if short is None else BOUNDS.index(short.name)
         level_W = self._level(waiting)
         for level in np.unique(level_W):
             if not self._serve(waiting[level_W == level], int(level), each, granted_P):
@@ -112,8 +112,8 @@ class Granter:
             if not self._fits(ahead, each):
                 least = size if state.plan.stopping.in_waves else 1  # a wave is issued whole, a window also in part
                 refused = ledger.refusal(taken + least, (taken + least) * each)
-                if refused == "max_samples" or (refused and not (granted_P.any() or state.in_flight)):
-                    state.cut(np.array([prompt]), refused)  # the end of running responses cannot make room for it
+                if refused and not (refused.drains and (granted_P.any() or state.in_flight)):
+                    state.cut(np.array([prompt]), refused.name)  # the end of running responses cannot make room for it
                     ahead -= int(claim_P[prompt])
                     continue
                 if refused or unknown:

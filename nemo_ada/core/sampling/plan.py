@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from nemo_ada.core.arrays import IntArray
-from nemo_ada.core.sampling.budget import Budget
+from nemo_ada.core.sampling.budget import SAMPLES, TOKENS, Budget
 from nemo_ada.core.sampling.exits import ExitRule, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.schema import STRICT, Bounds, ByKind
@@ -148,20 +148,20 @@ class SamplingPlan:
         """
         first = prompts * self.first_issue if responses is None else responses
         each = f"{prompts} prompts x {first / max(prompts, 1):g} responses"
-        caps = self.budget
-        if caps.max_samples is not None and caps.max_samples < first:
-            smaller = caps.max_samples // max(prompts, 1)
+        caps = self.budget.caps()
+        samples, reserved = caps.get(SAMPLES), caps.get(TOKENS)
+        if samples is not None and samples < first:
+            smaller = samples // max(prompts, 1)
             lower = f" or lower reinforce_ada.sampling.{self.stopping.size_setting} to {smaller}" if smaller else ""
             raise UserError(
-                f"reinforce_ada.budget.max_samples={caps.max_samples} cannot hold the first waves: {each} = {first}; "
-                f"raise it to {first}{lower}"
+                f"{SAMPLES.key}={samples} cannot hold the first waves: {each} = {first}; raise it to {first}{lower}"
             )
         tokens = first * self.prior_tokens
-        if caps.max_tokens is not None and caps.max_tokens < tokens:
-            fits = caps.max_tokens // max(first, 1)
+        if reserved is not None and reserved < tokens:
+            fits = reserved // max(first, 1)
             setting = f"reinforce_ada.budget.expected_tokens to at most {fits} (with token_reservation: expected)"
             shorter = f", or set {setting} if responses are that short" if fits else ""
             raise UserError(
-                f"reinforce_ada.budget.max_tokens={caps.max_tokens} cannot hold the first waves: {each} x "
+                f"{TOKENS.key}={reserved} cannot hold the first waves: {each} x "
                 f"{self.prior_tokens} tokens reserved each = {tokens}; raise it to {tokens}{shorter}"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.sampling.budget import Budget
+from nemo_ada.core.sampling.budget import CAPS, Budget
 from nemo_ada.core.sampling.result import SamplingResult, differ
 
 NO_BUDGET = Budget()
@@ -71,17 +71,12 @@ def _responses(result: SamplingResult) -> dict[str, float]:
 
 
 def _budget(result: SamplingResult, budget: Budget) -> dict[str, float]:
-    samples, tokens, seconds = int(result.issued_P.sum()), int(result.generated_P.sum()), result.seconds
-    bounds = result.bound_P[result.bound_P > 0]
-    metrics: dict[str, float] = {
-        "budget_bound": int(np.bincount(bounds).argmax()) if len(bounds) else 0,
-        "tokens_overshoot": max(0, tokens - budget.max_tokens) if budget.max_tokens is not None else 0,
-        "seconds_overshoot": max(0.0, seconds - budget.max_seconds) if budget.max_seconds is not None else 0.0,
-    }
-    if budget.max_samples is not None:
-        metrics["budget_used_samples"] = samples / budget.max_samples
-    if budget.max_tokens is not None:
-        metrics["budget_used_tokens"] = tokens / budget.max_tokens
-    if budget.max_seconds is not None:
-        metrics["budget_used_seconds"] = seconds / budget.max_seconds
+    used = {"samples": int(result.issued_P.sum()), "tokens": int(result.generated_P.sum()), "seconds": result.seconds}
+    bounds, caps = result.bound_P[result.bound_P > 0], budget.caps()
+    metrics: dict[str, float] = {"budget_bound": int(np.bincount(bounds).argmax()) if len(bounds) else 0}
+    for cap in CAPS:
+        if cap.drains:
+            metrics[f"{cap.unit}_overshoot"] = max(0, used[cap.unit] - caps.get(cap, np.inf))
+    for cap, most in caps.items():
+        metrics[f"budget_used_{cap.unit}"] = used[cap.unit] / most
     return metrics

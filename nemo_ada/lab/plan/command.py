@@ -10,6 +10,7 @@ import numpy as np
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
 from nemo_ada.lab.plan.caps import SteadyCap, StepCap, SuggestedCaps, steady_cap, step_cap, suggest_caps
@@ -265,7 +266,7 @@ def _forecast(
 
     def step_of(work: SimulatedSteps, live: float = 1.0) -> StepWork:
         bounds = (*simulated.worst(plan), responses, run.rollout.longest)
-        return StepWork(work, *bounds, run.rollout.rows, plan.budget.max_seconds, live, run.draws_ahead)
+        return StepWork(work, *bounds, run.rollout.rows, plan.budget.caps().get(SECONDS), live, run.draws_ahead)
 
     if history is None:
         if run.roofline is None:

@@ -181,7 +181,7 @@ class StepWork:
         responses: the most responses.
         longest: tokens of the longest response.
         rows: rows that are trained on.
-        max_seconds: seconds after which no response starts (budget.max_seconds). None without this cap.
+        deadline: seconds after which no response starts. None without a cap on seconds.
         live: share of rows that the learner computes whole. A placeholder row has one token of response.
         draws_ahead: whether NeMo-RL trains asynchronously.
     """
@@ -192,7 +192,7 @@ class StepWork:
     responses: float
     longest: int
     rows: int
-    max_seconds: float | None = None
+    deadline: float | None = None
     live: float = 1.0
     draws_ahead: bool = False
 
@@ -223,9 +223,9 @@ def forecast(
     sampling = rng.choice(model.seconds(step.sampling), DRAWS) * model.noise_S[drawn]
     fast, slow = error
     worst = slow * max(model.bound(step.engine_steps, step.tokens, step.responses), float(sampling.max()))
-    if step.max_seconds is not None:  # a clock ends sampling, so a slow machine only lengthens what is in flight
+    if step.deadline is not None:  # a clock ends sampling, so a slow machine only lengthens what is in flight
         drain = slow * drain_seconds(model, step.sampling, step.longest)
-        worst = min(worst, max(step.max_seconds, float(np.quantile(sampling, 0.95))) + drain)
+        worst = min(worst, max(step.deadline, float(np.quantile(sampling, 0.95))) + drain)
     draws = {"sampling": (sampling, worst)}
     draws |= {name: (seconds_S[drawn], slow * most) for name, (seconds_S, most) in others.items()}
     phases = {

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
-from math import ceil
 
 import numpy as np
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.sampling.budget import SAMPLES, SECONDS, TOKENS
 from nemo_ada.core.sampling.exits import FixedExit
 from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
 from nemo_ada.lab.plan.planned_run import PlannedRun
@@ -118,11 +118,11 @@ def drawn_again(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: i
 def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, longest: int) -> tuple[float, float]:
     """The most engine steps and tokens that a step can take: Graham's bound for work behind the longest chain."""
     responses = prompts * plan.max_responses
-    if plan.budget.max_samples is not None:
-        responses = min(responses, plan.budget.max_samples)
+    caps = plan.budget.caps()
+    responses = min(responses, caps.get(SAMPLES, responses))
     tokens = float(responses * longest)
-    if plan.budget.max_tokens is not None and plan.budget.token_reservation == "worst_case":
-        tokens = min(tokens, float(plan.budget.max_tokens))
+    if plan.budget.token_reservation == "worst_case":
+        tokens = min(tokens, float(caps.get(TOKENS, tokens)))
     chain = 1 if plan.idle else _max_waves(plan)
     return (0.0 if max_concurrent is None else tokens / max_concurrent) + chain * longest, tokens
 
@@ -141,9 +141,11 @@ def variant(ada: AdaSettings, group: int, longest: int) -> Variant:
     return Variant("", ada.plan(group, longest), ada.sampler(group, longest, run_seed=0, features=1).allocation)
 
 
-def capped(variant: Variant, max_seconds: float | None) -> Variant:
+def capped(variant: Variant, seconds: float | None) -> Variant:
     """Return the variant with another cap on seconds."""
-    return replace(variant, plan=replace(variant.plan, budget=replace(variant.plan.budget, max_seconds=max_seconds)))
+    caps = {cap: value for cap, value in variant.plan.budget.caps().items() if cap is not SECONDS}
+    caps |= {} if seconds is None else {SECONDS: seconds}
+    return replace(variant, plan=replace(variant.plan, budget=variant.plan.budget.capped_by(caps)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +180,7 @@ class SimulatedRun:
         rollout = self.run.rollout
         prompts = min(rollout.prompts, MAX_PROMPTS)
         scale = rollout.prompts / prompts
-        caps = variant.plan.budget
-        samples, tokens = (
-            None if cap is None else ceil(cap / scale - 1e-9) for cap in (caps.max_samples, caps.max_tokens)
-        )
-        plan = replace(variant.plan, budget=replace(caps, max_samples=samples, max_tokens=tokens))
+        plan = replace(variant.plan, budget=variant.plan.budget.shrunk(scale))
         setting = Setting(
             self.rates, prompts, self.lengths, warm_up=WARM_UP, steps=steps or self.steps,
             slots=max(1, self.run.max_concurrent * prompts // rollout.prompts),

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from nemo_ada.core.metrics import BOUNDS, RATE_BINS, TENTHS
+from nemo_ada.core.sampling.budget import CAPS
 from nemo_ada.lab.report.curves import band, by_method
 from nemo_ada.lab.report.draw import MAX_PALE_LINES, Line, draw_bars, draw_lines, draw_ranges, draw_shares
 from nemo_ada.lab.report.run import Run, score_keys
@@ -105,10 +106,8 @@ BUDGET = Figure(
     "Use of each cap that a run has set, and what a step costs. The last panel shows the share of steps that each cap "
     "bound: in them it refused a prompt another response. Colours inside its bars are caps, not runs.",
 )
-CAPS_QUANTITIES = (
-    Quantity("used share of max_samples", "ada/budget_used_samples", scale="used"),
-    Quantity("used share of max_tokens", "ada/budget_used_tokens", scale="used"),
-    Quantity("used share of max_seconds", "ada/budget_used_seconds", scale="used"),
+CAPS_QUANTITIES = tuple(
+    Quantity(f"used share of {cap.name}", f"ada/budget_used_{cap.unit}", scale="used") for cap in CAPS
 )
 COST_QUANTITIES = (
     Quantity("responses drawn per step", "ada/samples_drawn"),

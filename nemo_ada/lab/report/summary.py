@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from nemo_ada.core.metrics import RATE_BINS
+from nemo_ada.core.sampling.budget import CAPS
 from nemo_ada.lab.report.curves import Difference, by_method, difference
 from nemo_ada.lab.report.run import Run, as_mapping, clean, number, score_keys
 from nemo_ada.lab.report.series import AXES, number_text
 from nemo_ada.run import policy_gap
 from nemo_ada.run.folder import VOLATILE, of_class
 
-CAPS = ("max_samples", "max_tokens", "max_seconds")
 MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
 RATE_HISTOGRAM = "ada/pass_rate_histogram"
 COLLAPSE_STEPS, WRONG_RISE, LENGTH_RISE = 20, 0.1, 1.2  # of the first and the last fifth of at least so many steps
@@ -142,7 +142,7 @@ def _prediction(run: Run) -> dict[str, str]:
     p50, p95 = run.planned_seconds("step")
     worst = number(step.get("worst"))
     caps = as_mapping(run.plan.get("caps"))
-    suggested = [(name, number(caps.get(name))) for name in CAPS]
+    suggested = [(cap.name, number(caps.get(cap.name))) for cap in CAPS]
     listed = ", ".join(f"{name} {number_text(value)}" for name, value in suggested if np.isfinite(value))
     itself = "; made from this run itself, so no prediction" if run.plan.get("own_run") is True else ""
     seen = ("–", "–", "–", "–")

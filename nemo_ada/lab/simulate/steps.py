@@ -26,6 +26,7 @@ from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampling.budget import CAPS
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
@@ -257,7 +258,7 @@ class SimulatedVariant:
 
 
 _FIGURES = tuple(f.name for f in fields(SimulatedVariant) if f.name != "name")
-_CAPS = {BOUNDS.index(name) for name in ("max_samples", "max_tokens", "max_seconds")}
+_CAPPED = {BOUNDS.index(cap.name) for cap in CAPS}
 
 
 def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVariant]:
@@ -294,7 +295,7 @@ def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]
             stats["sampling_seconds"],
             stats["zero_signal_groups"],
             stats["prompts_resolved"] / prompts,
-            float(stats["budget_bound"] in _CAPS),
+            float(stats["budget_bound"] in _CAPPED),
         ]
 
 

@@ -40,6 +40,6 @@ def preset_variant(
     sampler = settings.sampler(size, lengths.max_new_tokens, run_seed=0, features=1)
     budget = sampler.plan.budget
     if caps is not None:
-        budget = replace(budget, max_samples=caps.max_samples, max_tokens=caps.max_tokens, max_seconds=caps.max_seconds)
+        budget = budget.capped_by(caps.caps())
     plan = replace(sampler.plan, budget=replace(budget, expected_tokens=lengths.mean_tokens))
     return Variant(f"{name} (n={size}{known})", plan, sampler.allocation, each, single)

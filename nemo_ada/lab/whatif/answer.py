@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.arrays import BoolArray, FloatArray
-from nemo_ada.core.sampling.budget import Budget
+from nemo_ada.core.sampling.budget import SECONDS, Budget
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import Estimate, PairedTest, estimate, paired_test
@@ -43,9 +43,7 @@ class Options:
         threshold: A response is correct when its reward is above this.
         prompts: Prompts per step. None takes the median of the log.
         slots: Responses that the engine runs at once. None means that all run.
-        max_samples: Cap on the responses of a step.
-        max_tokens: Cap on its tokens.
-        max_seconds: Cap on the seconds of its sampling phase.
+        caps: Caps of a step.
         sampling_seconds: Seconds of the sampling phase of the logged run's steps, in the mean.
         other_seconds: Seconds of the rest of a step.
         gpus: Number of GPUs.
@@ -61,9 +59,7 @@ class Options:
     threshold: float = 0.7
     prompts: int | None = None
     slots: int | None = None
-    max_samples: int | None = None
-    max_tokens: int | None = None
-    max_seconds: float | None = None
+    caps: Budget = field(default_factory=Budget)
     sampling_seconds: float | None = None
     other_seconds: float = 0.0
     gpus: int | None = None
@@ -399,15 +395,15 @@ def _seconds_per_engine_step(
 
 def _caps(options: Options, per_engine_step: float | None) -> Budget:
     """Return the caps of a step, with seconds in engine steps."""
-    seconds = options.max_seconds
-    if seconds is not None:
+    caps = options.caps.caps()
+    if SECONDS in caps:
         if per_engine_step is None:
             raise UserError(
-                f"--max-seconds={seconds:g} needs the speed of the engine, which the log does not have; give "
+                f"--max-seconds={caps[SECONDS]:g} needs the speed of the engine, which the log does not have; give "
                 "--sampling-seconds, the mean time of the logged run's sampling phase"
             )
-        seconds = max(1.0, seconds / per_engine_step)
-    return Budget(max_samples=options.max_samples, max_tokens=options.max_tokens, max_seconds=seconds)
+        caps[SECONDS] = max(1.0, caps[SECONDS] / per_engine_step)
+    return options.caps.capped_by(caps)
 
 
 def _cost(row: Row, grpo_seconds: float, options: Options, steps: int) -> SamplingCost:

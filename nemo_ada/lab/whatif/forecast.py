@@ -68,7 +68,7 @@ class Setup:
     @property
     def capped(self) -> bool:
         """Whether a step has caps."""
-        return any(cap is not None for cap in (self.caps.max_samples, self.caps.max_tokens, self.caps.max_seconds))
+        return bool(self.caps.caps())
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,14 +307,9 @@ class EngineLoad:
         place_R = (np.arange(DRAWN_RATES) + 0.5) / DRAWN_RATES
         chosen_R = np.searchsorted(np.cumsum(weight_J) / weight_J.sum(), place_R)
         rates = MeasuredRates(tuple(RATE_J[np.minimum(chosen_R, len(RATE_J) - 1)].tolist()))
-        caps, slots = self.setup.caps, self.setup.slots
+        slots = self.setup.slots
         if capped and self.setup.capped:
-            shrunk = replace(
-                variant.plan.budget,
-                max_samples=None if caps.max_samples is None else math.ceil(caps.max_samples / self._scale),
-                max_tokens=None if caps.max_tokens is None else math.ceil(caps.max_tokens / self._scale),
-                max_seconds=caps.max_seconds,
-            )
+            shrunk = variant.plan.budget.capped_by(self.setup.caps.shrunk(self._scale).caps())
             variant = replace(variant, plan=replace(variant.plan, budget=shrunk))
         slots = None if slots is None else max(1, round(slots / self._scale))
         setting = Setting(rates, self._prompts, self.setup.lengths, self.setup.seeds, slots=slots)

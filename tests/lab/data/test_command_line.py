@@ -97,14 +97,14 @@ def test_a_log_shows_progress_at_most_once_a_minute_and_the_end():
 
 def test_what_the_trainers_defaults_would_do_to_a_set_is_said(tmp_path, capsys):
     source = tmp_path / "a.jsonl"
-    rows = [{"problem": f"p {n}", "answer": n if n != 150 else "1" * 300} for n in range(200)]
+    rows = [{"problem": f"p {n}", "answer": n if n != 70 else "1" * 300} for n in range(100)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for verifier in ("math", "exact"):
         words = ["--out", tmp_path / verifier, "--verifier", verifier, "--max-prompt-tokens", 0]
         assert run("data", "prepare", source, *words) == 0
         printed = capsys.readouterr().out
         assert ("judges `exact` by default" in printed) == (verifier == "math")
-        assert "the answer in line 151 has 300 characters, 99 % have at most 3" in printed
+        assert "the answer in line 71 has 300 characters, 99 % have at most 2" in printed
 
 
 def test_a_revision_is_for_one_benchmark_of_the_hub(tmp_path, messy, capfd):

@@ -114,8 +114,11 @@ def test_a_preparation_does_not_take_the_folder_of_an_evaluation_nor_the_other_w
 
 
 @pytest.mark.parametrize("command", ["data", "eval"])
-def test_a_second_process_on_the_same_folder_is_refused_and_the_first_one_ends_as_if_alone(tmp_path, command):
-    """The first process waits for the server's answer, so it surely runs when the second one starts."""
+def test_a_second_process_on_the_same_folder_is_refused_and_the_first_one_ends_as_if_alone(
+    tmp_path, monkeypatch, capfd, command
+):
+    """The first process waits for the server's answer, so it surely runs when the second one, this one, starts."""
+    monkeypatch.setenv("no_proxy", "*")
     source = tmp_path / "sums.jsonl"
     source.write_text("".join(json.dumps({"problem": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(20)))
     model, asked, go_on = model_folder(tmp_path / "model"), threading.Event(), threading.Event()
@@ -135,8 +138,9 @@ def test_a_second_process_on_the_same_folder_is_refused_and_the_first_one_ends_a
         try:
             assert asked.wait(PATIENCE)
             before = contents(out)
-            second = subprocess.run(list(map(str, words)), stdout=subprocess.DEVNULL, timeout=PATIENCE, **given)
-            assert second.returncode == 2 and f"--out={out} is in use by process {first.pid} " in second.stderr
+            capfd.readouterr()
+            assert run(*words[3:]) == 2
+            assert f"--out={out} is in use by process {first.pid} " in capfd.readouterr().err
             assert contents(out) == before
         finally:
             go_on.set()

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
 from nemo_ada.config.presets import presets
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
@@ -179,11 +180,11 @@ def test_seconds_of_the_log_give_the_speed_of_the_engine():
 
 def test_a_cap_of_a_step_is_obeyed_and_seconds_need_a_speed():
     log = rollouts(rates(400), 4)
-    capped = answer(log, replace(FEW, presets=("ada_seq_balance",), max_samples=16 * 10))
+    capped = answer(log, replace(FEW, presets=("ada_seq_balance",), caps=Budget(max_samples=16 * 10)))
     assert capped.rows[0].simulated
     assert capped.rows[0].responses.high <= 10.5
     with pytest.raises(UserError):
-        answer(log, replace(FEW, max_seconds=100.0))
+        answer(log, replace(FEW, caps=Budget(max_seconds=100.0)))
 
 
 def test_another_largest_number_of_responses_gets_its_own_row():
