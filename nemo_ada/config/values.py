@@ -6,7 +6,7 @@ every part is a model. So `Values` reads mappings and objects alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from nemo_ada.errors import UserError
@@ -34,6 +34,15 @@ class Values:
             else:
                 node = None if isinstance(node, SCALARS) else getattr(node, part, None)
         return default if node is None else node
+
+    def assign(self, dotted: str, value: Any) -> None:
+        """Set a value of a mapping or of an object, which must be there."""
+        parent, _, name = dotted.rpartition(".")
+        node = self.get(parent) if parent else self.config
+        if isinstance(node, MutableMapping):
+            node[name] = value
+        else:
+            setattr(node, name, value)
 
     def integer(self, dotted: str, default: int | None = None) -> int:
         """Return a positive whole number. Raises UserError."""

@@ -39,7 +39,7 @@ from nemo_ada.rehearsal.report import (
     compare_resumed_on_other_responses,
     measurements,
 )
-from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
+from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink, trains_adapters
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
@@ -76,7 +76,7 @@ class Rehearsal:
         folder: All files of the rehearsal are below it.
         layout: Processes of a run.
         say: Shows a line to the user.
-        lora: Whether adapters train on Megatron.
+        lora: Whether adapters train.
         limit: Longest run, seconds.
         tick: Called about five times per second with the name of a run, while it runs.
         running: Name of a run -> its driver's process, while it runs.
@@ -270,7 +270,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     else:
         say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
         furnish(config, shrinker, layout, installed, folder, gym)
-        lora = layout.learner == "megatron" and bool(shrinker.get("policy.megatron_cfg.peft.enabled", False))
+        lora = trains_adapters(shrinker)
         code = _runs(Rehearsal(installed, folder, layout, say, lora), report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
     write_atomically(folder / "report.md", report.markdown())

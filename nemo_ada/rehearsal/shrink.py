@@ -216,6 +216,7 @@ def _layout(s: Shrinker) -> Layout:
     else:
         why = "DTensor packs with flash-attention's kernels"
         s.set("off", "update", "policy.sequence_packing.enabled", False, why)
+        s.set("off", "update", "policy.dtensor_cfg.lora_cfg.use_triton", False, "Triton's kernels need a GPU")
     dp = 2 if tp * pp == 1 or tp % ep else 1
     colocated = "policy.generation.colocated"
     apart = not s.get(f"{colocated}.enabled", True)
@@ -401,8 +402,13 @@ def _schedule(s: Shrinker, steps: int) -> None:
     s.set("shrunk", "save", "checkpointing.save_period", 1)
     s.set("shrunk", "save", "checkpointing.keep_top_k", steps)
     s.set("off", "save", "checkpointing.metric_name", None, "every checkpoint is kept")
-    lora = bool(s.get("policy.megatron_cfg.enabled", False) and s.get("policy.megatron_cfg.peft.enabled", False))
-    _learning_rate(s, (LORA_RATE if lora else LEARNING_RATE) * min(1.0, FULL_STEPS / steps))
+    _learning_rate(s, (LORA_RATE if trains_adapters(s) else LEARNING_RATE) * min(1.0, FULL_STEPS / steps))
+
+
+def trains_adapters(s: Shrinker) -> bool:
+    """Return whether adapters of LoRA train, on Megatron or on DTensor."""
+    megatron = bool(s.get("policy.megatron_cfg.enabled", False))
+    return bool(s.get("policy.megatron_cfg.peft.enabled" if megatron else "policy.dtensor_cfg.lora_cfg.enabled", False))
 
 
 def _learning_rate(s: Shrinker, rate: float) -> None:

@@ -1,11 +1,12 @@
 """Rules for LoRA, and for keys of the learner that is off.
 
-The rules for LoRA follow Megatron-Bridge's `peft/lora.py`. A wrong name of a layer ends in a warning in a worker's log
-there, and a wrong size ends the job after the model was loaded.
+The rules for LoRA on Megatron follow Megatron-Bridge's `peft/lora.py`. A wrong name of a layer ends in a warning in a
+worker's log there, and a wrong size ends the job after the model was loaded.
 """
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from nemo_ada.rules.finding import Findings, error, warning
 
 LEARNER = "policy.megatron_cfg"
 PEFT = f"{LEARNER}.peft"
-DTENSOR = "policy.dtensor_cfg"
+DTENSOR, HEAD = "policy.dtensor_cfg", "lm_head"
 ADAPTED = (*LAYERS, "router", OUTPUT)
 """Layers of a decoder that Megatron-Bridge can give an adapter."""
 INITS = {"lora_A_init_method": ("xavier", "normal", "kaiming", "zero"),
@@ -121,7 +122,34 @@ def _targets(v: Values, section: Mapping[str, Any]) -> Findings:
         )
 
 
-LORA: tuple[Callable[[Values], Findings], ...] = (other_adapters, megatron_adapters)
+def dtensor_adapters(v: Values) -> Findings:
+    """A model whose output layer is its embedding gets no adapter there, because a refit would lose it.
+
+    NeMo-RL's default is every linear layer (`match_all_linear`), which NeMo Automodel says to include `lm_head`
+    (nemo_automodel/components/_peft/module_matcher.py). vLLM takes such a layer from the embedding.
+    """
+    here = f"{other_learner(v)}.lora_cfg"
+    section = v.section(here)
+    if v.get(f"{LEARNER}.enabled", False) or section.get("enabled", False) is not True:
+        return
+    names = {key: list(map(str, section.get(f"{key}_modules") or ())) for key in ("target", "exclude")}
+    named = {key: any(fnmatch.fnmatch(HEAD, name.rpartition(".")[2]) for name in names[key]) for key in names}
+    every = section.get("match_all_linear", False) or (names["exclude"] and not names["target"])
+    shape = find_shape(str(v.get("policy.model_name", "")))
+    if (named["target"] or (every and not named["exclude"])) and shape is not None and shape[0].tied:
+        yield error(
+            f"{here}.match_all_linear",
+            f"{HEAD} gets an adapter, too, and this model's output layer is its embedding: the adapter would train and "
+            f"never reach vLLM; set it to false, and {here}.target_modules=['*_proj']",
+        )
+    if section.get("use_dora", False):
+        yield error(
+            f"{here}.use_dora",
+            "use_dora=true: NeMo-RL's refit sends the model plus B A, without DoRA's magnitudes; set it to false",
+        )
+
+
+LORA: tuple[Callable[[Values], Findings], ...] = (other_adapters, megatron_adapters, dtensor_adapters)
 
 
 def idle_keys(v: Values, upstream: Mapping[str, Any]) -> Findings:

@@ -1,8 +1,8 @@
 """The hooks on what NeMo-RL v0.8.0 changed after main of August 2026, emulated edit by edit (nemo_support/later.py).
 
 The tests of training run once more, in a process of their own that imports the edited copy: every preset, dynamic
-sampling, resume, and the update without Reinforce-Ada; asynchronous training and its resume. NEMO_RL_MAIN_HOME names
-main, else RL-main beside NEMO_RL_HOME.
+sampling, resume, and the update without Reinforce-Ada; rollouts over NeMo-Gym; asynchronous training and its resume.
+NEMO_RL_MAIN_HOME names main, else RL-main beside NEMO_RL_HOME.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ ASYNCHRONOUS = (
 )
 
 
+GYM = ("tests/nemo/test_gym.py", "test_")
+
+
 @pytest.fixture
 def run(tmp_path):
     """run(file, tests): run these tests of a file on the edited copy of main."""
@@ -57,6 +60,11 @@ def run(tmp_path):
 
 def test_every_preset_trains_and_resumes_with_the_changes_of_v0_8_0(run):
     run(*SYNCHRONOUS)
+
+
+def test_rollouts_over_gym_with_the_changes_of_v0_8_0(run):
+    """The loop says the rows per prompt, the environment is a set of shards, and a row comes with its agent."""
+    run(*GYM)
 
 
 @pytest.mark.slow

@@ -669,6 +669,9 @@ def test_a_continued_run_keeps_its_tracking_id_and_a_chosen_one_is_left_alone(tm
     continue_tracking(first, tmp_path)
     continue_tracking(second, tmp_path)
     assert first == second and first["wandb"]["resume"] == "allow" and len(first["wandb"]["id"]) == 8
+    model = SimpleNamespace(wandb_enabled=True, wandb=SimpleNamespace(project="p"))  # as in v0.8.0
+    continue_tracking(model, tmp_path)
+    assert vars(model.wandb) == first["wandb"]
 
 
 DYNAMIC = {"policy": {"dynamic_batching": {"enabled": True}}}

@@ -119,9 +119,10 @@ def test_dtensor_is_rehearsed_unpacked_in_both_versions(tmp_path: Path) -> None:
     shrinker, layout = small(dtensor, tmp_path)
     assert layout == Layout("dtensor", 1, 1, 1, 1, 2)
     assert shrinker.get("policy.sequence_packing.enabled") is False
-    dtensor["policy"]["dtensor_cfg"] |= {"_v2": True, "lora_cfg": {"enabled": True}}
+    dtensor["policy"]["dtensor_cfg"] |= {"_v2": True, "lora_cfg": {"enabled": True, "use_triton": True}}
     shrinker, second = small(dtensor, tmp_path)
     assert second == layout and shrinker.get("policy.dtensor_cfg.lora_cfg.enabled") is True
+    assert shrinker.get("policy.dtensor_cfg.lora_cfg.use_triton") is False  # its kernels need a GPU
     dtensor["policy"]["automodel_cfg"] = dtensor["policy"].pop("dtensor_cfg")
     with pytest.raises(UserError, match=r"policy\.automodel_cfg"):
         small(dtensor, tmp_path)

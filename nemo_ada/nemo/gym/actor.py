@@ -79,8 +79,34 @@ def answered(results: Any) -> Any:
     return SimpleNamespace(run_rollouts=SimpleNamespace(remote=lambda *_: results))
 
 
+def actors(environment: Any) -> list[Any]:
+    """Return the actors of the environment, which is one actor or v0.8.0's set of them (`NemoGymShardSet`)."""
+    return list(getattr(environment, "all_handles", [environment]))
+
+
+def actor_for(environment: Any, row: Any) -> Any:
+    """Return the actor that serves a row. In a set the row's agent decides, as NeMo-RL does."""
+    if not hasattr(environment, "pick_handle"):
+        return environment
+    from nemo_rl.environments.nemo_gym import get_nemo_gym_route_name
+
+    return environment.pick_handle(get_nemo_gym_route_name(row))
+
+
+class _Streaming:
+    """An actor with another `run_rollouts`."""
+
+    def __init__(self, actor: Any, options: Callable[..., Any]) -> None:
+        self._actor, self.run_rollouts = actor, SimpleNamespace(options=options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._actor, name)
+
+
 def streaming(actor: Any, answer: GymAnswer, started: Callable[[Any], None]) -> Any:
     """Return the actor of NeMo-RL's main, whose rows stream back. Each row is read into `answer` on its way.
+
+    Its other methods are the actor's own. v0.8.0's rollout asks it for `rollout_config` and `health_check`.
 
     Args:
         actor: NeMo-RL's actor.
@@ -93,19 +119,19 @@ def streaming(actor: Any, answer: GymAnswer, started: Callable[[Any], None]) -> 
             yield _read(reference, answer)
 
     def options(**wanted: Any) -> Any:
-        def remote(*arguments: Any) -> Any:
-            generator = actor.run_rollouts.options(**wanted).remote(*arguments)
+        def remote(*arguments: Any, **more: Any) -> Any:
+            generator = actor.run_rollouts.options(**wanted).remote(*arguments, **more)
             started(generator)
             return rows(generator)
 
         return SimpleNamespace(remote=remote)
 
-    return SimpleNamespace(run_rollouts=SimpleNamespace(options=options))
+    return _Streaming(actor, options)
 
 
 async def _read(reference: Any, answer: GymAnswer) -> Any:
-    row = await reference
-    answer.read(row[1])
+    row = await reference  # its result comes before the timings, which are the last
+    answer.read(row[-2])
     return row
 
 
@@ -153,20 +179,24 @@ def _built_once() -> Callable[[Any], Any]:
 
 
 class GymServers:
-    """The processes behind the actor. `check` says when they are lost."""
+    """The processes behind the environment's actors. `check` says when they are lost."""
 
-    def __init__(self, actor: Any) -> None:
-        self._actor = actor
+    def __init__(self, environment: Any) -> None:
+        self._actors = actors(environment)
 
     def check(self) -> None:
-        """Raise ProcessLostError when the actor has died, has started anew without servers, or lost a server.
+        """Raise ProcessLostError when an actor has died, has started anew without servers, or lost a server.
 
         An actor that does not answer within CHECK_SECONDS may be busy, so it counts as alive.
         """
-        if not hasattr(self._actor, "__ray_call__"):
+        for actor in self._actors:
+            self._check(actor)
+
+    def _check(self, actor: Any) -> None:
+        if not hasattr(actor, "__ray_call__"):
             return
         try:
-            cause = ray.get(self._actor.__ray_call__.remote(_servers_dead()), timeout=CHECK_SECONDS)
+            cause = ray.get(actor.__ray_call__.remote(_servers_dead()), timeout=CHECK_SECONDS)
         except ray.exceptions.GetTimeoutError:
             return
         except ray.exceptions.RayActorError as error:
@@ -178,8 +208,8 @@ class GymServers:
 class ServerWatch:
     """Awaits the rollouts of one event loop, and has the servers checked while none ends."""
 
-    def __init__(self, actor: Any) -> None:
-        self._servers = GymServers(actor)
+    def __init__(self, environment: Any) -> None:
+        self._servers = GymServers(environment)
         self._heard = time.monotonic()
         self._checking: asyncio.Future[None] | None = None
 

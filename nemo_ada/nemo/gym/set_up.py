@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from nemo_ada.config.values import Values
-from nemo_ada.nemo.gym.actor import ENVIRONMENT
+from nemo_ada.nemo.gym.actor import ENVIRONMENT, actors
 
 END_SECONDS = 30.0  # Gym ends its servers within seconds
 
@@ -47,20 +47,12 @@ def prepared_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
     data, val_data = setup_response_data(tokenizer, master_config.data, env_configs=None)
     if val_data is not None:
         for name in ("max_val_samples", "val_batch_size"):
-            _assign(master_config.grpo, name, len(val_data))
+            Values(master_config).assign(f"grpo.{name}", len(val_data))
     return data, val_data
 
 
-def _assign(section: Any, name: str, value: Any) -> None:
-    """Set a value of a mapping or a model."""
-    if isinstance(section, MutableMapping):
-        section[name] = value
-    else:
-        setattr(section, name, value)
-
-
-def end_servers(actor: Any) -> None:
+def end_servers(environment: Any) -> None:
     """End Gym's servers, which are processes of their own."""
-    if actor is not None:
+    if environment is not None:
         with suppress(Exception):  # an error here must not hide the error of the run
-            ray.get(actor.shutdown.remote(), timeout=END_SECONDS)
+            ray.get([actor.shutdown.remote() for actor in actors(environment)], timeout=END_SECONDS)

@@ -23,6 +23,7 @@ from nemo_ada.nemo.gym.actor import (
     GymAnswer,
     GymServers,
     SharedTokenizer,
+    actor_for,
     answered,
     asking,
     awaited,
@@ -34,6 +35,7 @@ from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS, AsyncSource
 from nemo_ada.nemo.rollouts.response import Response, read
+from nemo_ada.rules.facts.upstream import PER_PROMPT
 
 
 class GymSource(AsyncSource):
@@ -49,15 +51,15 @@ class GymSource(AsyncSource):
         """Start the event loop in its thread.
 
         Args:
-            call: arguments of the rollout. Its `task_to_env` has NeMo-RL's NemoGym actor.
+            call: arguments of the rollout. Its `task_to_env` has NeMo-RL's NemoGym actor, or a set of such actors.
             prompts: prompts of the step, which have requests.
             rollout: NeMo-RL's `run_async_nemo_gym_rollout`: a function (v0.7.0) or an asynchronous generator (main).
             longest: tokens of the longest response.
         """
         super().__init__(call, prompts, rollout, longest)
         self._gym = rollout
-        self._actor = call.task_to_env[ENVIRONMENT]
-        self._servers = GymServers(self._actor)
+        self._environment = call.task_to_env[ENVIRONMENT]
+        self._servers = GymServers(self._environment)
         self._streams = inspect.isasyncgenfunction(rollout)
         self._tokenizer = None if self._streams else SharedTokenizer(call.tokenizer)
         self._failures = Failures()
@@ -85,7 +87,9 @@ class GymSource(AsyncSource):
         return replace(response, shaped=float(final["total_reward"][0]), masked=masked)
 
     def _arguments(self, batch: Any, actor: Any) -> dict[str, Any]:
-        return {**self._call.arguments(), "input_batch": batch, "task_to_env": {ENVIRONMENT: actor}}
+        given = {**self._call.arguments(), "input_batch": batch, "task_to_env": {ENVIRONMENT: actor}}
+        given.pop(PER_PROMPT, None)  # of the loop's own call; here a prompt has one row per call
+        return given
 
     async def _ask(self, batch: Any, answer: GymAnswer) -> Any:
         """Run v0.7.0's function, which would block, around a call that is awaited."""
@@ -93,7 +97,7 @@ class GymSource(AsyncSource):
             self._gym(**self._arguments(batch, asking()))
         except AskedError as asked:
             rows, _, *others = asked.arguments
-        reference = self._actor.run_rollouts.remote(rows, self._tokenizer, *others)
+        reference = self._environment.run_rollouts.remote(rows, self._tokenizer, *others)
         results, _ = await awaited(reference, [reference])
         for result in results:
             answer.read(result)
@@ -102,7 +106,8 @@ class GymSource(AsyncSource):
     async def _stream(self, batch: Any, answer: GymAnswer) -> Any:
         """Run main's asynchronous generator, which yields one group of one row."""
         generators: list[Any] = []
-        actor = streaming(self._actor, answer, generators.append)
+        served = actor_for(self._environment, batch["extra_env_info"][0])
+        actor = streaming(served, answer, generators.append)
 
         async def last() -> Any:
             groups = self._gym(**self._arguments(batch, actor), num_generations=1)

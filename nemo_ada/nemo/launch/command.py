@@ -305,7 +305,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     from nemo_rl.models.generation import configure_generation_config
     from nemo_rl.utils.logger import get_next_experiment_dir
 
-    master_config.logger["log_dir"] = get_next_experiment_dir(master_config.logger["log_dir"])
+    values = Values(master_config)
+    values.assign("logger.log_dir", get_next_experiment_dir(values.get("logger.log_dir")))
     continue_tracking(master_config.logger, run_dir)
     init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:
@@ -376,18 +377,20 @@ def check_architectures(config: Mapping[str, Any]) -> None:
         )
 
 
-def continue_tracking(logger: dict[str, Any], run_dir: Path) -> None:
+def continue_tracking(logger: Any, run_dir: Path) -> None:
     """Give a W&B run an id and write it into the run directory. So a resumed run continues the same W&B run.
 
     An id in the configuration stays as it is.
 
     Args:
-        logger: NeMo-RL's section `logger`. It is changed.
+        logger: NeMo-RL's section `logger`, a mapping or v0.8.0's model. It is changed.
         run_dir: the run directory.
     """
-    if not logger.get("wandb_enabled") or logger["wandb"].get("id"):
+    values = Values(logger)
+    if not values.get("wandb_enabled", False) or values.get("wandb.id"):
         return
-    logger["wandb"] = {**logger["wandb"], "id": tracking_id(run_dir), "resume": "allow"}
+    values.assign("wandb.id", tracking_id(run_dir))
+    values.assign("wandb.resume", "allow")
 
 
 def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> None:

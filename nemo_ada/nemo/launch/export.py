@@ -53,6 +53,25 @@ dcp.load(whole, storage_reader=reader, no_dist=True)
 save_file(whole, out / "model.safetensors", {"format": "pt"})
 """  # each rank of DTensor v2 saves its parts of the tensors, which transformers cannot read
 
+MERGED = """
+import json, sys
+from pathlib import Path
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+base, saved, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+facts = json.loads((saved / "adapter_config.json").read_text())
+pairs = load_file(saved / "adapter_model.safetensors")
+model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+for name in [name for name in pairs if name.endswith("lora_A.weight")]:
+    layer = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+    change = pairs[name.replace("lora_A", "lora_B")].float() @ pairs[name].float() * (facts["lora_alpha"] / facts["r"])
+    weight = model.get_submodule(layer).weight
+    with torch.no_grad():
+        weight.copy_(weight.float() + change)
+model.save_pretrained(out)
+"""  # DTensor v2 saves adapters for PEFT, and NeMo-RL has no converter for them
+
 
 def export(
     run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object], adapter: bool = False,
@@ -74,7 +93,7 @@ def export(
     folder = newest(run, step)
     base = _lora_base(folder)
     if adapter and base is None:
-        raise UserError(f"--adapter: {folder} has all weights and no adapters of LoRA on Megatron; leave it out")
+        raise UserError(f"--adapter: {folder} has all weights and no adapters of LoRA; leave it out")
     target = out or run / ("adapter" if adapter else "hf") / folder.name
     if again and out is None and (target / CARD).is_file() and not _broken(target, adapter):
         return target
@@ -278,11 +297,15 @@ def newest(run: Path, step: int | None) -> Path:
 
 
 def _lora_base(folder: Path) -> Path | None:
-    """Return the converted model that a checkpoint's adapters belong to. None for a checkpoint without adapters.
+    """Return the model that a checkpoint's adapters belong to. None for a checkpoint without adapters.
+
+    Adapters on Megatron belong to a converted model, and those on DTensor v2 to `policy.model_name`.
 
     Raises:
         UserError: the converted model is not where the run found it.
     """
+    if (folder / "policy/weights/model" / ADAPTER[1]).is_file():
+        return Path(_model_name(folder))
     for iteration in sorted((folder / "policy/weights").glob("iter_*"))[-1:]:
         file = iteration / "run_config.yaml"
         told = read_yaml(file, "the checkpoint's configuration", written=True) if file.is_file() else {}
@@ -305,13 +328,21 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
     Args:
         folder: the checkpoint.
         place: folder for the files.
-        base: the converted model that its adapters belong to. None for a checkpoint without adapters.
+        base: the model that its adapters belong to. None for a checkpoint without adapters.
         adapter: write only the adapters.
     """
     weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
     iterations = sorted(weights.glob("iter_*"))
     if (weights / "model/consolidated").is_dir():
         duplicate(weights / "model/consolidated", place)
+        return
+    if base is not None and not iterations:
+        if adapter:
+            for name in ADAPTER:
+                duplicate(weights / "model" / name, place / name)
+        else:
+            python = worker_python("dtensor|automodel") or Path(sys.executable)
+            _run("merging the adapters", [python, "-c", MERGED, base, weights / "model", place])
         return
     if any((weights / "model").glob(SHARDS)):
         _run("joining the shards", [worker_python("dtensor|automodel") or Path(sys.executable), "-c", FROM_SHARDS,
@@ -333,8 +364,8 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
     command: list[str | Path] = [python, script, "--config", folder / "config.yaml", flag, checkpoint]
     if base is not None:
         script = home / "examples/converters/convert_lora_to_hf.py"
-        model = str(read_yaml(folder / "config.yaml", "the run's configuration")["policy"]["model_name"])
-        command = [python, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint, "--hf-model-name", model]
+        command = [python, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint]
+        command += ["--hf-model-name", _model_name(folder)]
         command += ["--adapter-only"] if adapter else []
     _run(script.name, [*command, "--hf-ckpt-path", out])
     if not out.is_dir():
@@ -343,6 +374,11 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
     for file in out.iterdir():
         file.rename(place / file.name)
     out.rmdir()
+
+
+def _model_name(folder: Path) -> str:
+    """Return the model that a checkpoint's run started from."""
+    return str(read_yaml(folder / "config.yaml", "the run's configuration")["policy"]["model_name"])
 
 
 def _run(name: str, command: Sequence[str | Path]) -> None:

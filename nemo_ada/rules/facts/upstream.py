@@ -107,6 +107,8 @@ CONTROLLER_CONFIG = "nemo_rl.algorithms.single_controller_utils.config"
 _BUFFER = "nemo_rl.algorithms.async_utils.replay_buffer.TQReplayBuffer"
 _SAMPLERS = "nemo_rl.algorithms.async_utils.staleness_sampler"
 _MANAGER = "nemo_rl.experience.rollout_manager"
+RECOVERY = "nemo_rl.experience.rollout_recovery"
+"""v0.8.0's ledger of prompt groups that are not finished (at 7b235d3e). main of August 2026 has none."""
 CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
     f"{CONTROLLER}.__init__": ("self", "master_config", "actor_args", "setup_timing_metrics"),
     f"{CONTROLLER}.run": ("self",),
@@ -227,8 +229,9 @@ _GYM = ("policy_generation", "input_batch", "tokenizer", "task_to_env", "generat
 _GYM_MORE = ("num_generations", "log_full_result_tables", "max_seq_len", "max_rollout_turns")
 GYM_ROLLOUT = PatchPoint("run_async_nemo_gym_rollout", ROLLOUTS, _GYM, wanted=_GYM_MORE)
 """NeMo-Gym's rollout. v0.7.0's loop calls it. On main it is an asynchronous generator, and the loop calls GYM_SYNC."""
-GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM, wanted=_GYM_MORE)
-"""v0.8.0's also wants num_generations_per_prompt, and its environment may be a set of shards: refused until built."""
+PER_PROMPT = "num_generations_per_prompt"
+"""v0.8.0's loop says with it which rows of its call belong to one prompt (rollouts.py at 7b235d3e)."""
+GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM, wanted=(*_GYM_MORE, PER_PROMPT))
 
 
 def gym_point(loop: Any) -> PatchPoint:
@@ -289,6 +292,14 @@ def controller_misfits(checkout: Checkout) -> Iterator[str]:
         yield (
             "it has no single controller, which the section async_rl asks for; set it to a checkout of main of August "
             "2026 or newer, or remove async_rl"
+        )
+        return
+    if checkout.tree(RECOVERY) is not None:
+        yield (
+            "its single controller, that of v0.8.0, draws unfinished groups again from its own ledger after a resume "
+            f"({RECOVERY}), beside our queue of prompts, and computes advantages in a class of its own "
+            "(single_controller_utils/advantage_stage.py): both need work here. Use main of August 2026, or remove "
+            "async_rl and train with grpo_train or data_plane.enabled=true"
         )
         return
     yield from _method_misfits(checkout, CONTROLLER_METHODS)

@@ -6,6 +6,7 @@ Real: the loop, the rollout function, the data processor. Tiny: the policy, the 
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 from collections import Counter
@@ -17,6 +18,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import nemo_rl.algorithms.grpo as grpo
+import nemo_rl.environments.nemo_gym as nemo_gym
+import nemo_rl.experience.rollouts as rollouts
 import ray
 import torch
 from nemo_rl.algorithms.loss import ClippedPGLossFn
@@ -30,6 +33,7 @@ from nemo_rl.utils.logger import Logger
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from nemo_ada.nemo import reinforce_ada
+from nemo_ada.rules.facts.upstream import PER_PROMPT
 from nemo_support.gym_actor import Rollout, Script, ScriptedGym
 from nemo_support.gym_actor import failing_once as failing_once  # tests find it here
 from nemo_support.harness import (
@@ -97,6 +101,12 @@ def actor_of(script: Script, **options: Any) -> Any:
     return _actor()
 
 
+def environment_of(actor: Any) -> dict[str, Any]:
+    """NeMo-RL's `task_to_env` with this actor, alone in v0.8.0's set of shards where there is one."""
+    shards = getattr(nemo_gym, "NemoGymShardSet", None)
+    return {"nemo_gym": actor if shards is None else shards({"main": [actor]})}
+
+
 @dataclass
 class Parts:
     """What a run over NeMo-Gym is made of."""
@@ -132,7 +142,7 @@ def draw(parts: Parts, rows: list[dict[str, Any]], actor: Any) -> Any:
         "policy_generation": parts.generation,
         "input_batch": batch_of(rows).repeat_interleave(group),
         "tokenizer": tiny_tokenizer(),
-        "task_to_env": {"nemo_gym": actor},
+        "task_to_env": environment_of(actor),
         "max_seq_len": parts.config["policy"]["max_total_sequence_length"],
         "generation_config": generation_config,
         "max_rollout_turns": None,
@@ -140,6 +150,8 @@ def draw(parts: Parts, rows: list[dict[str, Any]], actor: Any) -> Any:
         "effort_config": grpo._get_effort_config(parts.master_config),
     }
     if ON_MAIN:
+        if PER_PROMPT in inspect.signature(rollouts.run_nemo_gym_rollout_sync).parameters:
+            arguments[PER_PROMPT] = group
         return grpo.run_nemo_gym_rollout_sync(**arguments, log_full_result_tables=True)
     return grpo.run_async_nemo_gym_rollout(**arguments)
 
@@ -270,8 +282,8 @@ def run_gym(
                 loader(VALIDATION_PROMPTS, settings["val_batch_size"], shuffle=False),
                 tokenizer,
                 ClippedPGLossFn(parts.master_config.loss_fn),
-                {"nemo_gym": actor},
-                {"nemo_gym": actor},
+                environment_of(actor),
+                environment_of(actor),
                 parts.logger,
                 parts.checkpointer,
                 _save_state(parts.checkpointer.load_training_info(newest)),

@@ -1,7 +1,8 @@
 """What NeMo-RL v0.8.0 has and main of 22 August 2026 has not, emulated: a copy of main with one edit per difference.
 
-v0.8.0's whole tree is not at hand. Its pull requests, tests and API pages say what it does. Each edit repeats one such
-behaviour, so the hooks meet it in NeMo-RL's own loop.
+v0.8.0's whole tree is not at hand. Files of it are public at NVIDIA-NeMo/RL 7b235d3e, and its pull requests, tests and
+API pages say more. Each edit repeats one such behaviour, so the hooks meet it in NeMo-RL's own loop. The text of the
+edits is ours.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ class Edit:
     """One difference.
 
     Attributes:
-        pull_request: its number upstream.
+        source: number of its pull request upstream, or the file at 7b235d3e that was read.
         what: what differs, in one sentence.
         file: path below the checkout.
         edit: the new text of the file.
     """
 
-    pull_request: int
+    source: int | str
     what: str
     file: str
     edit: Callable[[str], str]
@@ -70,6 +71,38 @@ CHECKPOINT_STATE = '''\
         return {"dataloader": self.get_checkpoint_dataloader_state(frontier_ordinal), "rollouts": {}}
 
 '''
+GYM_ROLLOUTS, GYM_ACTOR = "nemo_rl/experience/rollouts.py", "nemo_rl/environments/nemo_gym.py"
+SHARD_SET = '''
+
+class NemoGymShardSet:
+    """The names of v0.8.0's class that a rollout uses."""
+
+    def __init__(self, handles):
+        self.handles = handles
+
+    @property
+    def all_handles(self):
+        return [handle for replicas in self.handles.values() for handle in replicas]
+
+    def pick_handle(self, route_name):
+        assert isinstance(route_name, str)
+        return self.all_handles[0]
+
+
+def as_nemo_gym_shard_set(environment):
+    return environment if isinstance(environment, NemoGymShardSet) else NemoGymShardSet({"": [environment]})
+
+
+def get_nemo_gym_route_name(row):
+    return row["agent_ref"]["name"]
+'''
+PICK = """\
+        from nemo_rl.environments.nemo_gym import as_nemo_gym_shard_set, get_nemo_gym_route_name
+
+        shards = as_nemo_gym_shard_set(task_to_env["nemo_gym"])
+        await shards.all_handles[0].rollout_config.remote()
+        nemo_gym_environment = shards.pick_handle(get_nemo_gym_route_name(nemo_gym_rows[0]))
+"""
 EDITS = (
     Edit(4158, "the baselines come with a third tensor", "nemo_rl/algorithms/utils.py",
          substituted(r"return baseline, std\n", "return baseline, std, std == 0\n", 1)),
@@ -84,12 +117,12 @@ EDITS = (
     Edit(4158, "that function decides dynamic sampling, not the standard deviation", LOOP,
          substituted(r"( +)(repeated_batch, is_batch_complete, batch_cache, ds_metrics = \(\n)",
                      rf"\1std = 1.0 - {TRIVIAL}(input_ids, rewards, torch.ones_like(rewards)).float()\n\1\2", 1)),
-    Edit(4158, "the driver gives every prompt a number before the rollout", LOOP,
-         substituted(r"( +)(dynamic_sampling_num_gen_batches \+= 1\n)",
-                     rf'\1\2\1repeated_batch["{GROUP_IDS}"] = {NUMBERS}\n', 1)),
-    Edit(4158, "the driver finds that number in the batch that comes back", LOOP,
+    Edit("grpo.py", "the driver numbers the prompts before the rollout", LOOP,
+         substituted(r"( +)(dynamic_sampling_num_gen_batches \+= 1\n)", rf"\1\2\1numbers = {NUMBERS}\n", 1)),
+    Edit("grpo.py", "it wants as many rows back, and gives them these numbers", LOOP,
          substituted(r'( +)(print\("▶ Computing advantages\.\.\.", flush=True\)\n +# For DAPO)',
-                     rf'\1input_ids = repeated_batch["{GROUP_IDS}"]\n\1\2', 1)),
+                     r"\1assert len(numbers) == repeated_batch.size\n"
+                     rf'\1input_ids = repeated_batch["{GROUP_IDS}"] = numbers\n\1\2', 1)),
     Edit(3882, "the estimator is given that number", LOOP,
          substituted(rf"{PROMPT_IDS}((?: +del \w+\n){{5}})",
                      rf'prompt_ids_for_adv = repeated_batch["{GROUP_IDS}"]\n\1', 1)),
@@ -113,6 +146,22 @@ EDITS = (
     Edit(3599, "a worker takes the numbers of its prompts", COLLECTOR,
          substituted(r"(    async def _run_rollout_batch_worker\((?:\n +\w.*,)+\n)( +\) -> None:)",
                      r"\1        dispatched_task_indices=None,\n\2", 1)),
+    Edit("rollouts.py", "Gym's synchronous rollout wants the rows per prompt", GYM_ROLLOUTS,
+         substituted(r"(def run_nemo_gym_rollout_sync\((?:\n    \w.*,)*?\n    log_full_result_tables: bool,\n)",
+                     r"\1    *,\n    num_generations_per_prompt: int,\n", 1)),
+    Edit("grpo.py", "the loop says the rows per prompt", LOOP,
+         substituted(r"(nemo_gym_rollout_result = run_nemo_gym_rollout_sync\(\n)( +)",
+                     r"\1\2num_generations_per_prompt=master_config.grpo.num_generations_per_prompt,\n\2", 2)),
+    Edit("rollouts.py", "Gym's environment may be a set of shards, whose actors know the rollout's keys", GYM_ROLLOUTS,
+         substituted(r'        nemo_gym_environment = task_to_env\["nemo_gym"\]\n', PICK, 1)),
+    Edit("rollouts.py", "an actor's row has its agent, too", GYM_ROLLOUTS,
+         substituted(r"rowidx, (result, timing_metrics = await future)", r"rowidx, _, \1", 1)),
+    Edit("rollout_manager.py", "an actor returns the row's agent, too", GYM_ACTOR,
+         substituted(r'(yield nemo_gym_row\["_rowidx"\], )(nemo_rl_result, timing_metrics\n)',
+                     r'\1nemo_gym_row["agent_ref"], \2', 1)),
+    Edit("rollouts.py", "an actor says the keys that the rollout reads", GYM_ACTOR,
+         substituted(r"(    async def run_rollouts\()", r"    def rollout_config(self):\n        return {}\n\n\1", 1)),
+    Edit("environments/nemo_gym.py at another commit", "the set of shards", GYM_ACTOR, lambda text: text + SHARD_SET),
 )  # fmt: skip
 
 

@@ -425,14 +425,27 @@ def test_gyms_function_is_judged_where_gym_is_used(tmp_path):
 
 
 def test_a_rollout_over_gym_that_wants_more_is_refused(tmp_path):
-    """v0.8.0's wants the responses per prompt. Ours would end in a TypeError after the set-up."""
+    """v0.8.0's wants the responses per prompt, which is known. Another one would end in a TypeError."""
     checkout(tmp_path)
     with (tmp_path / "nemo_rl/experience/rollouts.py").open("a") as rollouts:
-        for name, more in (("run_async_nemo_gym_rollout", "num_generations"), ("run_nemo_gym_rollout_sync", "wanted")):
+        for name, more in (
+            ("run_async_nemo_gym_rollout", "num_generations"),
+            ("run_nemo_gym_rollout_sync", "num_generations_per_prompt, wanted"),
+        ):
             first = "policy_generation, input_batch, tokenizer, task_to_env, generation_config"
             rollouts.write(f"\n\ndef {name}({first}, {more}, greedy=False):\n    pass\n")
     (found,) = upstream.misfits(Checkout(tmp_path), gym=True)
     assert found.endswith("run_nemo_gym_rollout_sync wants wanted, which nobody here knows")
+
+
+def test_the_single_controller_of_v0_8_0_is_refused_by_its_ledger(tmp_path):
+    checkout(tmp_path)
+    for name in ("algorithms/single_controller.py", "experience/rollout_recovery.py"):
+        path = tmp_path / "nemo_rl" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("class SingleControllerActor: ...\n")
+    (found,) = upstream.misfits(Checkout(tmp_path), Loop.CONTROLLER)
+    assert "rollout_recovery" in found and "data_plane.enabled=true" in found
 
 
 def test_fewer_gpus_than_the_config_wants_are_refused():

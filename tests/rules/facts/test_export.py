@@ -7,6 +7,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.export import _add_prompts, export
@@ -126,6 +127,33 @@ def test_the_shards_that_the_ranks_of_dtensor_v2_save_become_one_model(tmp_path,
         name: tensor.tolist() for name, tensor in whole.items()
     }
     assert json.loads((made / "config.json").read_text()) == {"model_type": "qwen2"}
+
+
+def test_adapters_that_dtensor_v2_saves_are_exported_merged_and_alone(tmp_path, monkeypatch):
+    """The files and names are those that a rehearsal of LoRA on DTensor v2 left (27 November 2026)."""
+    torch.manual_seed(0)
+    base = Qwen2ForCausalLM(Qwen2Config(vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                                        num_attention_heads=2, num_key_value_heads=2))  # fmt: skip
+    base.save_pretrained(tmp_path / "base")
+    checkpoint = tmp_path / "run/checkpoints/step_7"
+    saved = checkpoint / "policy/weights/model"
+    saved.mkdir(parents=True)
+    (checkpoint / "policy/tokenizer").mkdir()
+    (checkpoint / "policy/tokenizer/tokenizer.json").write_text("{}")
+    (checkpoint / "config.yaml").write_text(json.dumps({"policy": {"model_name": str(tmp_path / "base")}}))
+    (saved / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 8}))
+    layer = "model.layers.0.self_attn.q_proj"
+    pair = {"lora_A": torch.randn(2, 8), "lora_B": torch.randn(8, 2)}
+    save_file({f"base_model.model.{layer}.{name}.weight": part for name, part in pair.items()},
+              saved / "adapter_model.safetensors")  # fmt: skip
+    monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
+    made = Qwen2ForCausalLM.from_pretrained(export(tmp_path / "run", step=None, out=None, say=lambda line: None))
+    expected = dict(base.named_parameters())
+    for name, weight in made.named_parameters():
+        change = 4 * pair["lora_B"] @ pair["lora_A"] if name == f"{layer}.weight" else 0
+        torch.testing.assert_close(weight, expected[name] + change)
+    alone = export(tmp_path / "run", step=None, out=None, say=lambda line: None, adapter=True)
+    assert (alone / "adapter_model.safetensors").read_bytes() == (saved / "adapter_model.safetensors").read_bytes()
 
 
 def test_an_export_says_what_it_is(tmp_path):
