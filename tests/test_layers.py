@@ -186,6 +186,7 @@ def test_the_rehearsal_stands_apart():
         "installation": {"rules.facts"},
         "model": {"rules.facts"},
         "pace": {"lab"},
+        "shrink": {"core.sampling"},
         "standins/responses": {"lab"},
     }
     assert {module: layers for module, layers in ours.items() if layers} == beyond
