@@ -2,13 +2,17 @@
 
 1. Rows, weights, advantages and updates are those of grpo_train, to the bit, for every preset that it takes.
 2. So are dynamic sampling, scaled and shaped rewards, validation and the sampler's metrics.
-3. A resumed run is the uninterrupted one.
+3. A resumed run is the uninterrupted one, also after a SIGKILL of its driver.
 4. Without our estimator nothing changes. Names are restored.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -103,12 +107,41 @@ def test_prompts_are_chosen_as_in_grpo_train(both):
     assert_same(*both({"preset": "grpo", "candidate_prompts": 8}))
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(harness, plane, tmp_path):
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from nemo_support.compat import why_not_importable
+assert why_not_importable() is None
+from nemo_support import plane
+from nemo_support.private_ray import private_ray
+def killed(step):
+    if step == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+with private_ray():
+    plane.run_plane(Path(sys.argv[1]), 4, json.loads(sys.argv[2]), before_train=killed)
+"""
+
+
+def kill_in_a_step(folder, overrides):
+    """A process of its own trains, and gets SIGKILL between a rollout and its update, after checkpoints."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", KILLED, folder, json.dumps(overrides)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "SIGKILL"])
+def test_a_resumed_run_is_the_uninterrupted_one(harness, plane, tmp_path, killed):
     overrides = {**harness.OURS, "reinforce_ada": {"preset": "ada_seq_balance"}}
     whole = plane.run_plane(tmp_path / "whole", 4, overrides)
-    plane.run_plane(tmp_path / "parts", 2, overrides)
+    if killed:
+        kill_in_a_step(tmp_path / "parts", overrides)
+    else:
+        plane.run_plane(tmp_path / "parts", 2, overrides)
     rest = plane.run_plane(tmp_path / "parts", 4, overrides, resume=True)
-    assert [rows_of(batch) for batch in rest.batches] == [rows_of(batch) for batch in whole.batches[2:]]
+    left = len(rest.batches)
+    assert left == 2 or (killed and left < 4)
+    assert [rows_of(batch) for batch in rest.batches] == [rows_of(batch) for batch in whole.batches[-left:]]
     assert all(torch.equal(rest.weights[name], whole.weights[name]) for name in whole.weights)
 
     def state(record):
@@ -117,6 +150,16 @@ def test_a_resumed_run_is_the_uninterrupted_one(harness, plane, tmp_path):
         return content
 
     assert state(rest) == state(whole) and state(rest)["draws"] == 4
+
+
+def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, plane, tmp_path):
+    """The trainer with a data plane. test_training.py has grpo_train."""
+    settings = {**harness.NO_DIVISION, **harness.ALL_ROWS}
+    own = plane.run_plane(tmp_path / "own", 1, settings, hooks=lambda parts: nullcontext())
+    ours = plane.run_plane(
+        tmp_path / "ours", 1, {**harness.ALL_ROWS, **harness.OURS, "reinforce_ada": {"preset": "grpo"}}
+    )
+    harness.assert_same_metrics(ours, own)
 
 
 def test_without_our_estimator_nothing_changes(harness, plane, tmp_path):

@@ -62,6 +62,7 @@ def test_every_preset_trains_and_resumes_with_the_changes_of_v0_8_0(run):
     run(*SYNCHRONOUS)
 
 
+@pytest.mark.slow
 def test_rollouts_over_gym_with_the_changes_of_v0_8_0(run):
     """The loop says the rows per prompt, the environment is a set of shards, and a row comes with its agent."""
     run(*GYM)

@@ -110,11 +110,18 @@ def test_settings_that_stop_responses_train(run, ada):
 
 def test_grpo_by_our_code_path_is_grpo_without_normalisation(harness, run, tmp_path):
     """Preset `grpo` against NeMo-RL's own estimator with the same baseline and no division: same update."""
-    estimator = {"normalize_rewards": False, "use_leave_one_out_baseline": False}
-    own = harness.run_grpo(tmp_path / "own", 1, {f"grpo.adv_estimator.{key}": off for key, off in estimator.items()})
+    own = harness.run_grpo(tmp_path / "own", 1, harness.NO_DIVISION)
     ours = run("grpo", steps=1)
     same_update(ours, own)
+    harness.assert_same_metrics(ours, own, but=harness.OF_ROWS_IN_THE_LOSS)
     assert column(ours, "reward") == column(own, "reward") == column(ours, "ada/pass_rate")
+
+
+def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, tmp_path):
+    """Every row is in the loss, so every metric of the loop keeps its value."""
+    own = harness.run_grpo(tmp_path / "own", 1, {**harness.NO_DIVISION, **harness.ALL_ROWS})
+    settings = {**harness.ALL_ROWS, **harness.OURS, "reinforce_ada": {"preset": "grpo"}}
+    harness.assert_same_metrics(harness.run_grpo(tmp_path / "ours", 1, settings, hooks=hooks), own)
 
 
 def test_another_estimator_is_untouched_bit_for_bit(harness, plain, tmp_path):

@@ -8,6 +8,7 @@ Real: the training loop, rollouts, loss, advantage estimator, data loader, logge
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -96,6 +97,49 @@ class TinyPrompts(torch.utils.data.Dataset):
             "idx": index,
             "task_name": self._tasks[index % len(self._tasks)],
         }
+
+
+NO_DIVISION = {
+    f"{section}.{key}": False
+    for section in ("grpo", "grpo.adv_estimator")
+    for key in ("normalize_rewards", "use_leave_one_out_baseline")
+}
+"""NeMo-RL's own GRPO with the baseline of preset `grpo` and no division by the standard deviation."""
+ALL_ROWS = {"loss_fn.reference_policy_kl_penalty": 0.01, "grpo.skip_reference_policy_logprobs_calculation": False}
+"""With a penalty the rows without an advantage stay in the loss."""
+OF_ROWS_IN_THE_LOSS = (
+    "train/advantages/", "train/total_num_tokens", "train/num_valid_samples", "train/approx_entropy",
+    "train/global_valid",
+)  # fmt: skip
+"""Metrics that change where rows without an advantage leave the loss. together.md says what they mean then."""
+CLOCKED = ("timing/", "per_sec", "_time", "seconds", "latency", "memory", "utilization", "performance/")
+"""Parts of the names of metrics that a clock decides, so that only their names are compared."""
+
+
+def assert_same_metrics(ours: RunRecord, own: RunRecord, but: tuple[str, ...] = ()) -> None:
+    """Every metric that NeMo-RL's loop logs without the hooks is there with them, and has its value.
+
+    Both runs draw the same groups, so what differs comes from the hooks. `but` are beginnings of names that may differ.
+    """
+    for step, theirs in own.metrics.items():
+        missing = theirs.keys() - ours.metrics[step].keys()
+        assert not missing, (step, missing)
+        pairs = {name: (ours.metrics[step][name], value) for name, value in theirs.items()}
+        other = {
+            name: (mine, value)
+            for name, (mine, value) in pairs.items()
+            if not (any(word in name for word in CLOCKED) or name.startswith(but) or _equal(mine, value))
+        }
+        assert not other, (step, other)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two values are equal up to rounding. Lists may be in another order."""
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_equal, sorted(one), sorted(other)))
+    if isinstance(one, int | float):
+        return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-7) or (one != one and other != other)
+    return bool(one == other) if isinstance(one, str | dict | None) else True
 
 
 class MetricRecorder(LoggerInterface):

@@ -425,7 +425,7 @@ def test_gyms_function_is_judged_where_gym_is_used(tmp_path):
 
 
 def test_a_rollout_over_gym_that_wants_more_is_refused(tmp_path):
-    """v0.8.0's wants the responses per prompt, which is known. Another one would end in a TypeError."""
+    """v0.8.0's wants the responses per prompt, which is known. Others would end in a TypeError after set-up."""
     checkout(tmp_path)
     with (tmp_path / "nemo_rl/experience/rollouts.py").open("a") as rollouts:
         for name, more in (
