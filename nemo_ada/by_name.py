@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -19,6 +20,12 @@ import numpy as np
 from nemo_ada.errors import UserError
 
 CHOICES = 8  # names of a module that a message lists
+LIBRARIES = (
+    *(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parent) + os.sep,
+    "<frozen ",
+)
+"""What the file names of Python's, other people's and our own code begin with. A user's code is elsewhere."""
 
 
 def search_working_folder() -> None:
@@ -109,6 +116,11 @@ def file_of(name: str) -> Path | None:
 
 
 def place_of(problem: BaseException, without: str = __file__) -> str:
-    """Return file and line of the last frame of an error that is not in the file `without`."""
+    """Return file and line of the last frame of an error that is not in the file `without`.
+
+    A frame of the user's code goes before those of libraries, which the user's line called: wandb replaces `sys.exit`.
+    """
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if frame.filename != without]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "?"
+    users = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    chosen = users or frames
+    return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else "?"
