@@ -21,11 +21,9 @@ from nemo_ada.errors import UserError
 
 CHOICES = 8  # names of a module that a message lists
 LIBRARIES = (
-    *(sysconfig.get_path(kind) + os.sep for kind in ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parent) + os.sep,
-    "<frozen ",
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
-"""What the file names of Python's, other people's and our own code begin with. A user's code is elsewhere."""
 
 
 def search_working_folder() -> None:
@@ -116,11 +114,7 @@ def file_of(name: str) -> Path | None:
 
 
 def place_of(problem: BaseException, without: str = __file__) -> str:
-    """Return file and line of the last frame of an error that is not in the file `without`.
-
-    A frame of the user's code goes before those of libraries, which the user's line called: wandb replaces `sys.exit`.
-    """
+    """Return file and line of the user's last frame of an error: in no library and not in the file `without`."""
     frames = [frame for frame in traceback.extract_tb(problem.__traceback__) if frame.filename != without]
-    users = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
-    chosen = users or frames
-    return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else "?"
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)] or frames
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else "?"

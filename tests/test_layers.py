@@ -182,7 +182,7 @@ def test_the_rehearsal_stands_apart():
         "contract/compare": {"rules.facts"},
         "contract/uses": {"rules.facts"},
         "fit": {"rules", "rules.facts"},
-        "gpu": {"core.sampling", "lab", "rules", "rules.facts"},  # of core the caps, which it shrinks
+        "gpu": {"core.sampling", "lab", "rules", "rules.facts"},
         "installation": {"rules.facts"},
         "model": {"rules.facts"},
         "pace": {"lab"},
