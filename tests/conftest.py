@@ -3,6 +3,7 @@
 import faulthandler
 import os
 import re
+import sys
 import time
 from collections import Counter
 
@@ -10,6 +11,9 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the real hub
+# As in the Makefile: without bytecode, pytest and each process that a test starts compile all their imports again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")

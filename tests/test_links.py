@@ -129,7 +129,6 @@ LIMITS = {
     "recipes/guide/health.md": 650,
     "recipes/guide/rehearsal.md": 1100,
     "recipes/guide/tutorial.md": 1800,
-    "recipes/results/coverage.md": 1200,
     "recipes/results/faults.md": 700,
     "recipes/results/leaderboard.md": 500,
     "recipes/results/open_questions.md": 500,

@@ -2,7 +2,7 @@
 
 Each entry breaks one shipped config in a way that an assert, a raise or a silent default of NeMo-RL v0.7.0,
 megatron-core or vLLM would meet after the job has its GPUs. NEMO_RL_HOME must name a checkout. It writes
-recipes/results/config_rules.md; without a GPU, in a minute. tests/rules/check/test_config_rules.py walks the same list.
+recipes/history/config_rules.md; without a GPU, in a minute. tests/rules/check/test_config_rules.py walks the same list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nemo_ada.rules.finding import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs/qwen2.5-math-7b.yaml"
-PAGE = ROOT / "recipes/results/config_rules.md"
+PAGE = ROOT / "recipes/history/config_rules.md"
 LEARNER, VLLM, KWARGS = "policy.megatron_cfg", "policy.generation.vllm_cfg", "policy.generation.vllm_kwargs"
 OPTIMIZER, SCHEDULER, LOSS = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler", "loss_fn"
 FILES = {

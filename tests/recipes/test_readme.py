@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from nemo_ada.cli.main import app, guarded
+from nemo_ada.lab.plan.command import PlanOptions
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BASES = ("grpo_math_1B_megatron.yaml", "grpo_math_1B.yaml")
@@ -18,8 +20,9 @@ BASES = ("grpo_math_1B_megatron.yaml", "grpo_math_1B.yaml")
 @pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
 @pytest.mark.parametrize("base", BASES)
 def test_the_keys_make_a_config_of_a_nemo_rl_yaml(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, base: str
 ) -> None:
+    monkeypatch.setattr("nemo_ada.cli.plan.PlanOptions", partial(PlanOptions, steps=3))  # 24 take six times as long
     match = re.search(r"^```yaml\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
     assert match is not None and "defaults: your_config.yaml" in match[1]
     theirs = Path(os.environ["NEMO_RL_HOME"]) / "examples/configs" / base

@@ -54,8 +54,9 @@ def contract(
         UserError: a folder is not a checkout, or the file of names cannot be read.
     """
     started = time.monotonic()
+    checkouts = Checkout(old), Checkout(new)  # first: they may be none
     names = own() if uses is None else listed(uses)
-    result = differences(Checkout(old), Checkout(new), names, [] if uses else inherited_examples())
+    result = differences(*checkouts, names, [] if uses else inherited_examples())
     for line in table(result, len(names), time.monotonic() - started):
         say(line)
     if out is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from nemo_ada.lab.plan.command import PlanOptions
 from nemo_ada.lab.plan.sbatch import job_fits, sbatch_options
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -14,6 +16,12 @@ QWEN_32B, GRPO8 = CONFIGS / "qwen2.5-32b.yaml", str(CONFIGS / "methods" / "grpo8
 needs_checkout = pytest.mark.skipif(
     "NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set"
 )
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three simulated steps say which options there are; 24 say more about their values."""
+    monkeypatch.setattr("nemo_ada.lab.plan.sbatch.PlanOptions", partial(PlanOptions, steps=3))
 
 
 def test_a_run_on_the_cpu_gets_its_name_and_one_node() -> None:
