@@ -407,7 +407,7 @@ learning rates on {tuning} seeds that are not reported. The reported seeds are {
 base, other problems and another held-out set.
 
 **Read it with care.** On sudoku, words and hard, eight seeds are two base models with four seeds each, so an interval
-says nothing about a third base. On sudoku6 and words6 each seed has its own base, so their intervals speak of bases. The
+says nothing about a third base. On sudoku6 and words6 each seed has its own base, so intervals speak of bases. The
 models have .3 to 135 million parameters, and no task is a GPU run. Where a cell is empty, nothing was run.
 
 [All tables](../history/leaderboard_tables.md) have final accuracy, equal updates and summed rates, tuned updates, what
