@@ -135,11 +135,12 @@ def test_status_and_heartbeat_are_json(tmp_path):
 
 def test_a_closed_terminal_asks_for_a_stop_and_nohup_does_not(monkeypatch):
     asked: list[str] = []
-    with on_signals(asked.append):
-        signal.raise_signal(signal.SIGHUP)
-    assert asked == ["signal SIGHUP"]
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may themselves run under nohup
     try:
+        with on_signals(asked.append):
+            signal.raise_signal(signal.SIGHUP)
+        assert asked == ["signal SIGHUP"]
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with on_signals(asked.append):
             signal.raise_signal(signal.SIGHUP)
     finally:

@@ -40,8 +40,9 @@ def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):
         (["data", "prepare", "nowhere.jsonl"], "no such file"),
         (["data", "prepare", "FILE", "--model", "nowhere"], "is no Hugging Face model folder"),
         (["data", "prepare", "FILE", "--server", "http://x:1"], "--server=http://x:1 needs --model"),
-        (["eval", "nowhere", "--data", "mth500"], "--data=mth500: no preset and no file"),
-        (["eval", "nowhere", "--data", "FILE"], "is no Hugging Face model folder"),
+        (["eval", ".", "--data", "mth500"], "--data=mth500: no preset and no file"),
+        (["eval", ".", "--data", "FILE"], "is no Hugging Face model folder"),
+        (["eval", "nowhere", "--data", "FILE"], "nowhere is not there"),
         (["eval", "compare", "nowhere", "nowhere"], "holds no complete evaluation"),
     ],
 )
