@@ -90,7 +90,10 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path, mon
         (["train"], "nemo-ada train configs/cpu/mini_sudoku.yaml"),
         (["whatif"], "nemo-ada whatif runs/grpo/logs"),
         (["eval", "run", "run"], "its newest"),
-        (["eval", "run", "--data", "x.jsonl", "--out", "out"], "is the folder of a run, not of a model; name its newest"),
+        (
+            ["eval", "run", "--data", "x.jsonl", "--out", "out"],
+            "is the folder of a run, not of a model; name",
+        ),
         (["export", "nothing"], "nothing is no folder"),
         (["rehearse", "configs/cpu/mini_sudoku.yaml"], "nemo-ada train configs/cpu/mini_sudoku.yaml"),
         (["whatif", "nothing.jsonl"], "whatif --help"),
