@@ -49,6 +49,8 @@ def steady_cap(steps_under: Callable[[float | None], SimulatedSteps]) -> SteadyC
     best, slowest = SteadyCap(uncapped, None, uncapped, free.cut), np.inf
     for share in SHARES:
         cap = _rounded(share * float(np.median(free.seconds_S)))
+        if cap <= 0.0:  # a toy's phase, below what the rounding keeps
+            break
         tried = steps_under(cap)
         if ratio(tried, 1.0) < slowest and ratio(tried) <= uncapped - MIN_GAIN:
             best, slowest = SteadyCap(uncapped, cap, ratio(tried), tried.cut), ratio(tried, 1.0)

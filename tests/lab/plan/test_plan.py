@@ -298,6 +298,16 @@ def test_where_no_cap_makes_phases_even_the_evenest_is_named():
     assert useless.max_seconds is None and useless.capped == useless.uncapped
 
 
+def test_a_phase_of_milliseconds_gets_no_cap_of_nothing():
+    tried = []
+
+    def under(cap):
+        tried.append(cap)
+        return taking(*[0.002] * 6, 0.004, 0.006, 0.008, 0.01)
+
+    assert steady_cap(under).max_seconds is None and 0.0 not in tried
+
+
 def test_the_plan_is_kept_where_the_report_reads_it(past, tmp_path, capsys):
     def command(*overrides, write_to=None):
         plan_command(
