@@ -24,7 +24,9 @@ ASKED = ("template", "system", "suffix", "chat_template_kwargs")
 
 
 def write_heldout(folder: Path, task: Task, settings: AnyTaskSettings, max_new_tokens: int) -> None:
-    """Write both files. Nothing is written where only the task itself can judge its answers.
+    """Write both files, unless one is there: it is an earlier attempt's, or the user's.
+
+    Nothing is written where only the task itself can judge its answers.
 
     Args:
         folder: the run's folder.
@@ -32,6 +34,8 @@ def write_heldout(folder: Path, task: Task, settings: AnyTaskSettings, max_new_t
         settings: its settings.
         max_new_tokens: longest response of the run, tokens.
     """
+    if any((folder / name).exists() for name in (HELDOUT, "heldout.jsonl")):
+        return
     if isinstance(settings, JsonlSettings):
         judged = {"verifier": settings.verifier, **({"reward": settings.reward} if settings.reward else {})}
     elif isinstance(settings, MiniSudokuSettings | SpellBackwardSettings) and settings.drafts == 1:
