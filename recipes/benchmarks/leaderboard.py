@@ -299,10 +299,13 @@ class Results:
     def tuned_on(self, task: str, method: str, updates: Sequence[int]) -> str:
         """Return the task whose tuning seeds choose a method's rate.
 
-        It is that of the setting `tuned_on`, or the task itself where the method was not tuned there.
+        It is that of the setting `tuned_on`, which may name another one, or the task itself where the method was not
+        tuned there.
         """
         other = self.protocol.values["tasks"][task].get("tuned_on")
-        return task if other is None or self.best(other, method, updates) is None else str(other)
+        if other is None or self.best(other, method, updates) is None:
+            return task
+        return self.tuned_on(other, method, updates)
 
     def tries(self, task: str, method: str, updates: Sequence[int]) -> list[tuple[int, float]]:
         """Return the tries of a method: the grid, and twice or half the rate while the best one is at an edge."""
