@@ -294,8 +294,9 @@ H100. Step times of NeMo-RL were found for GB200 only. These were never fitted:
 
 ## A choice after a look
 
-After a look at the held-out 70B at 16k (0.42 of the published seconds), published points assume that one response reaches
-the limit. The prior's weight was chosen among 0.02, 0.1 and 0.2 by the left-out errors (worst 2.1, 1.8 and 1.5).
+After a look at the held-out 70B at 16k (0.42 of the published seconds), published points assume that one response
+reaches the limit. The prior's weight was chosen among 0.02, 0.1 and 0.2 by the left-out errors (worst 2.1, 1.8
+and 1.5).
 
 ## Phases
 
