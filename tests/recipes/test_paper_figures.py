@@ -1,4 +1,4 @@
-"""The numbers behind recipes/results/paper.md against closed forms, and the page against its recipe."""
+"""The numbers behind recipes/history/paper_figures.md against closed forms, and the page against its recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.lazy import Lazy
 
 stats = Lazy("scipy.stats")
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "recipes" / "results" / "paper.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "recipes" / "history" / "paper_figures.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
