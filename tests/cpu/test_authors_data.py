@@ -75,7 +75,8 @@ def test_the_prepared_set_is_a_task_of_its_own_prompts(prepared, tmp_path):
     }
 
 
-@pytest.mark.parametrize("source", [pytest.param("prepared", marks=pytest.mark.slow), "unchanged"])
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["prepared", "unchanged"])
 def test_three_steps_on_a_cpu(parquet, prepared, tmp_path, source):
     path = prepared / "dataset.jsonl" if source == "prepared" else parquet
     command = [

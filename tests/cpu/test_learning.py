@@ -44,7 +44,7 @@ def accuracies(make, stack, task):
     return train
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", ["grpo", "ada_seq_balance", pytest.param("ada_est_ema", marks=pytest.mark.slow)])
 def test_the_policy_learns_the_bandit(accuracies, preset):
     before, after = accuracies(preset, steps=24)
     assert 0.1 < before < 0.3

@@ -113,6 +113,7 @@ def taught(stack, task, tmp_path_factory):
     return out
 
 
+@pytest.mark.slow  # test_trainer.py resumes to the bit, too
 def test_a_run_trains_a_folder_and_resumes_to_the_bit(make, stack, taught):
     def started(name: str) -> Any:
         config = make(

@@ -89,6 +89,7 @@ def run_all(lines):
     return found
 
 
+@pytest.mark.slow
 def test_every_benchmark_that_can_runs_with_the_smallest_arguments(tmp_path):
     outs = {name: tmp_path / name for name in SMALLEST}
     for out in outs.values():
