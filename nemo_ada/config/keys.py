@@ -29,7 +29,7 @@ MOST = 2  # keys that a suggestion names
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Key:
     """A setting of the YAML.
 
     Attributes:
@@ -58,13 +58,13 @@ def schema() -> dict[str, Any]:
     return found
 
 
-def settings() -> list[Setting]:
+def settings() -> list[Key]:
     """Return every setting of the CPU back end, in the order of the YAML."""
     found = TypeAdapter(RunConfig).json_schema()
     return list(_settings(found, found, ""))
 
 
-def _settings(node: Node, whole: Node, prefix: str, where: str = "") -> Iterator[Setting]:
+def _settings(node: Node, whole: Node, prefix: str, where: str = "") -> Iterator[Key]:
     required = node.get("required", ())
     for name, field in node.get("properties", {}).items():
         key, forms = f"{prefix}{name}", list(_forms(field, whole))
@@ -72,7 +72,7 @@ def _settings(node: Node, whole: Node, prefix: str, where: str = "") -> Iterator
         if len(sections) < len(forms):
             default = "" if name in required else _shown(field.get("default"))
             kind = " | ".join(dict.fromkeys(map(_kind, forms)))
-            yield Setting(key, kind, default, " ".join(field.get("description", "").split()), where)
+            yield Key(key, kind, default, " ".join(field.get("description", "").split()), where)
         for section in sections:
             choice = _choice(section) if len(sections) > 1 else ""
             yield from _settings(section, whole, f"{key}.", choice or where)

@@ -43,7 +43,7 @@ PREDICTED = ("responses", "correct")
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class Series:
     """A metric per step, or its ratio to another one.
 
     Attributes:
@@ -79,12 +79,12 @@ SAMPLING = Figure(
     "would have had on the same prompts.",
 )
 SAMPLING_QUANTITIES = (
-    Quantity("responses drawn per prompt", "ada/samples_drawn", PROMPTS),
-    Quantity("resolved in the first wave (share)", "ada/resolved_in_first_wave", PROMPTS),
-    Quantity("unresolved: lacks correct (share)", "ada/missing_positive", PROMPTS, "missing"),
-    Quantity("unresolved: lacks incorrect (share)", "ada/missing_negative", PROMPTS, "missing"),
-    Quantity("zero-signal groups (share)", "ada/zero_signal_groups", scale="signal"),
-    Quantity("zero-signal groups if GRPO (share)", "ada/zero_signal_groups_if_grpo", scale="signal"),
+    Series("responses drawn per prompt", "ada/samples_drawn", PROMPTS),
+    Series("resolved in the first wave (share)", "ada/resolved_in_first_wave", PROMPTS),
+    Series("unresolved: lacks correct (share)", "ada/missing_positive", PROMPTS, "missing"),
+    Series("unresolved: lacks incorrect (share)", "ada/missing_negative", PROMPTS, "missing"),
+    Series("zero-signal groups (share)", "ada/zero_signal_groups", scale="signal"),
+    Series("zero-signal groups if GRPO (share)", "ada/zero_signal_groups_if_grpo", scale="signal"),
 )
 POOLS = Figure(
     "pools",
@@ -93,12 +93,12 @@ POOLS = Figure(
     "reward lies near one half and says little about the policy.",
 )
 POOLS_QUANTITIES = (
-    Quantity("pool size, mean (responses)", "ada/pool_size_mean", scale="size"),
-    Quantity("pool size, p95 (responses)", "ada/pool_size_p95", scale="size"),
-    Quantity("pass rate, mean over prompts", "ada/pass_rate", scale="rate"),
-    Quantity("mean reward of kept rows", "ada/batch_reward", scale="rate"),
-    Quantity("tokens per response in pools", "ada/response_length_pools", scale="length"),
-    Quantity("tokens per kept response", "ada/response_length_kept", scale="length"),
+    Series("pool size, mean (responses)", "ada/pool_size_mean", scale="size"),
+    Series("pool size, p95 (responses)", "ada/pool_size_p95", scale="size"),
+    Series("pass rate, mean over prompts", "ada/pass_rate", scale="rate"),
+    Series("mean reward of kept rows", "ada/batch_reward", scale="rate"),
+    Series("tokens per response in pools", "ada/response_length_pools", scale="length"),
+    Series("tokens per kept response", "ada/response_length_kept", scale="length"),
 )
 BUDGET = Figure(
     "budget",
@@ -107,14 +107,14 @@ BUDGET = Figure(
     "bound: in them it refused a prompt another response. Colours inside its bars are caps, not runs.",
 )
 CAPS_QUANTITIES = tuple(
-    Quantity(f"used share of {cap.name}", f"ada/budget_used_{cap.unit}", scale="used") for cap in CAPS
+    Series(f"used share of {cap.name}", f"ada/budget_used_{cap.unit}", scale="used") for cap in CAPS
 )
 COST_QUANTITIES = (
-    Quantity("responses drawn per step", "ada/samples_drawn"),
-    Quantity("generated tokens per step", "ada/tokens_drawn"),
-    Quantity("sampling seconds per step", "ada/sampling_seconds"),
-    Quantity("engine utilisation (of peak)", "ada/engine_utilisation"),
-    Quantity("prompts refused a response (share)", "ada/prompts_cut", PROMPTS),
+    Series("responses drawn per step", "ada/samples_drawn"),
+    Series("generated tokens per step", "ada/tokens_drawn"),
+    Series("sampling seconds per step", "ada/sampling_seconds"),
+    Series("engine utilisation (of peak)", "ada/engine_utilisation"),
+    Series("prompts refused a response (share)", "ada/prompts_cut", PROMPTS),
 )
 UNCAPPED = "None of these runs has set a cap. The panels show what a step costs."
 WEIGHTS = Figure(
@@ -124,9 +124,9 @@ WEIGHTS = Figure(
     "have a gradient.",
 )
 WEIGHTS_QUANTITIES = (
-    Quantity("gradient weight per prompt, mean", "ada/weight_mean"),
-    Quantity("gradient weight per prompt, maximum", "ada/weight_max"),
-    Quantity("rows with non-zero advantage (share)", "ada/live_rows", "total/rows"),
+    Series("gradient weight per prompt, mean", "ada/weight_mean"),
+    Series("gradient weight per prompt, maximum", "ada/weight_max"),
+    Series("rows with non-zero advantage (share)", "ada/live_rows", "total/rows"),
 )
 OPTIMISER = Figure(
     "optimiser",
@@ -136,15 +136,15 @@ OPTIMISER = Figure(
     "score costs time and buys nothing.",
 )
 OPTIMISER_QUANTITIES = (
-    Quantity("loss", "train/loss"),
-    Quantity("policy entropy (nats per token)", "train/entropy"),
-    Quantity("KL to the policy before the update", "train/approx_kl"),
-    Quantity("KL to the reference policy", "train/kl_penalty"),
-    Quantity("KL between rollout and learner", "train/gen_kl_error"),
-    Quantity("tokens per response", "train/mean_gen_tokens_per_sample"),
-    Quantity("gradient norm before clipping", "train/grad_norm"),
-    Quantity("clipped tokens (share)", "train/clip_fraction"),
-    Quantity("learning rate", "train/lr"),
+    Series("loss", "train/loss"),
+    Series("policy entropy (nats per token)", "train/entropy"),
+    Series("KL to the policy before the update", "train/approx_kl"),
+    Series("KL to the reference policy", "train/kl_penalty"),
+    Series("KL between rollout and learner", "train/gen_kl_error"),
+    Series("tokens per response", "train/mean_gen_tokens_per_sample"),
+    Series("gradient norm before clipping", "train/grad_norm"),
+    Series("clipped tokens (share)", "train/clip_fraction"),
+    Series("learning rate", "train/lr"),
 )
 
 
@@ -164,7 +164,7 @@ def all_figures(runs: Sequence[Run]) -> list[Figure]:
     ]
 
 
-def over_steps(empty: Figure, quantities: Sequence[Quantity], runs: Sequence[Run]) -> Figure:
+def over_steps(empty: Figure, quantities: Sequence[Series], runs: Sequence[Run]) -> Figure:
     """Return the figure with a panel for each quantity that any run has recorded."""
     tables = [
         in_blocks(pd.DataFrame({"step": run.column("step")} | {q.title: q.values(run) for q in quantities}))
