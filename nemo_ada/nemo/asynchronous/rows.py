@@ -56,6 +56,8 @@ class GroupRows:
         batch, skipped = build_batch(prompts, source, rows, rewards, settings, step, whole=False)
         if "mask_sample" in batch:  # the environment wants these rows out of the loss
             batch["loss_multiplier"] = torch.where(batch["mask_sample"], 0.0, batch["loss_multiplier"])
+        elif self._settings.gym:  # a group without a response; all groups of a step have the same columns
+            batch["mask_sample"] = torch.zeros(batch.size, dtype=torch.bool)
         n = self._settings.group
         dead = len(rewards.reward_N) > 0 and not bool((batch["loss_multiplier"] > 0).any())
         spare = None
