@@ -42,7 +42,14 @@ from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
 from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.nemo.settings import NemoSettings, uses_reinforce_ada
-from nemo_ada.nemo.training_batch import build_batch, mean_prompt_length, pool_rewards, shaped_rewards
+from nemo_ada.nemo.training_batch import (
+    build_batch,
+    leave_masked_out,
+    mean_prompt_length,
+    pool_rewards,
+    shaped_rewards,
+)
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import BASELINES, GYM_ROLLOUT, GYM_SYNC, REWARD_SECTIONS
 
 log = logging.getLogger(__name__)
@@ -353,6 +360,8 @@ class Hooks:
         result, rows = sampled.result, sampled.rows
         rewards = pool_rewards(result, sampled.raw_reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, self.settings, number)
+        if self.settings.loop is Loop.DATA_PLANE:
+            leave_masked_out(batch)
         self.rollout_calls, self.current = number, batch
         self.sampling_seconds = result.seconds
         responses = [source.response(row) for row in result.response_id_N.tolist()]

@@ -69,6 +69,12 @@ def pool_rewards(result: SamplingResult, raw_reward_N: FloatArray) -> PoolReward
     return PoolRewards(result.reward_N, mean_P, np.sqrt(squares_P / size_P))
 
 
+def leave_masked_out(batch: Any) -> None:
+    """Take the rows out of the loss that an environment masks, for a loop that does not do it."""
+    if "mask_sample" in batch:
+        batch["loss_multiplier"] = torch.where(batch["mask_sample"], 0.0, batch["loss_multiplier"])
+
+
 def shaped_rewards(result: SamplingResult, source: Responses) -> FloatArray:
     """Return the rewards of the pools [N] after NeMo-RL's shaping inside the rollout (over NeMo-Gym)."""
     responses = [source.response(row) for row in result.response_id_N.tolist()]

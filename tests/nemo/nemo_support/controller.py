@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from nemo_rl.algorithms.async_utils.replay_buffer import TQReplayBuffer
-from nemo_rl.algorithms.grpo import _get_grpo_save_state
+from nemo_rl.algorithms.grpo import _create_advantage_estimator, _get_grpo_save_state
 from nemo_rl.algorithms.loss import ClippedPGLossFn
 from nemo_rl.algorithms.metric_utils import SetupTimingMetrics
 from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
@@ -234,7 +234,7 @@ def run_controller(
         dp_client=client,
         dataloader=train,
         weight_synchronizer=Refits(policy, generation, during_refit),
-        advantage_estimator=None,
+        advantage_estimator=None if ours else _create_advantage_estimator(master),
         loss_fn=ClippedPGLossFn(master.loss_fn),
         rollout_manager=RolloutManager(
             tokenizer=tokenizer,
