@@ -75,7 +75,7 @@ def test_at_age_0_a_step_is_the_synchronous_step(harness, single, run, tmp_path,
 
 def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, single, tmp_path):
     """Every row is in the loss, so every metric of the controller keeps its value."""
-    rows = {"loss_fn__reference_policy_kl_penalty": 0.01}
+    rows = {key.replace(".", "__"): value for key, value in harness.ALL_ROWS.items()}
     plain = {key.replace(".", "__"): value for key, value in harness.NO_DIVISION.items()}
     plain["grpo__adv_estimator__name"] = "grpo"
     found = single.run_controller(

@@ -118,6 +118,7 @@ class Trainer:
         self.policy, self._client, self._before_train = policy, client, before_train
         self.steps = 0
         self.metas: list[Any] = []
+        self._penalised: tuple[str, ...] = ()
 
     def prepare_for_lp_inference(self, keep_train_buffers: bool = False) -> None:
         self.policy.finish_training()
@@ -133,13 +134,19 @@ class Trainer:
         logprobs = self.policy.get_logprobs(self._read(meta))["logprobs"]
         write_columns(self._client, meta, {"prev_logprobs": logprobs})
 
+    def get_reference_policy_logprobs_from_meta(self, meta: Any) -> None:
+        logprobs = self.policy.get_reference_policy_logprobs(self._read(meta))["reference_logprobs"]
+        write_columns(self._client, meta, {"reference_policy_logprobs": logprobs})
+        self._penalised = ("reference_policy_logprobs",)
+
     def begin_train_step(self, loss_fn: Any) -> None:
         self._before_train(self.steps)
         self._loss_fn, self._parts = loss_fn, []
 
     def train_microbatches_from_meta(self, meta: Any) -> None:
         self.metas.append(meta)
-        self._parts.append(self._read(meta, "generation_logprobs", "prev_logprobs", "advantages", "total_reward"))
+        more = ("generation_logprobs", "prev_logprobs", "advantages", "total_reward", *self._penalised)
+        self._parts.append(self._read(meta, *more))
 
     def finish_train_step(self) -> dict[str, Any]:
         batch = type(self._parts[0]).from_batches(self._parts)
