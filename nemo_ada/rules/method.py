@@ -173,10 +173,9 @@ def nemo_gym(values: Values, ada: AdaSettings) -> Findings:
     """Settings of NeMo-Gym that a loop of NeMo-RL leaves out."""
     effort = f"{GYM_SECTION}.effort_levels"
     if uses_gym(values) and Loop.of(values) is Loop.ASYNC and values.get(effort) is not None:
-        yield error(
+        yield warning(
             effort,
-            f"{effort} has no effect with {ASYNC_ON}: NeMo-RL's collector does not pass it to the rollouts; remove it, "
-            "or train with grpo_train",
+            f"{effort} has no effect on training with {ASYNC_ON}: NeMo-RL's collector does not pass it to the rollouts",
         )
 
 
