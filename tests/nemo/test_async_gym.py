@@ -193,10 +193,11 @@ def test_penalties_of_nemo_rl_change_the_advantages_and_no_label(gym, run):
     if not gym.ON_MAIN:
         pytest.skip("NeMo-RL v0.7.0 has no penalties")
 
-    def script(prompt, draw):
-        return gym.Rollout(1.0, turns=(2,) if draw else (1,))
-
-    record = run(
-        1, script, {"preset": "grpo"}, {"reward_penalties.penalize_empty_final_answer": True, "grpo.val_period": 0}
-    )
-    assert record.metrics[1]["train/ada/pass_rate"] == 1.0
+    changes = {
+        "reward_penalties.penalize_unwanted_tokens": True,
+        "reward_penalties.token_ids": {"unwanted": [2]},  # of every right response
+        "grpo.val_period": 0,
+    }
+    record = run(1, lambda prompt, draw: gym.Rollout(float(draw % 2)), {"preset": "grpo"}, changes)
+    assert record.metrics[1]["train/ada/pass_rate"] == 0.5 and record.metrics[1]["train/reward"] == 0.0
+    assert record.batches[0]["advantages"].abs().sum() == 0

@@ -189,9 +189,9 @@ class GroupRollouts:
             result = replace(result, reward_N=shaped_rewards(result, source))
         features_F = None
         if self._settings.ada.estimator.kind == "value":
-            features_F = (request_features(prompts.requests) if self._settings.gym else prompt_features(prompts.logs))[
-                0
-            ]
+            gym = self._settings.gym
+            features_PF = request_features(prompts.requests) if gym else prompt_features(prompts.logs)
+            features_F = features_PF[0]
         return GroupPool(
             step=target,
             prompt_id=prompts.ids[0],
