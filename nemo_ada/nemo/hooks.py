@@ -14,7 +14,6 @@ In asynchronous training the groups are drawn elsewhere (asynchronous/), and the
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +42,14 @@ from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
 from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.nemo.settings import NemoSettings, uses_reinforce_ada
-from nemo_ada.nemo.training_batch import build_batch, pool_rewards
+from nemo_ada.nemo.training_batch import (
+    build_batch,
+    leave_masked_out,
+    mean_prompt_length,
+    pool_rewards,
+    shaped_rewards,
+)
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import BASELINES, GYM_ROLLOUT, GYM_SYNC, REWARD_SECTIONS
 
 log = logging.getLogger(__name__)
@@ -266,7 +272,7 @@ class Hooks:
                     self._without_label += unanswered
                 return final, numbers
             batch = given.pop("input_batch")
-            return self.step(batch, _call(original, given), one_by_one=one_by_one)
+            return self.step(batch, RolloutCall.of(original, given), one_by_one=one_by_one)
 
         return rollout
 
@@ -280,7 +286,7 @@ class Hooks:
                 return original(*args, **kwargs)
             given = dict(signature.bind(*args, **kwargs).arguments)
             batch = given.pop("input_batch")
-            call = _call(original, given)
+            call = RolloutCall.of(original, given)
             if self._validating:
                 result, unlabelled = validated(call, batch, single, self.settings.longest, self.on_wait)
                 self._without_label += unlabelled
@@ -354,6 +360,8 @@ class Hooks:
         result, rows = sampled.result, sampled.rows
         rewards = pool_rewards(result, sampled.raw_reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, self.settings, number)
+        if self.settings.loop is Loop.DATA_PLANE:
+            leave_masked_out(batch)
         self.rollout_calls, self.current = number, batch
         self.sampling_seconds = result.seconds
         responses = [source.response(row) for row in result.response_id_N.tolist()]
@@ -363,11 +371,8 @@ class Hooks:
             "max_gen_tokens_per_sample": float(tokens_N.max()),
             "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
             # NeMo-RL's own would count placeholder rows.
-            "mean_prompt_length": float(repeated_batch["length"].float().mean()),
+            "mean_prompt_length": mean_prompt_length(prompts, responses, repeated_batch["length"]),
         }
-        if prompts.requests:
-            lengths = [len(message["token_ids"]) for response in responses for message in response.prompt]
-            metrics["mean_prompt_length"] = float(np.mean(lengths or [0]))
         in_waves = self.sampler.plan.stopping.in_waves
         metrics |= sampled.metrics | nemo_metrics.mean_reward(result, in_waves=in_waves)
         self.lists = sampled.lists
@@ -406,11 +411,10 @@ class Hooks:
         }
         if not (changes or self.settings.gym) or len(result.response_id_N) == 0:
             return result.reward_N
-        responses = [source.response(row) for row in result.response_id_N.tolist()]
-        rewards = zip(responses, result.reward_N.tolist(), strict=True)
-        reward_N = np.array([raw if response.shaped is None else response.shaped for response, raw in rewards])
+        reward_N = shaped_rewards(result, source)
         if not changes:
             return reward_N
+        responses = [source.response(row) for row in result.response_id_N.tolist()]
         pool: dict[str, Any] = {
             "message_log": [response.message_log for response in responses],
             "total_reward": torch.tensor(reward_N, dtype=torch.float32),
@@ -419,12 +423,6 @@ class Hooks:
         for name, section in changes.items():
             pool = self._originals[name](pool, section)
         return pool["total_reward"].numpy().astype(np.float64)
-
-
-def _call(original: Callable[..., Any], given: dict[str, Any]) -> RolloutCall:
-    """Return the arguments of a rollout, of which the batch was taken out."""
-    named_ = {field.name: given.pop(field.name) for field in dataclasses.fields(RolloutCall) if field.name in given}
-    return RolloutCall(original, **named_, rest=given)
 
 
 def count_as_wrong(final: Any) -> int:

@@ -72,6 +72,7 @@ def of_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     turns = [int(sample["turn_count"]) for sample in samples]
     rewards = [float(sample["total_reward"]) for sample in samples]
     tokens: Counter[Any] = Counter()
+    longest = [int(sample["max_gen_tokens_per_turn"]) for sample in samples if "max_gen_tokens_per_turn" in sample]
     for sample in samples:
         tokens.update(sample.get(WORKERS, {}))
     return {
@@ -88,7 +89,24 @@ def of_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         WORKERS: dict(tokens),
         **{shown: [count for sample in samples for count in sample.get(name, ())]
            for name, shown in HISTOGRAMS.items()},
+        **(_of_main(turns, longest) if longest else {}),
     }  # fmt: skip
+
+
+def _of_main(turns: Sequence[int], longest: Sequence[int]) -> dict[str, float]:
+    """What NeMo-RL's main also reports: the tail of the turns, and the longest turn of each response."""
+    return {
+        "turns_per_sample/p95": percentile(turns, 95),
+        "turns_per_sample/p99": percentile(turns, 99),
+        "max_gen_tokens_per_turn/max": max(longest),
+        "max_gen_tokens_per_turn/mean": float(np.mean(longest)),
+        "max_gen_tokens_per_turn/p95": percentile(longest, 95),
+    }
+
+
+def percentile(values: Sequence[float], p: float) -> float:
+    """Return the value below which p percent of the values lie, as NeMo-RL's main counts it."""
+    return float(sorted(values)[min(int(len(values) * p / 100), len(values) - 1)])
 
 
 def of_calls(calls: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -69,6 +69,27 @@ def pool_rewards(result: SamplingResult, raw_reward_N: FloatArray) -> PoolReward
     return PoolRewards(result.reward_N, mean_P, np.sqrt(squares_P / size_P))
 
 
+def leave_masked_out(batch: Any) -> None:
+    """Take the rows out of the loss that an environment masks, for a loop that does not do it."""
+    if "mask_sample" in batch:
+        batch["loss_multiplier"] = torch.where(batch["mask_sample"], 0.0, batch["loss_multiplier"])
+
+
+def shaped_rewards(result: SamplingResult, source: Responses) -> FloatArray:
+    """Return the rewards of the pools [N] after NeMo-RL's shaping inside the rollout (over NeMo-Gym)."""
+    responses = [source.response(row) for row in result.response_id_N.tolist()]
+    rewards = zip(responses, result.reward_N.tolist(), strict=True)
+    return np.array([raw if response.shaped is None else response.shaped for response, raw in rewards], np.float64)
+
+
+def mean_prompt_length(prompts: Prompts, responses: Sequence[Response], length_R: torch.Tensor) -> float:
+    """Return NeMo-RL's metric `mean_prompt_length`. Over NeMo-Gym only the responses know their prompts' lengths."""
+    if not prompts.requests:
+        return float(length_R.float().mean())
+    lengths = [len(message["token_ids"]) for response in responses for message in response.prompt]
+    return float(np.mean(lengths or [0]))
+
+
 def build_batch(
     prompts: Prompts,
     source: Responses,

@@ -17,6 +17,7 @@ from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import GYM, uses_gym
+from nemo_ada.rules.gym import SECTION as GYM_SECTION
 from nemo_ada.rules.setup import MEDIA_PROCESSOR
 from nemo_ada.rules.single_controller import CONTROLLER, controller_groups
 
@@ -169,13 +170,12 @@ def other_estimator(values: Values, ada: AdaSettings) -> Findings:
 
 
 def nemo_gym(values: Values, ada: AdaSettings) -> Findings:
-    """The loops that work over NeMo-Gym: synchronous training and the single controller."""
-    if uses_gym(values) and Loop.of(values) is Loop.ASYNC:
-        yield error(
-            ASYNC,
-            f"{ASYNC_ON} does not work with {GYM}=true: NeMo-RL's older asynchronous loop gives up a group that takes "
-            "too long, and NeMo-Gym's servers cannot stop its rollouts, which would ask the engine during a refit; "
-            f"remove {ASYNC}, use the single controller ({CONTROLLER}), or set {GYM}=false",
+    """Settings of NeMo-Gym that a loop of NeMo-RL leaves out."""
+    effort = f"{GYM_SECTION}.effort_levels"
+    if uses_gym(values) and Loop.of(values) is Loop.ASYNC and values.get(effort) is not None:
+        yield warning(
+            effort,
+            f"{effort} has no effect on training with {ASYNC_ON}: NeMo-RL's collector does not pass it to the rollouts",
         )
 
 
@@ -331,7 +331,7 @@ def reward_scale(values: Values, ada: AdaSettings) -> Findings:
             f"{key}=true makes rewards other than 0 and 1, and {SECTION}.advantage.baseline=shrunk compares "
             f"them with pass rates; set {key}=false or baseline: pool",
         )
-    effort = "env.nemo_gym.effort_levels"
+    effort = f"{GYM_SECTION}.effort_levels"
     if uses_gym(values) and values.get(effort) is not None:
         yield error(
             effort,

@@ -67,8 +67,8 @@ PLANE_NUMBERS = (
 )  # fmt: skip
 """Keys of the data plane that NeMo-RL main needs beside those of PLANES."""
 OTHER_SAMPLERS = {
-    "windowed": "throws groups away that are too old, and groups of hard prompts take longest (in "
-    "recipes/results/async.md the prompts that are left are easier than the data)",
+    "windowed": "gives groups no step, whose budget they would share, and throws groups away that are too old, and "
+    "those of hard prompts take longest (in recipes/results/async.md the prompts that are left are easier)",
     "weight_fifo": "waits for all groups of a version, as in_order does, and would wait for ever after a prompt is "
     "dropped",
     "custom": "is unknown here",

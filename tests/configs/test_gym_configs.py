@@ -93,7 +93,6 @@ REFUSED = [
     ),
     ("env.nemo_gym.config_paths=text", "env.nemo_gym.config_paths", "must be a list"),
     ("env.nemo_gym.port_range_high=15000", "env.nemo_gym.port_range_high", "above port_range_low"),
-    ("grpo.async_grpo.enabled=true", "grpo.async_grpo.enabled", "does not work with env.should_use_nemo_gym=true"),
     ("reinforce_ada.preset=ada_seq_idle", "reinforce_ada.budget.mode", "cannot stop a rollout"),
     (
         "+reinforce_ada.sampling={kind: sequential, stopping: {kind: issue_order, window: 3}}",
@@ -108,6 +107,16 @@ def test_what_would_fail_later_is_an_error_now(data, override, key, message):
     config = load_config(RECIPES[0], [*data, override])
     found = [one for one in rulebook.findings(config) if one.level == "error" and one.key == key]
     assert any(message in one.message for one in found)
+
+
+def test_the_asynchronous_loop_takes_gym_and_leaves_effort_levels_out(data):
+    loop = ["grpo.async_grpo.enabled=true", "grpo.async_grpo.max_trajectory_age_steps=1"]
+
+    effort = "+env.nemo_gym.effort_levels={low_string: x, low_weight: 1.0, low_ub: 9}"
+    found = rulebook.findings(load_config(RECIPES[0], [*data, *loop, effort]))
+    assert not [one for one in found if one.level == "error" and ("gym" in one.key or one.key == loop[0][:-5])]
+    (said,) = [one for one in found if one.key == "env.nemo_gym.effort_levels"]
+    assert said.level == "warning" and "has no effect on training" in said.message
 
 
 def test_gyms_files_may_be_named_by_absolute_paths(data):

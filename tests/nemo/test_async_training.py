@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 import psutil
 import pytest
@@ -139,6 +139,16 @@ def test_a_process_that_dies_while_the_loop_waits_for_groups_ends_the_run(run, p
     with pytest.raises(ProcessLostError, match=message):
         run(2, hangs=prompts)
     thread.join()
+
+
+def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, run, tmp_path):
+    """Every row is in the loss, so every metric of the loop keeps its value. The first step has the same prompts."""
+    ahead = importlib.import_module("nemo_support.ahead")
+    same = {**harness.ALL_ROWS, "data.shuffle": False}
+    own = ahead.run_async(tmp_path / "own", 1, {**harness.NO_DIVISION, **same}, hooks=lambda parts: nullcontext())
+    ours, _ = run(1, {"preset": "grpo"}, same)
+    clocked = ("train/trajectory_duration", "train/buffer_size", "/efficiency/")  # of main
+    harness.assert_same_metrics(ours, own, but=clocked)
 
 
 def test_failures_end_the_run_with_their_cause(run):

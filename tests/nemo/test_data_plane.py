@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import nullcontext
 
 import pytest
@@ -150,6 +152,47 @@ def test_a_resumed_run_is_the_uninterrupted_one(harness, plane, tmp_path, killed
         return content
 
     assert state(rest) == state(whole) and state(rest)["draws"] == 4
+
+
+@pytest.fixture
+def gym(plane, monkeypatch):
+    """The module nemo_support.gym. Requests carry their draw, because calls may overtake each other."""
+    from nemo_ada.nemo.rollouts.call import Prompts
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    module, rows = importlib.import_module("nemo_support.gym"), Prompts.rows
+
+    def numbered(prompts, places):
+        batch = rows(prompts, places)
+        counts = vars(prompts).setdefault("counts", Counter())
+        for row, place in zip(batch["extra_env_info"], places, strict=True):
+            row["draw"], counts[place] = counts[place], counts[place] + 1
+        return batch
+
+    monkeypatch.setattr(Prompts, "rows", numbered)
+    return module
+
+
+@pytest.mark.parametrize("preset", ["ada_seq_balance", "ada_est_value"])
+def test_over_gym_rows_updates_and_validations_are_those_of_grpo_train(plane, gym, tmp_path, preset):
+    section = {"preset": preset, **({"sampling": {"min_responses": 2}} if "_est_" in preset else {})}
+    changes = {"reinforce_ada": section, "grpo.val_period": 1}
+
+    def script(prompt, draw):
+        did = gym.seeded()(prompt, draw)
+        return gym.Rollout(did.reward, turns=did.turns, facts={"instance_config": {"mask_sample": draw % 4 == 1}})
+
+    ours = plane.run_plane(tmp_path / "plane", 2, changes, run=gym.run_gym, script=script)
+    theirs = gym.run_gym(tmp_path / "memory", 2, changes, script=script, hooks=plane.hooks)
+    assert len(ours.batches) == len(theirs.batches) == 2
+    for left, right in zip(ours.batches, theirs.batches, strict=True):
+        assert rows_of(left) == rows_of(right)
+    assert all(torch.equal(ours.weights[name], theirs.weights[name]) for name in theirs.weights)
+    for step in (1, 2):
+        for name, value in theirs.metrics[step].items():
+            if name.startswith(("train/ada/", "validation/ada/", "validation/accuracy", "train/turns_per_sample/m")):
+                known = not any(word in name for word in ("seconds", "utilisation"))
+                assert not known or ours.metrics[step][name] == pytest.approx(value), name
 
 
 def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, plane, tmp_path):

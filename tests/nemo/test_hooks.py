@@ -522,11 +522,6 @@ def test_a_changed_result_is_named_before_anything_is_touched(make, name, change
 BALANCE = {"preset": "ada_seq_balance"}
 SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
 REFUSED = [
-    (
-        BALANCE,
-        {"env__should_use_nemo_gym": True, "grpo__async_grpo": {"enabled": True}},
-        "grpo.async_grpo.enabled=true does not work with env.should_use_nemo_gym=true",
-    ),
     (BALANCE, {"grpo__async_grpo": {"enabled": True}}, "policy.generation.vllm_cfg.async_engine=true"),
     (BALANCE, {"loss_fn__use_kl_in_reward": True}, "loss_fn.use_kl_in_reward=true"),
     ({"preset": "ada_est_ema"}, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),

@@ -73,6 +73,20 @@ def test_at_age_0_a_step_is_the_synchronous_step(harness, single, run, tmp_path,
     single.assert_synchronous(found, expected, sampled)
 
 
+def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, single, tmp_path):
+    """Every row is in the loss, so every metric of the controller keeps its value."""
+    rows = {key.replace(".", "__"): value for key, value in harness.ALL_ROWS.items()}
+    plain = {key.replace(".", "__"): value for key, value in harness.NO_DIVISION.items()}
+    plain["grpo__adv_estimator__name"] = "grpo"
+    found = single.run_controller(
+        tmp_path / "ours", single.controller_config(tmp_path / "ours", 2, {"preset": "grpo"}, **rows)
+    )
+    config = single.controller_config(tmp_path / "own", 2, {"preset": "grpo"}, **rows, **plain)
+    own = single.run_controller(tmp_path / "own", config, ours=False)
+    assert len(own.batches) == 2
+    harness.assert_same_metrics(found, own)
+
+
 def test_eight_steps_are_a_synchronous_step_with_eight_updates(harness, single, run, tmp_path):
     """The synchronous loop shuffles its groups over the updates. So all rows with a gradient are compared together."""
     whole = {"grpo.num_prompts_per_step": 16, "policy.train_global_batch_size": 8}

@@ -117,11 +117,13 @@ def test_grpo_by_our_code_path_is_grpo_without_normalisation(harness, run, tmp_p
     assert column(ours, "reward") == column(own, "reward") == column(ours, "ada/pass_rate")
 
 
-def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, tmp_path):
-    """Every row is in the loss, so every metric of the loop keeps its value."""
-    own = harness.run_grpo(tmp_path / "own", 1, {**harness.NO_DIVISION, **harness.ALL_ROWS})
+@pytest.mark.parametrize("async_engine", [False, True], ids=["synchronous", "asynchronous"])
+def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, tmp_path, async_engine):
+    """Every row is in the loss, so every metric of the loop keeps its value, with either engine."""
+    engine = {"async_engine": async_engine}
+    own = harness.run_grpo(tmp_path / "own", 1, {**harness.NO_DIVISION, **harness.ALL_ROWS}, **engine)
     settings = {**harness.ALL_ROWS, **harness.OURS, "reinforce_ada": {"preset": "grpo"}}
-    harness.assert_same_metrics(harness.run_grpo(tmp_path / "ours", 1, settings, hooks=hooks), own)
+    harness.assert_same_metrics(harness.run_grpo(tmp_path / "ours", 1, settings, hooks=hooks, **engine), own)
 
 
 def test_another_estimator_is_untouched_bit_for_bit(harness, plain, tmp_path):

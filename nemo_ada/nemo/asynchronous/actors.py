@@ -26,6 +26,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemo_ada.config.values import Values
@@ -35,14 +36,25 @@ from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.groups import GroupRollouts
 from nemo_ada.nemo.asynchronous.prompt_queue import TICKET, Delivered, PromptQueue, saved_queue
 from nemo_ada.nemo.asynchronous.step import GROUP, add_spares, in_order
+from nemo_ada.nemo.gym.step import GymRollout, of_rows
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.call import RolloutCall
-from nemo_ada.rules.facts.upstream import ACTORS, ADVICE, BATCH_WORKER, METHODS, ROLLOUTS, SAMPLE_ROLLOUT, methods
+from nemo_ada.rules.facts.upstream import (
+    ACTORS,
+    ADVICE,
+    BATCH_WORKER,
+    GYM_ROLLOUT,
+    METHODS,
+    ROLLOUTS,
+    SAMPLE_ROLLOUT,
+    methods,
+)
 
 log = logging.getLogger(__name__)
 
 ROLLOUT = "run_async_multi_turn_rollout"  # the name that a group's thread looks up
 POLL_SECONDS = 0.1
+TASK_INDEX = "_ng_task_index"  # where main of NeMo-RL numbers a prompt over NeMo-Gym, in its row
 START_SECONDS = 60.0  # longest wait for the start of a collector's thread
 
 
@@ -160,8 +172,11 @@ class Collector(Upstream):
 
     def _prepare(self) -> None:
         self._settings = nemo_settings.read(self.master_config)
-        sample = getattr(importlib.import_module(ROLLOUTS), SAMPLE_ROLLOUT.name)
-        self._groups = GroupRollouts(self._settings, sample, self._refit_pause_cleared, self.get_weight_version)
+        rollouts, gym = importlib.import_module(ROLLOUTS), self._settings.gym
+        rollout = getattr(rollouts, (GYM_ROLLOUT if gym else SAMPLE_ROLLOUT).name)
+        self._groups = GroupRollouts(self._settings, rollout, self._refit_pause_cleared, self.get_weight_version)
+        if gym:  # NeMo-RL's collector looks the name up for every group or batch
+            setattr(rollouts, GYM_ROLLOUT.name, self._gym_rollout)
 
     def start_collection(self, dataloader: Any) -> None:
         """Start to collect prompts from our queue over the data loader."""
@@ -266,12 +281,16 @@ class PerGroup(Collector):
         """Draw a group in its own thread. This replaces `run_async_multi_turn_rollout`."""
         batch = given.pop("input_batch")
         try:
-            drawn = self._groups.draw(RolloutCall(self._rollout, **given), batch, self._here.target)
+            drawn = self._groups.draw(RolloutCall.of(self._rollout, given), batch, self._here.target)
         except BaseException as error:
             self._fail(error)
             raise
         self._here.drawn = True
         return drawn
+
+    def _gym_rollout(self, **given: Any) -> Any:
+        """Draw a group over NeMo-Gym. This replaces `run_async_nemo_gym_rollout`."""
+        return of_rows(*self._rollout(**given), given["tokenizer"])
 
 
 class PerBatch(Collector):
@@ -315,8 +334,13 @@ class PerBatch(Collector):
         self, repeated_batch: Any, num_generations: int, use_nemo_gym: bool, task_index_to_group_index: dict[int, int]
     ) -> AsyncGenerator[Any, None]:
         """Yield each group as soon as it has enough responses."""
+        if use_nemo_gym:  # NeMo-RL's method knows the arguments, and calls `_gym_rollout`
+            async for group in super()._iter_rollout_groups(
+                repeated_batch, num_generations, use_nemo_gym, task_index_to_group_index
+            ):
+                yield group
+            return
         result = importlib.import_module(ROLLOUTS).RolloutGroupResult
-        target = self._here.target  # the thread of this event loop belongs to one batch
         call = RolloutCall(
             self._never,
             policy_generation=self.policy_generation,
@@ -326,6 +350,23 @@ class PerBatch(Collector):
             max_rollout_turns=self._max_rollout_turns,
             rest={"deduplicate_multimodal_data": self._deduplicate_multimodal_data},
         )
+        async for index, batch, metrics in self._drawn(call, repeated_batch, num_generations):
+            yield result(group_index=index, final_batch=batch, rollout_metrics=metrics)
+
+    async def _gym_rollout(
+        self, *, input_batch: Any, num_generations: int, **given: Any
+    ) -> AsyncGenerator[GymRollout, None]:
+        """Yield each group over NeMo-Gym. This replaces `run_async_nemo_gym_rollout`."""
+        async for _, batch, metrics in self._drawn(RolloutCall.of(self._never, given), input_batch, num_generations):
+            yield replace(
+                of_rows(batch, metrics, given["tokenizer"]), task_index=batch["extra_env_info"][0].get(TASK_INDEX)
+            )
+
+    async def _drawn(
+        self, call: RolloutCall, repeated_batch: Any, num_generations: int
+    ) -> AsyncGenerator[tuple[int, Any, dict[str, Any]], None]:
+        """Yield the number, the rows and the metrics of each group, in the order of completion."""
+        target = self._here.target  # the thread of this event loop belongs to one batch
         groups = repeated_batch.size // num_generations
         threads = ThreadPoolExecutor(groups)  # NeMo-RL limits the responses in flight in its engine
         try:
@@ -336,8 +377,7 @@ class PerBatch(Collector):
                 for batch in [repeated_batch.slice(index * num_generations, (index + 1) * num_generations)]
             ]
             for one in asyncio.as_completed(drawing):
-                index, batch, metrics = await one
-                yield result(group_index=index, final_batch=batch, rollout_metrics=metrics)
+                yield await one
         finally:
             threads.shutdown(wait=False, cancel_futures=True)  # after an error we do not wait for the other groups
 

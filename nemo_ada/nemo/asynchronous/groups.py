@@ -8,7 +8,9 @@ Weights change while groups are drawn. A wave starts only when the collector all
 version of that moment, which the pool keeps. So waves of one pool may come from different versions.
 
 A group that takes longer than `budget.max_group_seconds` is given up. It keeps its complete waves, or has placeholder
-rows. Its requests are cancelled. The engine stops them, too, unless another group draws for the same prompt.
+rows. Its requests are cancelled. The engine stops them, too, unless another group draws for the same prompt. NeMo-Gym's
+servers cannot stop a rollout. Such a rollout goes on and nobody reads its result. It may ask the engine during a refit,
+as every response does with NeMo-RL's updates in flight.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -31,11 +34,14 @@ from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN
 from nemo_ada.nemo.asynchronous.rows import GroupRows
-from nemo_ada.nemo.features import prompt_features
+from nemo_ada.nemo.features import prompt_features, request_features
+from nemo_ada.nemo.gym.actor import SILENT_SECONDS
+from nemo_ada.nemo.gym.source import GymSource
 from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import AsyncSource, SampleRollout
 from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.nemo.training_batch import mean_prompt_length, shaped_rewards
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +62,7 @@ class GroupRollouts:
 
         Args:
             settings: settings of the run.
-            rollout: NeMo-RL's `run_sample_multi_turn_rollout`.
+            rollout: NeMo-RL's `run_sample_multi_turn_rollout`, or its `run_async_nemo_gym_rollout` over NeMo-Gym.
             may_start: an event that is cleared during a refit.
             version: returns the version of the engine's weights.
         """
@@ -150,12 +156,14 @@ class GroupRollouts:
         Returns:
             The n rows and NeMo-RL's metrics of the group.
         """
-        prompts = Prompts(batch, self._settings.group, whole=False)
+        gym = self._settings.gym
+        prompts = Prompts(batch, self._settings.group, whole=False, gym=gym)
         tokens = [tuple(token for turn in log for token in turn["token_ids"].tolist()) for log in prompts.logs]
         with self.changed:
             ledger = self._ledger(target).start()
             self._prompts.update(tokens)
-        source = _GroupSource(call, prompts, self._rollout, self._settings, self)
+        kind = _GymGroupSource if gym else _GroupSource
+        source = kind(call, prompts, self._rollout, self._settings, self)
         try:
             pool = self._sample(source, prompts, ledger, target, bool(batch[REDRAWN][0])) if prompts.ids else None
         finally:
@@ -164,7 +172,7 @@ class GroupRollouts:
                 self._prompts -= Counter(tokens)  # this also removes prompts with a count of 0
                 ledger.end()
                 self.changed.notify_all()
-        return self._rows_of(prompts, source, pool, ledger.number, int(batch["length"][0]))
+        return self._rows_of(prompts, source, pool, ledger.number, batch["length"])
 
     def _sample(
         self, source: _GroupSource, prompts: Prompts, ledger: GroupLedger, target: int, redrawn: bool
@@ -177,7 +185,13 @@ class GroupRollouts:
             log.warning(
                 "prompt %s for step %d is given up after %s responses", prompts.ids[0], target, result.size_P[0]
             )
-        featured = self._settings.ada.estimator.kind == "value"
+        if self._settings.gym and len(result.response_id_N):  # labels are those of the rewards before NeMo-RL's shaping
+            result = replace(result, reward_N=shaped_rewards(result, source))
+        features_F = None
+        if self._settings.ada.estimator.kind == "value":
+            gym = self._settings.gym
+            features_PF = request_features(prompts.requests) if gym else prompt_features(prompts.logs)
+            features_F = features_PF[0]
         return GroupPool(
             step=target,
             prompt_id=prompts.ids[0],
@@ -185,11 +199,11 @@ class GroupRollouts:
             version_N=np.array([source.versions[row] for row in result.response_id_N.tolist()], np.int64),
             redrawn=redrawn,
             given_up=given_up,
-            features_F=prompt_features(prompts.logs)[0] if featured else None,
+            features_F=features_F,
         )
 
     def _rows_of(
-        self, prompts: Prompts, source: _GroupSource, pool: GroupPool | None, number: int, length: int
+        self, prompts: Prompts, source: _GroupSource, pool: GroupPool | None, number: int, length_R: Any
     ) -> tuple[Any, dict[str, Any]]:
         batch = self._rows.of(prompts, source, pool, number=number)
         ids = [] if pool is None else pool.result.response_id_N.tolist()
@@ -199,7 +213,7 @@ class GroupRollouts:
             "mean_gen_tokens_per_sample": float(tokens_N.mean()),
             "max_gen_tokens_per_sample": float(tokens_N.max()),
             "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
-            "mean_prompt_length": float(length),
+            "mean_prompt_length": mean_prompt_length(prompts, responses, length_R),
         }
         if pool is not None:  # NeMo-RL averages what the groups of a step report
             metrics |= own_metrics.mean_reward(pool.result, in_waves=True)
@@ -272,3 +286,17 @@ class _GroupSource(AsyncSource):
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class _GymGroupSource(_GroupSource, GymSource):
+    """The source of one group over NeMo-Gym, whose servers are looked at while they are silent."""
+
+    def _silence(self) -> Outcomes:
+        self._silent += self.patience
+        if self._silent >= SILENT_SECONDS:
+            self._silent = 0.0
+            self._check()
+        return super()._silence()
+
+    def _shared(self, prompt: int, still: set[int]) -> bool:
+        return True  # the engine's requests are those of Gym's agents

@@ -14,7 +14,7 @@ from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.nemo.asynchronous.step import GROUP, RANK
 from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.training_batch import PoolRewards, Responses, build_batch, pool_rewards
+from nemo_ada.nemo.training_batch import PoolRewards, Responses, build_batch, leave_masked_out, pool_rewards
 
 _NONE = np.zeros(0, np.int64)
 _NO_ROWS = StepRows(_NONE, _NONE, _NONE, np.zeros(0), np.zeros(0), np.zeros(0), {})
@@ -54,8 +54,9 @@ class GroupRows:
             rows = weigh(result, selection, self._rows, prior_P=None)
             rewards = pool_rewards(result, result.reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, settings, step, whole=False)
-        if "mask_sample" in batch:  # the environment wants these rows out of the loss
-            batch["loss_multiplier"] = torch.where(batch["mask_sample"], 0.0, batch["loss_multiplier"])
+        if self._settings.gym and "mask_sample" not in batch:  # all groups of a step have the same columns
+            batch["mask_sample"] = torch.zeros(batch.size, dtype=torch.bool)
+        leave_masked_out(batch)
         n = self._settings.group
         dead = len(rewards.reward_N) > 0 and not bool((batch["loss_multiplier"] > 0).any())
         spare = None

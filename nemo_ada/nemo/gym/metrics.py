@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from nemo_ada.nemo.loop_log import percentile
+
 MEAN, HISTOGRAM, TABLE = "/mean", "/histogram", "/full_result"
 STATISTICS: dict[str, Callable[[list[float]], float]] = {
     "mean": lambda values: sum(values) / len(values),
@@ -19,8 +21,8 @@ STATISTICS: dict[str, Callable[[list[float]], float]] = {
     "min": min,
     "median": statistics.median,
     "stddev": lambda values: statistics.stdev(values) if len(values) > 1 else float("nan"),
-    "p95": lambda values: float(np.percentile(values, 95)),
-    "p99": lambda values: float(np.percentile(values, 99)),
+    "p95": lambda values: percentile(values, 95),
+    "p99": lambda values: percentile(values, 99),
 }
 
 

@@ -25,13 +25,13 @@ class GymRollout:
         input_ids: prompt of each row, padded, [R, T]. The loop passes it to the baselines.
         final_batch: the rows.
         rollout_metrics: metrics of the rollout.
-        task_index: identity of a prompt in asynchronous training. Always None here.
+        task_index: number of a prompt in asynchronous training on main. None elsewhere.
     """
 
     input_ids: torch.Tensor
     final_batch: Any
     rollout_metrics: dict[str, Any]
-    task_index: None = None
+    task_index: int | None = None
 
 
 def of_rows(batch: Any, metrics: dict[str, Any], tokenizer: Any) -> GymRollout:

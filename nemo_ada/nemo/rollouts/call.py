@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -37,6 +37,13 @@ class RolloutCall:
     max_rollout_turns: int = 999999
     greedy: bool = False
     rest: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, original: Callable[..., Any], given: dict[str, Any]) -> RolloutCall:
+        """Return the call of a rollout function. `given` are its arguments by name, without the batch."""
+        names = {one.name for one in fields(cls)}
+        rest = {name: value for name, value in given.items() if name not in names}
+        return cls(original, **{name: value for name, value in given.items() if name in names}, rest=rest)
 
     def run(self, batch: Any) -> tuple[Any, dict[str, Any]]:
         """Run NeMo-RL's own rollout on a batch."""

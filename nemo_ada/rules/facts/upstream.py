@@ -296,10 +296,11 @@ def controller_misfits(checkout: Checkout) -> Iterator[str]:
         return
     if checkout.tree(RECOVERY) is not None:
         yield (
-            "its single controller, that of v0.8.0, draws unfinished groups again from its own ledger after a resume "
-            f"({RECOVERY}), beside our queue of prompts, and computes advantages in a class of its own "
-            "(single_controller_utils/advantage_stage.py): both need work here. Use main of August 2026, or remove "
-            "async_rl and train with grpo_train or data_plane.enabled=true"
+            "its single controller, that of v0.8.0, needs work here. After a resume it draws unfinished groups again "
+            f"from its own ledger ({RECOVERY}), beside our queue of prompts. Its AdvantageComputer reads fixed columns "
+            "(single_controller_utils/advantage_stage.py), and our pools are in none of them. Over NeMo-Gym it counts "
+            "on one rollout per generation index, and waves have none. Use main of August 2026, or remove async_rl and "
+            "train with grpo_train or data_plane.enabled=true"
         )
         return
     yield from _method_misfits(checkout, CONTROLLER_METHODS)

@@ -20,11 +20,14 @@ import ray
 import torch
 from nemo_rl.algorithms.loss import ClippedPGLossFn
 from nemo_rl.algorithms.utils import set_seed
+from nemo_rl.data.collate_fn import rl_collate_fn
 from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 from nemo_rl.models.generation.interfaces import GenerationInterface
 from nemo_rl.utils.checkpoint import CheckpointManager
 from nemo_rl.utils.logger import Logger
+from torchdata.stateful_dataloader import StatefulDataLoader
 
+import nemo_support.gym
 from nemo_support.environment import CountingEnvironment
 from nemo_support.harness import (
     TASK,
@@ -117,14 +120,19 @@ def run_async(
     labels: Labels | None = None,
     hangs: set[str] | None = None,
     before_train: Callable[[int], None] = lambda step: None,
+    gym: Any = None,
 ) -> SimpleNamespace:
-    """Train until step ``steps`` in ``folder``, from its newest checkpoint where it has one."""
+    """Train until step ``steps`` in ``folder``, from its newest checkpoint where it has one.
+
+    `gym` is a NemoGym actor, which the rollouts then go over.
+    """
     here = (str(Path(__file__).parent / "startup"), str(ROOT), str(ROOT / "tests" / "nemo"))
     path = os.pathsep.join([*here, os.environ.get("PYTHONPATH", "")])
     os.environ["PYTHONPATH"] = path  # NeMo-RL passes it on to its actors
     for name in ("AsyncTrajectoryCollector", "ReplayBuffer"):
         ACTOR_ENVIRONMENT_REGISTRY[f"nemo_rl.algorithms.async_utils.{name}"] = sys.executable
-    config = make_config(folder, steps, {**SETTINGS, **(overrides or {})}, async_engine=True)
+    given = {**SETTINGS, **(nemo_support.gym.SETTINGS if gym is not None else {}), **(overrides or {})}
+    config = make_config(folder, steps, given, async_engine=True)
     master_config, settings = grpo.MasterConfig(**config), config["grpo"]
     set_seed(settings["seed"])
     logger, recorder = Logger(config["logger"]), MetricRecorder()
@@ -134,7 +142,14 @@ def run_async(
     weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
     tokenizer, channel = tiny_tokenizer(), WeightChannel()
     size = int(settings["num_prompts_per_step"])
-    train = loader(config, TRAIN_PROMPTS, tokenizer, size, shuffle=config["data"]["shuffle"], drop_last=True)
+
+    def prompts(names: Mapping[str, Any], batch: int, **options: Any) -> Any:
+        if gym is None:
+            return loader(config, names, tokenizer, batch, **options)
+        rows = nemo_support.gym.Rows([nemo_support.gym.row(name) for name in names])
+        return StatefulDataLoader(rows, batch_size=batch, collate_fn=rl_collate_fn, **options)
+
+    train = prompts(TRAIN_PROMPTS, size, shuffle=config["data"]["shuffle"], drop_last=True)
     if newest is not None:  # as NeMo-RL's `setup` does
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
     policy = TinyPolicy(
@@ -151,10 +166,13 @@ def run_async(
             policy,
             RemoteGeneration(config["policy"]["generation"], engine, channel),
             train,
-            loader(config, VALIDATION_PROMPTS, tokenizer, settings["val_batch_size"], shuffle=False),
+            prompts(VALIDATION_PROMPTS, settings["val_batch_size"], shuffle=False),
             tokenizer,
             ClippedPGLossFn(master_config.loss_fn),
-            *({TASK: CountingEnvironment.remote()} for _ in ("train", "validation")),  # the loop ends them
+            *(
+                {TASK: CountingEnvironment.remote()} if gym is None else nemo_support.gym.environment_of(gym)
+                for _ in ("train", "validation")  # the loop ends them
+            ),
             logger,
             checkpointer,
             _save_state(checkpointer.load_training_info(newest)),

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from nemo_rl.algorithms.async_utils.replay_buffer import TQReplayBuffer
-from nemo_rl.algorithms.grpo import _get_grpo_save_state
+from nemo_rl.algorithms.grpo import _create_advantage_estimator, _get_grpo_save_state
 from nemo_rl.algorithms.loss import ClippedPGLossFn
 from nemo_rl.algorithms.metric_utils import SetupTimingMetrics
 from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
@@ -118,6 +118,7 @@ class Trainer:
         self.policy, self._client, self._before_train = policy, client, before_train
         self.steps = 0
         self.metas: list[Any] = []
+        self._penalised: tuple[str, ...] = ()
 
     def prepare_for_lp_inference(self, keep_train_buffers: bool = False) -> None:
         self.policy.finish_training()
@@ -133,13 +134,19 @@ class Trainer:
         logprobs = self.policy.get_logprobs(self._read(meta))["logprobs"]
         write_columns(self._client, meta, {"prev_logprobs": logprobs})
 
+    def get_reference_policy_logprobs_from_meta(self, meta: Any) -> None:
+        logprobs = self.policy.get_reference_policy_logprobs(self._read(meta))["reference_logprobs"]
+        write_columns(self._client, meta, {"reference_policy_logprobs": logprobs})
+        self._penalised = ("reference_policy_logprobs",)
+
     def begin_train_step(self, loss_fn: Any) -> None:
         self._before_train(self.steps)
         self._loss_fn, self._parts = loss_fn, []
 
     def train_microbatches_from_meta(self, meta: Any) -> None:
         self.metas.append(meta)
-        self._parts.append(self._read(meta, "generation_logprobs", "prev_logprobs", "advantages", "total_reward"))
+        more = ("generation_logprobs", "prev_logprobs", "advantages", "total_reward", *self._penalised)
+        self._parts.append(self._read(meta, *more))
 
     def finish_train_step(self) -> dict[str, Any]:
         batch = type(self._parts[0]).from_batches(self._parts)
@@ -234,7 +241,7 @@ def run_controller(
         dp_client=client,
         dataloader=train,
         weight_synchronizer=Refits(policy, generation, during_refit),
-        advantage_estimator=None,
+        advantage_estimator=None if ours else _create_advantage_estimator(master),
         loss_fn=ClippedPGLossFn(master.loss_fn),
         rollout_manager=RolloutManager(
             tokenizer=tokenizer,

@@ -244,9 +244,11 @@ def run_gym(
     hooks: Callable[[Any], AbstractContextManager[Any]] = lambda parts: nullcontext(),
     actor: Any = None,
     rows: Sequence[dict[str, Any]] | None = None,
+    policy_class: Callable[..., TinyPolicy] = TinyPolicy,
+    loop: Callable[..., None] = grpo.grpo_train,
     **options: Any,
 ) -> SimpleNamespace:
-    """Train with grpo_train until step `steps`, from the newest checkpoint of `folder` where it has one.
+    """Train with a loop until step `steps`, from the newest checkpoint of `folder` where it has one.
 
     `actor` is NeMo-RL's, over servers of its own; without it the script answers. `rows` are for training and
     validation.
@@ -266,7 +268,7 @@ def run_gym(
     train = loader(TRAIN_PROMPTS, size, shuffle=config["data"]["shuffle"], drop_last=True)
     if newest is not None:
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
-    policy = TinyPolicy(
+    policy = policy_class(
         config["policy"], tiny_model(len(tokenizer), seed=1), tokenizer, parts.channel,
         weights_path=weights_path, optimizer_path=optimizer_path,
     )  # fmt: skip
@@ -275,7 +277,7 @@ def run_gym(
         actor = actor_of(script or seeded(), **options)
     try:
         with hooks(parts) as ours:
-            grpo.grpo_train(
+            loop(
                 policy,
                 parts.generation,
                 train if ours is None else ours.loader(train),

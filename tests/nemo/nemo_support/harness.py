@@ -136,10 +136,15 @@ def assert_same_metrics(ours: RunRecord, own: RunRecord, but: tuple[str, ...] = 
 def _equal(one: Any, other: Any) -> bool:
     """Whether two values are equal up to rounding. Lists may be in another order."""
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_equal, sorted(one), sorted(other)))
+        return len(one) == len(other) and all(map(_equal, _ordered(one), _ordered(other)))
     if isinstance(one, int | float):
         return math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-7) or (one != one and other != other)
     return bool(one == other) if isinstance(one, str | dict | None) else True
+
+
+def _ordered(value: Any) -> Any:
+    """Sort lists, and lists of lists."""
+    return sorted(map(_ordered, value)) if isinstance(value, list | tuple) else value
 
 
 class MetricRecorder(LoggerInterface):

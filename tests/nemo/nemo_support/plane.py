@@ -8,7 +8,7 @@ plane is NeMo-RL's reference one, and a stand-in of Ray calls the actor at once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,10 +123,12 @@ def local() -> Iterator[Plane]:
         yield client
 
 
-def run_plane(folder: Path, steps: int, overrides: dict[str, Any], **options: Any) -> harness.RunRecord:
-    """`harness.run_grpo` with the trainer that has a data plane."""
+def run_plane(
+    folder: Path, steps: int, overrides: dict[str, Any], run: Callable[..., Any] = harness.run_grpo, **options: Any
+) -> Any:
+    """`harness.run_grpo`, or `gym.run_gym`, with the trainer that has a data plane."""
     with local() as client:
-        return harness.run_grpo(
+        return run(
             folder,
             steps,
             {**SETTINGS, **overrides},
