@@ -117,6 +117,7 @@ def test_a_step_has_the_rows_and_advantages_of_synchronous_training(gym, run, tm
         assert found.metrics[1][f"train/{name}"] == pytest.approx(expected.metrics[1][f"train/{name}"]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["raises", "no tokens"])
 def test_a_failed_rollout_is_drawn_again_and_never_a_zero(gym, run, how):
     record = run(4, gym.failing_once(how), {"preset": "grpo"}, {"grpo.val_period": 0})
@@ -144,6 +145,7 @@ class Killed(Exception):
     """The test ends a run here."""
 
 
+@pytest.mark.slow
 def test_a_resumed_run_trains_on_every_prompt_once(gym, run):
     def kill(step):
         if step == 2:
@@ -159,6 +161,7 @@ def test_a_resumed_run_trains_on_every_prompt_once(gym, run):
     assert sorted(steps) == [0, 1, 2, 3] and set(ids.values()) == {1} and len(ids) == 16
 
 
+@pytest.mark.slow
 def test_lost_servers_are_a_lost_process(gym, run):
     with pytest.raises(ProcessLostError, match="server math has ended"):
         run(
@@ -168,11 +171,13 @@ def test_lost_servers_are_a_lost_process(gym, run):
         )
 
 
+@pytest.mark.slow
 def test_when_all_fail_the_run_ends_with_the_reason(gym, run):
     with pytest.raises(FailedResponsesError, match="gym_error"):
         run(1, lambda prompt, draw: ValueError("the sandbox is gone"))
 
 
+@pytest.mark.slow
 def test_what_an_environment_masks_stays_out_of_the_loss(gym, run):
     """A group none of whose rows is masked, or that has no response, joins a step with one that has some."""
     if not gym.ON_MAIN:
@@ -188,6 +193,7 @@ def test_what_an_environment_masks_stays_out_of_the_loss(gym, run):
     assert record.metrics[1]["train/num_mask_sample_filtered"] == 1
 
 
+@pytest.mark.slow
 def test_penalties_of_nemo_rl_change_the_advantages_and_no_label(gym, run):
     """NeMo-RL's main sets the reward of such a response to 0. Its label is that of Gym's own reward."""
     if not gym.ON_MAIN:
