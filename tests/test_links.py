@@ -131,7 +131,7 @@ LIMITS = {
     "recipes/guide/design.md": 800,
     "recipes/guide/evaluation.md": 960,
     "recipes/guide/first_hour.md": 780,
-    "recipes/guide/guarantees.md": 1150,
+    "recipes/guide/guarantees.md": 1160,
     "recipes/guide/health.md": 900,
     "recipes/guide/rehearsal.md": 970,
     "recipes/guide/tutorial.md": 1310,

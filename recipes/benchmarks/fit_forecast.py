@@ -257,9 +257,9 @@ def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -
 PAGE_TEXT = """# How well `plan` forecasts a step
 
 Without a run of your own, `nemo-ada plan` computes step times with a roofline. Six efficiencies are fitted to
-published GRPO step times on H100-80GB (`nemo_ada/lab/plan/published.yaml`, with sources; [our H200](gpu.md) is not among
-them). Left-out points miss by {median:.0f} % in the median and by a factor of {worst:.2f} at worst. So a forecast is
-a range: {low:.2f} to {high:.2f} times the median step.
+published GRPO step times on H100-80GB (`nemo_ada/lab/plan/published.yaml`, with sources; [our H200](gpu.md) is not
+among them). Left-out points miss by {median:.0f} % in the median and by a factor of {worst:.2f} at worst. So a
+forecast is a range: {low:.2f} to {high:.2f} times the median step.
 
 Made by `python recipes/benchmarks/fit_forecast.py` (seconds on a laptop).
 
@@ -279,13 +279,13 @@ These {held} were named before anything was fitted. The {held_own} runs of NeMo-
 |---|---|---|---|---|---|
 {held_rows}
 
-The authors trained with verl, which has other efficiencies. Paper v3 says A100, v1 says H100, and their response lengths
-are assumed.
+The authors trained with verl, which has other efficiencies. Paper v3 says A100, v1 says H100, and their response
+lengths are assumed.
 
 ## Other cards
 
-`nemo_ada/rules/facts/cards.py` has the figures of A100-80GB, H200, B200 and GB200, with the efficiencies of the H100. Step
-times of NeMo-RL were found for GB200 only, and never fitted:
+`nemo_ada/rules/facts/cards.py` has the figures of A100-80GB, H200, B200 and GB200, with the efficiencies of the H100.
+Step times of NeMo-RL were found for GB200 only, and never fitted:
 
 | model and GPUs | source | published s | forecast s | forecast / published | |
 |---|---|---|---|---|---|
