@@ -257,10 +257,9 @@ def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -
 PAGE_TEXT = """# How well `plan` forecasts a step
 
 Without a run of your own, `nemo-ada plan` computes step times with a roofline. Six efficiencies are fitted to
-published GRPO step times on H100-80GB. `nemo_ada/lab/plan/published.yaml` has each with its source. Of our own there
-is [one H200](gpu.md), which is not among them.
-Left-out points miss by {median:.0f} % in the median and by a factor of {worst:.2f} at worst. Each forecast is therefore
-a range: {low:.2f} to {high:.2f} times the median step. After a few steps of a run, `plan --run` uses the run's figures.
+published GRPO step times on H100-80GB (`nemo_ada/lab/plan/published.yaml`, with sources; [our H200](gpu.md) is not
+among them). Left-out points miss by {median:.0f} % in the median and by a factor of {worst:.2f} at worst. So a
+forecast is a range: {low:.2f} to {high:.2f} times the median step.
 
 Made by `python recipes/benchmarks/fit_forecast.py` (seconds on a laptop).
 
@@ -280,13 +279,13 @@ These {held} were named before anything was fitted. The {held_own} runs of NeMo-
 |---|---|---|---|---|---|
 {held_rows}
 
-The authors trained with verl. Paper v3 says A100, v1 says H100, and their response lengths are assumed. As A100 runs
-the forecast is nearer, and still below. It holds NeMo-RL's efficiencies, not verl's.
+The authors trained with verl, which has other efficiencies. Paper v3 says A100, v1 says H100, and their response
+lengths are assumed.
 
 ## Other cards
 
-`nemo_ada/rules/facts/cards.py` has the figures of A100-80GB, H200, B200 and GB200. The efficiencies are those of the
-H100. Step times of NeMo-RL were found for GB200 only. These were never fitted:
+`nemo_ada/rules/facts/cards.py` has the figures of A100-80GB, H200, B200 and GB200, with the efficiencies of the H100.
+Step times of NeMo-RL were found for GB200 only, and never fitted:
 
 | model and GPUs | source | published s | forecast s | forecast / published | |
 |---|---|---|---|---|---|
@@ -295,13 +294,11 @@ H100. Step times of NeMo-RL were found for GB200 only. These were never fitted:
 ## A choice after a look
 
 After a look at the held-out 70B at 16k (0.42 of the published seconds), published points assume that one response
-reaches the limit. The prior's weight was chosen among 0.02, 0.1 and 0.2 by the left-out errors (worst 2.1, 1.8
-and 1.5).
+reaches the limit. The left-out errors (worst 2.1, 1.8 and 1.5) chose the prior's weight among 0.02, 0.1 and 0.2.
 
 ## Phases
 
-Forecast / published seconds, where phases were published. No fitted point of a mixture of experts has phases, so how
-their step splits is known least.
+Forecast / published seconds, where published: for no fitted point of a mixture of experts.
 
 | model and GPUs | update | log-probs | generation | refit |
 |---|---|---|---|---|
