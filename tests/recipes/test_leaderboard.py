@@ -242,6 +242,29 @@ def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_pa
         assert (made / name).read_text() == (RESULTS / name).read_text(), f"run leaderboard.py page: {name}"
 
 
+def test_seeds_of_two_tasks_are_compared_together(protocol):
+    def rows(task, seeds, gains):
+        runs = {
+            name: {
+                seed: result(bench.Job(task, name, 4, 1e-4, seed), gain)
+                for seed, gain in zip(seeds, by_seed, strict=True)
+            }
+            for name, by_seed in (("grpo4", [0.0, 0.0]), ("value4", gains))
+        }
+        return [pages.Row(name, (4, 1e-4), [1e-4], list(seeds), found, {}) for name, found in runs.items()]
+
+    tables = {
+        ("sudoku6", pages.FOUR): rows("sudoku6", (402, 403), [0.02, 0.04]),
+        ("sudoku6b", pages.FOUR): rows("sudoku6b", (414, 415), [0.06, 0.08]),
+        ("words6", pages.FOUR): rows("words6", (402, 403), [0.02, 0.04]),
+    }
+    found = pages.joined(protocol.values, tables)
+    assert "words, twelve bases" not in found and "sudoku, twelve bases" in found
+    together = pages.effect([0.02, 0.04, 0.06, 0.08])
+    assert pages.text(together, False) in found
+    assert pages.joined(protocol.values, {}) == ""
+
+
 def test_holms_correction_stops_at_the_first_test_that_fails():
     assert pages.holm([0.001, 0.03, math.nan, 0.012, 0.2]) == [True, False, False, True, False]
     assert pages.holm([0.02, 0.02]) == [True, True]
