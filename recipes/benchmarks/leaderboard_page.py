@@ -426,20 +426,22 @@ Gains at equal responses, prompts and updates, over both sets:
 
 
 def joined(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]) -> str:
-    """Return the table of methods over the seeds of several tasks. Empty where one of the tasks has no row."""
+    """Return the table of methods over the seeds of several tasks. Empty until all runs of all tasks are there.
+
+    The correction is for all its comparisons, so a part of them would say too much.
+    """
     cells: dict[tuple[str, str], dict[str, Effect]] = {}
     for name, tasks in protocol.get("joined", {}).items():
-        rows = [{row.method: row for row in tables.get((task, FOUR), ())} for task in tasks]
-        base = [one.get(protocol["baseline"]) for one in rows]
-        for method in rows[0]:
-            pairs = [(one.get(method), other) for one, other in zip(rows, base, strict=True)]
-            if method == protocol["baseline"] or not all(mine and other for mine, other in pairs):
-                continue
+        found = [{row.method: row for row in tables.get((task, FOUR), ())} for task in tasks]
+        for method in setting(protocol, tasks[-1], "methods"):
+            pairs = [(rows.get(method), rows.get(protocol["baseline"])) for rows in found]
             runs = [
-                (mine.results[seed], other.results[seed])
-                for mine, other in pairs if mine and other for seed in mine.seeds
-            ]  # fmt: skip
-            cells[method, name] = effects([mine for mine, _ in runs], [other for _, other in runs])
+                (mine.results[seed], base.results[seed]) for mine, base in pairs if mine and base for seed in mine.seeds
+            ]
+            if len(runs) < sum(len(setting(protocol, task, "reported_seeds")) for task in tasks):
+                return ""
+            if method != protocol["baseline"]:
+                cells[method, name] = effects([mine for mine, _ in runs], [base for _, base in runs])
     if not cells:
         return ""
     bold = dict(zip(cells, significant(list(cells.values()), ALL_AXES), strict=True))
