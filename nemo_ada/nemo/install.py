@@ -1,8 +1,8 @@
 """`with reinforce_ada(master_config, checkpointer=checkpointer): grpo_train(...)`, async_grpo_train or grpo_train_sync.
 
-NeMo-RL's loop stays as it is. While the block lasts, names of its module are our functions (cluster/upstream.py). The
-alternatives are worse. A loop of our own would copy a thousand lines that change with every release, and NeMo-RL has no
-class that we could subclass.
+NeMo-RL's loop stays as it is. While the block lasts, names of its module are our functions (rules/facts/upstream.py).
+The alternatives are worse. A loop of our own would copy a thousand lines that change with every release, and NeMo-RL
+has no class that we could subclass.
 """
 
 from __future__ import annotations

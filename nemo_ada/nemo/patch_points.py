@@ -1,4 +1,4 @@
-"""Checks of the imported NeMo-RL before anything changes, and the replacing of its names (cluster/upstream.py)."""
+"""Checks of the imported NeMo-RL before anything changes, and the replacing of its names (rules/facts/upstream.py)."""
 
 from __future__ import annotations
 
