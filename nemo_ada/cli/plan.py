@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
 from nemo_ada.lab.plan.render import render, write
 from nemo_ada.lab.plan.sbatch import TIMES, sbatch_options
@@ -50,13 +51,17 @@ def plan(
     shortest that spends most of itself on steps.
     """
     words = [*(overrides or []), *([] if card is None else [f"{CARD}={card}"])]
-    if sbatch:
-        typer.echo("\n".join(sbatch_options(config, words, time)))
-        return
     options = PlanOptions(
         time=time or SLOT, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start,
         median_tokens=median_tokens, step_seconds=step_seconds,
     )  # fmt: skip
+    if sbatch:
+        others = {"--step-seconds": step_seconds, "--price": price, "--write": write_to, "--json": as_json or None}
+        unused = [option for option, value in others.items() if value is not None]
+        if unused:
+            raise UserError(f"{unused[0]} has no effect on sbatch's options: leave it or --sbatch out")
+        typer.echo("\n".join(sbatch_options(config, words, TIMES if time is None else (time,), options)))
+        return
     result = make_plan(config, words, options)
     typer.echo(render(result, as_json=as_json, price=price))
     folder = write_to or (run if result.own_run else None)

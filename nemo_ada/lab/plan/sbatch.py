@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nemo_ada.config.load import RUN_DIR, backend_of
@@ -14,14 +15,17 @@ from nemo_ada.rules.finding import Finding, error, ok
 TIMES = ("04:00:00", *LONGER[:-1])
 
 
-def sbatch_options(config: Path, overrides: Sequence[str], time: str | None = None) -> list[str]:
+def sbatch_options(
+    config: Path, overrides: Sequence[str], times: Sequence[str] = TIMES, options: PlanOptions | None = None
+) -> list[str]:
     """Options of sbatch for a run with this configuration.
 
     Args:
         config: the YAML.
         overrides: overlays and key=value.
-        time: length of a job slot, as SLURM writes it. Default: the shortest of TIMES that spends MIN_USEFUL of its
-            time on steps, or the one that spends most.
+        times: lengths of a job slot, as SLURM writes them. The shortest that spends MIN_USEFUL of its time on steps is
+            taken, or the one that spends most.
+        options: what the plans are made from. Their time is not read.
 
     Returns:
         One option per item. A run on the CPU gets its name and one node, because no forecast is known for it.
@@ -34,7 +38,7 @@ def sbatch_options(config: Path, overrides: Sequence[str], time: str | None = No
     if backend_of(loaded) == "embedded":
         return [*name, "--nodes=1"]
     nodes, gpus = _cluster(Values(loaded))
-    chosen, plan = _slot(config, overrides, TIMES if time is None else (time,))
+    chosen, plan = _slot(config, overrides, times, options or PlanOptions(times[0]))
     lead = plan.slots.lead
     return [*name, f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={chosen}", f"--signal=B:USR1@{lead}"]
 
@@ -71,11 +75,11 @@ def _cluster(values: Values) -> tuple[int, int]:
     return values.integer("cluster.num_nodes", 1), values.integer("cluster.gpus_per_node", 8)
 
 
-def _slot(config: Path, overrides: Sequence[str], times: Sequence[str]) -> tuple[str, Plan]:
+def _slot(config: Path, overrides: Sequence[str], times: Sequence[str], options: PlanOptions) -> tuple[str, Plan]:
     """The shortest time that spends MIN_USEFUL of itself on steps, or the one that spends most, with its plan."""
     plans: dict[str, Plan] = {}
     for time in times:
-        plans[time] = make_plan(config, overrides, PlanOptions(time, compare=False))
+        plans[time] = make_plan(config, overrides, replace(options, time=time, compare=False))
         if plans[time].slots.useful >= MIN_USEFUL:
             return time, plans[time]
     return max(plans.items(), key=lambda item: item[1].slots.useful)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from nemo_ada.cli.main import app
 from nemo_ada.lab.plan.command import PlanOptions
 from nemo_ada.lab.plan.sbatch import job_fits, sbatch_options
 
@@ -18,10 +20,7 @@ needs_checkout = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three simulated steps say which options there are; 24 say more about their values."""
-    monkeypatch.setattr("nemo_ada.lab.plan.sbatch.PlanOptions", partial(PlanOptions, steps=3))
+FEW = PlanOptions("", steps=3)  # which options there are; more steps say more about their values
 
 
 def test_a_run_on_the_cpu_gets_its_name_and_one_node() -> None:
@@ -32,11 +31,23 @@ def test_a_run_on_the_cpu_gets_its_name_and_one_node() -> None:
 
 @needs_checkout
 def test_name_nodes_gpus_time_and_signal_come_from_the_configuration() -> None:
-    short, long = (sbatch_options(QWEN_32B, [GRPO8, *words]) for words in ([], ["cluster.num_nodes=8"]))
+    short, long = (sbatch_options(QWEN_32B, [GRPO8, *words], options=FEW) for words in ([], ["cluster.num_nodes=8"]))
     assert short[:3] == ["--job-name=qwen2.5-32b-grpo8", "--nodes=4", "--gpus-per-node=8"]
     assert long[1] == "--nodes=8"
     assert [option.partition("=")[0] for option in short[3:]] == ["--time", "--signal"]
-    assert sbatch_options(QWEN_32B, [], "10:00:00")[3] == "--time=10:00:00"
+    assert sbatch_options(QWEN_32B, [], ["10:00:00"], FEW)[3] == "--time=10:00:00"
+
+
+@needs_checkout
+def test_a_longer_cold_start_asks_for_a_longer_job() -> None:
+    short, long = (sbatch_options(QWEN_32B, [], options=replace(FEW, cold_start=x))[3] for x in (60.0, 6 * 3600.0))
+    assert short == "--time=04:00:00" and long == "--time=1-00:00:00"
+
+
+@pytest.mark.parametrize("words", ["--json", "--price 3", "--step-seconds 100", "--write runs/x"])
+def test_an_option_that_sbatch_cannot_use_is_refused(words: str) -> None:
+    done = CliRunner().invoke(app, ["plan", str(CONFIGS / "cpu" / "mini_sudoku.yaml"), "--sbatch", *words.split()])
+    assert done.exit_code and words.split()[0] in str(done.exception or done.output)
 
 
 @needs_checkout
