@@ -32,9 +32,9 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import metrics as nemo_metrics
 from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
-from nemo_ada.nemo.asynchronous.step import GroupAdvantageEstimator
 from nemo_ada.nemo.candidates import CandidateLoader
 from nemo_ada.nemo.features import prompt_features, request_features
+from nemo_ada.nemo.groups.step import GroupAdvantageEstimator
 from nemo_ada.nemo.gym.source import GymSource
 from nemo_ada.nemo.gym.step import of_rows, validated
 from nemo_ada.nemo.rollouts.batches import BatchSource

@@ -29,8 +29,8 @@ from nemo_ada.core.seeds import SHUFFLE_STREAM
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous import actors
-from nemo_ada.nemo.asynchronous.prompt_queue import TICKET
-from nemo_ada.nemo.asynchronous.step import GROUP, GroupAdvantageEstimator
+from nemo_ada.nemo.groups.prompt_queue import TICKET
+from nemo_ada.nemo.groups.step import GROUP, GroupAdvantageEstimator
 from nemo_ada.rules.facts.upstream import BATCH_WORKER, METHODS, ROLLOUTS
 from tests.nemo.test_async_groups import AHEAD, BALANCE, GROUP_SIZE, labels
 

@@ -24,8 +24,8 @@ from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.groups import GroupRollouts
-from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN, TICKET, Delivered, PromptQueue
-from nemo_ada.nemo.asynchronous.step import GROUP, GroupAdvantageEstimator, add_spares
+from nemo_ada.nemo.groups.prompt_queue import REDRAWN, TICKET, Delivered, PromptQueue
+from nemo_ada.nemo.groups.step import GROUP, GroupAdvantageEstimator, add_spares
 from nemo_ada.nemo.install import installed
 from nemo_ada.nemo.rollouts.call import RolloutCall
 from nemo_ada.nemo.rollouts.requests import AsyncSource

@@ -8,7 +8,7 @@ from standin import config
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings
-from nemo_ada.nemo.asynchronous.prompt_queue import LOADER_FILE, saved_queue
+from nemo_ada.nemo.groups.prompt_queue import LOADER_FILE, saved_queue
 
 
 def test_dynamic_sampling_draws_batch_multiplier_times_the_prompts_of_a_step():

@@ -283,6 +283,9 @@ def test_the_driver_knows_a_lost_process_and_ends_gyms_servers(single, gym, tmp_
         async def run(self):
             raise ProcessLostError("NeMo-Gym is lost: a server has ended")
 
+        async def ping(self):
+            return {"train_steps": 0}
+
     class Servers:
         def __init__(self):
             self.ended = False

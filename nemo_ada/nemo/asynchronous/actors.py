@@ -34,8 +34,8 @@ from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.groups import GroupRollouts
-from nemo_ada.nemo.asynchronous.prompt_queue import TICKET, Delivered, PromptQueue, saved_queue
-from nemo_ada.nemo.asynchronous.step import GROUP, add_spares, in_order
+from nemo_ada.nemo.groups.prompt_queue import TICKET, Delivered, PromptQueue, saved_queue
+from nemo_ada.nemo.groups.step import GROUP, add_spares, in_order
 from nemo_ada.nemo.gym.step import GymRollout, of_rows
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.call import RolloutCall
@@ -489,12 +489,12 @@ class Buffer(Upstream):
 
     def state_dict(self) -> dict[str, Any]:
         """Return NeMo-RL's state with the tickets of delivered groups."""
-        return {**super().state_dict(), "delivered": self._delivered}
+        return {**super().state_dict(), "delivered": self._delivered.as_dict()}
 
     def load_state_dict(self, state: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Continue from a checkpoint. NeMo-RL may drop groups that are too old."""
         super().load_state_dict(state, *args, **kwargs)
-        self._delivered = state.get("delivered", Delivered())
+        self._delivered = Delivered.of(state.get("delivered"))
         left = set(_tickets(self.trajectories))
         self._delivered.remove(ticket for ticket in _tickets(state["trajectories"]) if ticket not in left)
 

@@ -15,7 +15,6 @@ as every response does with NeMo-RL's updates in flight.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -27,14 +26,14 @@ from typing import Any, Literal
 import numpy as np
 
 from nemo_ada.core.arrays import IntArray
-from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
+from nemo_ada.core.sampling.budget import GroupLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.nemo import metrics as own_metrics
-from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN
-from nemo_ada.nemo.asynchronous.rows import GroupRows
-from nemo_ada.nemo.features import prompt_features, request_features
+from nemo_ada.nemo.groups.ledgers import StepLedgers
+from nemo_ada.nemo.groups.prompt_queue import REDRAWN
+from nemo_ada.nemo.groups.rows import GroupRows
 from nemo_ada.nemo.gym.actor import SILENT_SECONDS
 from nemo_ada.nemo.gym.source import GymSource
 from nemo_ada.nemo.rollouts.batches import outcomes
@@ -42,8 +41,6 @@ from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import AsyncSource, SampleRollout
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.training_batch import mean_prompt_length, shaped_rewards
-
-log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 1.0  # the interval at which a group without new responses checks its time limit
 
@@ -70,7 +67,7 @@ class GroupRollouts:
         self._sampler = settings.sampler()
         self._rows = GroupRows(settings, self._sampler)
         self.changed = threading.Condition()
-        self._ledgers: dict[int, StepLedger] = {}
+        self._ledgers = StepLedgers(self._sampler, settings.prompts, version)
         self._prompts: Counter[tuple[int, ...]] = Counter()  # token ids of the prompts that are drawn now
         self._running = 0
         self._count_lock = threading.Lock()
@@ -78,25 +75,9 @@ class GroupRollouts:
     # budget -----------------------------------------------------------------------------------------------------------
 
     def restore(self, pool: GroupPool | None, target: int, number: int) -> None:
-        """Book a group that an earlier attempt has drawn.
-
-        Args:
-            pool: pool of the group. None for a prompt that is too long.
-            target: step that trains on the group.
-            number: number of the group within its step.
-        """
-        issued = 0 if pool is None else int(pool.result.issued_P.sum())
-        generated = 0 if pool is None else int(pool.result.generated_P.sum())
+        """Book a group that an earlier attempt has drawn, with the arguments of `StepLedgers.restore`."""
         with self.changed:
-            self._ledger(target).restore(number, issued, generated)
-
-    def _ledger(self, target: int) -> StepLedger:
-        if target not in self._ledgers:
-            done = [step for step in self._ledgers if step < self._version()]
-            for step in done:
-                del self._ledgers[step]
-            self._ledgers[target] = self._sampler.step_ledger(self._settings.prompts)
-        return self._ledgers[target]
+            self._ledgers.restore(pool, target, number)
 
     # responses in flight ----------------------------------------------------------------------------------------------
 
@@ -160,7 +141,7 @@ class GroupRollouts:
         prompts = Prompts(batch, self._settings.group, whole=False, gym=gym)
         tokens = [tuple(token for turn in log for token in turn["token_ids"].tolist()) for log in prompts.logs]
         with self.changed:
-            ledger = self._ledger(target).start()
+            ledger = self._ledgers.of(target).start()
             self._prompts.update(tokens)
         kind = _GymGroupSource if gym else _GroupSource
         source = kind(call, prompts, self._rollout, self._settings, self)
@@ -180,27 +161,9 @@ class GroupRollouts:
         with self.changed:
             session = self._sampler.group_session(target, ledger)
             result = run_sampling(session, source, stop_check=source.late, wait=self.wait)
-        given_up = source.gave_up and not bool(result.resolved_P[0])
-        if given_up:
-            log.warning(
-                "prompt %s for step %d is given up after %s responses", prompts.ids[0], target, result.size_P[0]
-            )
         if self._settings.gym and len(result.response_id_N):  # labels are those of the rewards before NeMo-RL's shaping
             result = replace(result, reward_N=shaped_rewards(result, source))
-        features_F = None
-        if self._settings.ada.estimator.kind == "value":
-            gym = self._settings.gym
-            features_PF = request_features(prompts.requests) if gym else prompt_features(prompts.logs)
-            features_F = features_PF[0]
-        return GroupPool(
-            step=target,
-            prompt_id=prompts.ids[0],
-            result=result,
-            version_N=np.array([source.versions[row] for row in result.response_id_N.tolist()], np.int64),
-            redrawn=redrawn,
-            given_up=given_up,
-            features_F=features_F,
-        )
+        return self._rows.pool(prompts, result, source.versions, step=target, redrawn=redrawn, gave_up=source.gave_up)
 
     def _rows_of(
         self, prompts: Prompts, source: _GroupSource, pool: GroupPool | None, number: int, length_R: Any

@@ -38,7 +38,7 @@ from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.sampler import SampledStep
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.asynchronous.prompt_queue import Delivered, PromptQueue, saved_queue
+from nemo_ada.nemo.groups.prompt_queue import Delivered, PromptQueue, saved_queue
 from nemo_ada.nemo.launch.checkpoint import methods_replaced, restore, saved_with
 from nemo_ada.nemo.launch.lost import losses_said
 from nemo_ada.nemo.launch.records import TIMING, Records

@@ -17,7 +17,7 @@ from nemo_rl.experience.payload import pack_payload, record_to_train_batch
 
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
-from nemo_ada.nemo.asynchronous.step import GROUP
+from nemo_ada.nemo.groups.step import GROUP
 from nemo_ada.nemo.single_controller.rollout import DrawnGroup
 
 DRAWN = "ada_groups"  # key of a checkpoint of the buffer

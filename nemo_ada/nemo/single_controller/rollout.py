@@ -28,13 +28,13 @@ from nemo_rl.experience.rollout_manager import (
 )
 
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
+from nemo_ada.core.sampling.budget import GroupLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import ProcessLostError
-from nemo_ada.nemo.asynchronous.prompt_queue import REDRAWN, TICKET
-from nemo_ada.nemo.asynchronous.rows import GroupRows
-from nemo_ada.nemo.asynchronous.step import GROUP, RANK
-from nemo_ada.nemo.features import prompt_features, request_features
+from nemo_ada.nemo.groups.ledgers import StepLedgers
+from nemo_ada.nemo.groups.prompt_queue import REDRAWN, TICKET
+from nemo_ada.nemo.groups.rows import GroupRows
+from nemo_ada.nemo.groups.step import GROUP, RANK
 from nemo_ada.nemo.gym.actor import ENVIRONMENT, GymAnswer, ServerWatch, streaming
 from nemo_ada.nemo.gym.failures import Failures
 from nemo_ada.nemo.gym.request import AGENT
@@ -85,7 +85,7 @@ class Groups:
         """
         self.settings, self.sampler, self.rows = settings, sampler, GroupRows(settings, sampler)
         self._version, self._rounds = version, rounds
-        self._ledgers: dict[int, StepLedger] = {}
+        self._ledgers = StepLedgers(sampler, settings.prompts, version)
         self._numbers: dict[int, int] = {}  # ticket of a group that failed -> its number
         self._drawn: dict[int, GroupLedger] = {}  # by the tickets of groups that wait for their step
         self._permitted: asyncio.Event | None = None
@@ -123,7 +123,7 @@ class Groups:
         if drawn is not None:
             drawn.abandon()
             self._numbers[ticket] = drawn.number
-        return self._ledger(target).start(self._numbers.pop(ticket, None))
+        return self._ledgers.of(target).start(self._numbers.pop(ticket, None))
 
     async def end(self, ledger: GroupLedger, ticket: int, *, whole: bool) -> None:
         """End a group. One that failed keeps its number for its next attempt."""
@@ -143,23 +143,13 @@ class Groups:
     def drop(self, target: int, ticket: int) -> None:
         """Give up a group whose retries have failed. Its step closes without it."""
         if ticket in self._numbers:
-            self._ledger(target).restore(self._numbers.pop(ticket), 0, 0)
+            self._ledgers.restore(None, target, self._numbers.pop(ticket))
         self._drawn.pop(ticket, None)
 
     def restore(self, drawn: DrawnGroup) -> None:
         """Book a group that an earlier attempt of the run has drawn."""
         pool = drawn.group["pool"]
-        result = None if pool is None else GroupPool.from_dict(pool).result
-        issued = 0 if result is None else int(result.issued_P.sum())
-        generated = 0 if result is None else int(result.generated_P.sum())
-        self._ledger(drawn.target).restore(drawn.group["number"], issued, generated)
-
-    def _ledger(self, target: int) -> StepLedger:
-        if target not in self._ledgers:
-            for step in [step for step in self._ledgers if step < self._version()]:
-                del self._ledgers[step]
-            self._ledgers[target] = self.sampler.step_ledger(self.settings.prompts)
-        return self._ledgers[target]
+        self._ledgers.restore(None if pool is None else GroupPool.from_dict(pool), drawn.target, drawn.group["number"])
 
 
 class AdaRolloutManager(RolloutManager):  # type: ignore[misc]
@@ -216,29 +206,14 @@ class GroupRollout:
             pool = None
             if prompts.ids:
                 result = await drawing.run(groups.sampler.group_session(step, ledger, uid))
-                pool = self._pool(prompts, result, drawing, step, redrawn=bool(input_sample[REDRAWN]))
+                # Steps count from 1. So the weights of version v are those that step v + 1 starts from.
+                versions = {row: version + 1 for row, version in drawing.versions.items()}
+                redrawn = bool(input_sample[REDRAWN])
+                pool = groups.rows.pool(prompts, result, versions, step=step, redrawn=redrawn, gave_up=drawing.gave_up)
             whole = True
         finally:
             await groups.end(ledger, ticket, whole=whole)
         return self._record(input_sample, prompts, drawing, pool, ticket, target, ledger.number)
-
-    def _pool(self, prompts: Prompts, result: Any, drawing: Drawing, step: int, *, redrawn: bool) -> GroupPool:
-        given_up = drawing.gave_up and not bool(result.resolved_P[0])
-        if given_up:
-            log.warning("prompt %s is given up after %s responses", prompts.ids[0], result.size_P[0])
-        features_F = None
-        if self.groups.settings.ada.estimator.kind == "value":
-            features_F = (request_features(prompts.requests) if self.over_gym else prompt_features(prompts.logs))[0]
-        return GroupPool(
-            step=step,
-            prompt_id=prompts.ids[0],
-            result=result,
-            # Steps count from 1. So the weights of version v are those that step v + 1 starts from.
-            version_N=np.array([drawing.versions[row] + 1 for row in result.response_id_N.tolist()], np.int64),
-            redrawn=redrawn,
-            given_up=given_up,
-            features_F=features_F,
-        )
 
     def _record(
         self,

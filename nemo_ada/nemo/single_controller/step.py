@@ -10,8 +10,8 @@ from nemo_rl.algorithms.async_utils.staleness_sampler import ReadyFirstSampler
 
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.errors import InvariantError
-from nemo_ada.nemo.asynchronous.prompt_queue import PromptQueue
-from nemo_ada.nemo.asynchronous.step import GROUP, GroupAdvantageEstimator
+from nemo_ada.nemo.groups.prompt_queue import PromptQueue
+from nemo_ada.nemo.groups.step import GROUP, GroupAdvantageEstimator
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.single_controller.buffer import AdaBuffer
 from nemo_ada.nemo.single_controller.rollout import DrawnGroup

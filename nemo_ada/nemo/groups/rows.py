@@ -1,7 +1,9 @@
-"""From the pool of one group to its rows, which are chosen before the step is known (columns: step.py)."""
+"""From the responses of a group to its pool and rows, which are chosen before the step is known (columns: step.py)."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +13,14 @@ import torch
 from nemo_ada.core.learning.rows import StepRows, weigh
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.groups import GroupPool
-from nemo_ada.nemo.asynchronous.step import GROUP, RANK
+from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.nemo.features import prompt_features, request_features
+from nemo_ada.nemo.groups.step import GROUP, RANK
 from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.training_batch import PoolRewards, Responses, build_batch, leave_masked_out, pool_rewards
+
+log = logging.getLogger(__name__)
 
 _NONE = np.zeros(0, np.int64)
 _NO_ROWS = StepRows(_NONE, _NONE, _NONE, np.zeros(0), np.zeros(0), np.zeros(0), {})
@@ -35,6 +41,37 @@ class GroupRows:
         # With these every row of a pool may have an advantage, and the step computes it.
         self._always_live = rows.shrunk_baseline or sampler.chains is not None
         self._rows = replace(rows, advantage=replace(rows.advantage, baseline="pool", normalize="none"))
+
+    def pool(
+        self, prompts: Prompts, result: SamplingResult, versions: Mapping[int, int], *, step: int, redrawn: bool,
+        gave_up: bool,
+    ) -> GroupPool:  # fmt: skip
+        """Return the pool of a group.
+
+        Args:
+            prompts: the group's prompt.
+            result: result of the group's session.
+            versions: response_id -> version of the weights under which it was started.
+            step: number of the training step that trains on the pool.
+            redrawn: whether an earlier attempt of the run had begun this group and did not finish it.
+            gave_up: whether the group reached its time limit.
+        """
+        given_up = gave_up and not bool(result.resolved_P[0])
+        if given_up:
+            log.warning("prompt %s for step %d is given up after %s responses", prompts.ids[0], step, result.size_P[0])
+        features_F = None
+        if self._settings.ada.estimator.kind == "value":
+            gym = self._settings.gym
+            features_F = (request_features(prompts.requests) if gym else prompt_features(prompts.logs))[0]
+        return GroupPool(
+            step=step,
+            prompt_id=prompts.ids[0],
+            result=result,
+            version_N=np.array([versions[row] for row in result.response_id_N.tolist()], np.int64),
+            redrawn=redrawn,
+            given_up=given_up,
+            features_F=features_F,
+        )
 
     def of(self, prompts: Prompts, source: Responses, pool: GroupPool | None, *, number: int) -> Any:
         """Return the n rows of a group as a batch with the columns of step.py.
