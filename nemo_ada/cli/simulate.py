@@ -18,6 +18,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from nemo_ada.cli.limits import check_limits
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.learning.factor import SHOWN_P
@@ -97,7 +98,7 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Estimate responses, tokens, engine steps and zero-signal share of sampling settings."""
-    _check_limits(context)
+    check_limits(context, LIMITS)
     _check_effect(context)
     if objective:
         _print_taught(preset, group, as_json)
@@ -211,15 +212,6 @@ def _check_effect(context: typer.Context) -> None:
         raise UserError(
             f"{', '.join(without)} has no effect with --pass-rate, the exact cost of one prompt; leave one of them out"
         )
-
-
-def _check_limits(context: typer.Context) -> None:
-    for option in context.command.params:
-        name, value = option.opts[0].removeprefix("--"), context.params[str(option.name)]
-        if name in LIMITS and value is not None:
-            low, high = LIMITS[name]
-            if not low <= value <= high:
-                raise UserError(f"--{name}={str(value)[:40]} must lie between {low:g} and {high:g}")
 
 
 def _own_settings(

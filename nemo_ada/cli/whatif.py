@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from nemo_ada.cli.limits import check_limits
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.errors import UserError
 
@@ -91,7 +91,7 @@ def whatif(
     from nemo_ada.lab.whatif.logs import read_logs
     from nemo_ada.lab.whatif.render import as_json, checks_table, introduction, sentences, tables
 
-    _check_limits(context)
+    check_limits(context, LIMITS)
     if price is not None and gpus is None:
         raise UserError(f"--price={price:g} is for a GPU hour; say with --gpus how many GPUs there are")
     caps = Budget(max_samples, max_tokens, max_seconds)
@@ -160,13 +160,3 @@ def _columns(pairs: list[str]) -> dict[str, str]:
             )
         found[what] = name
     return found
-
-
-def _check_limits(context: typer.Context) -> None:
-    for option in context.command.params:
-        name, value = option.opts[0].removeprefix("--"), context.params[str(option.name)]
-        if name in LIMITS and value is not None:
-            low, high = LIMITS[name]
-            for number in value if isinstance(value, list | tuple) else [value]:
-                if not low <= number <= high or math.isnan(number):
-                    raise UserError(f"--{name}={str(number)[:40]} must lie between {low:g} and {high:g}")
