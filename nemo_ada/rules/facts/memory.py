@@ -160,6 +160,11 @@ def learner_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
     return max((_stage_phase(config, shape, *stage) for stage in stages(config, shape)), key=lambda phase: phase.gib)
 
 
+def optimizer_bytes(config: NemoConfig, shape: ModelShape) -> float:
+    """Return the bytes of the optimizer on the fullest GPU. 0 where it stays on the CPU."""
+    return next(term.bytes for term in learner_phase(config, shape).terms if term.name == "optimizer")
+
+
 def _stage_phase(
     config: NemoConfig, shape: ModelShape, params: StageParameters, layers: int, position: int
 ) -> MemoryPhase:
