@@ -139,6 +139,9 @@ def test_the_backward_pass_of_a_frozen_weight_costs_half():
     once = {f"{LEARNER}.activation_checkpointing": False}
     whole, frozen = Roofline.of(*read(once)), Roofline.of(*read(LORA | once))
     assert frozen.update(2048, 800) == pytest.approx(2 / 3 * whole.update(2048, 800))
+    assert frozen.refit < 0.5 * whole.refit, "the optimizer that moves is the adapters'"
+    stays = once | {f"{LEARNER}.optimizer.optimizer_cpu_offload": True}
+    whole, frozen = Roofline.of(*read(stays)), Roofline.of(*read(LORA | stays))
     assert frozen.refit == whole.refit, "the merged weights are sent"
 
 
