@@ -25,7 +25,10 @@ from nemo_ada.run.files import write_atomically
 
 FOUR, TUNED = "four updates", "tuned updates"
 SUMMED = "summed_rates"
-AXES = ("responses", "updates", SUMMED, "prompts", "live_rows", "tokens")
+GPU = "gpu_seconds"
+AXES = ("responses", "updates", SUMMED, "prompts", "live_rows", "tokens", GPU)
+GPU_STEP, GPU_RESPONSE, GPU_ROW, GPU_ROWS = 5.6, 0.036, 0.018, 256
+"""Seconds of a step, a response and a trained row in steps of 256 rows: a 1.5B on an H200, without refits (results/gpu)."""
 LAST = 3  # evaluations whose mean is a run's final accuracy
 NORMAL_80 = 0.8416  # the normal quantile of a power of 80 %
 LEVEL = 0.05
@@ -100,8 +103,13 @@ def holm(p_T: Sequence[float], level: float = LEVEL) -> list[bool]:
 def costs(result: Result, axis: str) -> FloatArray:
     """Return what a run had cost at each evaluation.
 
-    `summed_rates` is the sum of the learning rates of its updates, which is small in the warm-up.
+    `summed_rates` is the sum of the learning rates of its updates, which is small in the warm-up. `gpu_seconds` are
+    those that an H200 would take if its steps of GPU_ROWS rows had this run's shares of responses and trained rows.
     """
+    if axis == GPU:
+        steps, responses, live, rows = (costs(result, name) for name in ("steps", "responses", "live_rows", "rows"))
+        scale = GPU_ROWS * steps[-1] / rows[-1]  # a step of the run has fewer rows
+        return np.asarray(GPU_STEP * steps + scale * (GPU_RESPONSE * responses + GPU_ROW * live))
     if axis != SUMMED:
         return np.array([point[axis] for point in result["points"]], np.float64)
     done = np.array([point["updates"] for point in result["points"]], np.float64)
@@ -372,6 +380,12 @@ def all_columns(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Se
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["task", "table", "method", "updates", "rate", "seeds", "commits", "measure", "mean", "half", "p"])
+
+    def write(about: Sequence[Any], values: Mapping[str, Effect]) -> None:
+        for measure, found in values.items():
+            numbers = ["" if math.isnan(v) else f"{v:.5g}" for v in (found.mean, found.half, found.p)]
+            writer.writerow([*about, measure, *numbers])
+
     for (task, name), rows in tables.items():
         for row in rows:
             commits = "+".join(sorted({str(row.results[s]["commit"]) for s in row.seeds}))
@@ -383,9 +397,10 @@ def all_columns(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Se
             values["own accuracy"] = Effect(
                 float(np.mean([final(row.results[s]) for s in row.seeds])), math.nan, math.nan
             )
-            for measure, found in values.items():
-                numbers = ["" if math.isnan(v) else f"{v:.5g}" for v in (found.mean, found.half, found.p)]
-                writer.writerow([*about, measure, *numbers])
+            write(about, values)
+    for (task, method), (values, runs) in joined_effects(protocol, tables).items():
+        commits = "+".join(sorted({str(run["commit"]) for run in runs}))
+        write([task, FOUR, method, 4, "", len(runs), commits], values)
     return out.getvalue()
 
 
@@ -416,21 +431,23 @@ p-values. [protocol of the bench](../benchmarks/leaderboard.yaml).
 """
 IN_SUMMARY = ("grpo8", "grpo16", "value4", "mean", "single_value", "popo", "balance", "lean", "ngu", "dapo")
 BOTH = ("area at equal responses", "area at equal prompts")
-ALL_AXES = (*BOTH, "area at equal updates")
+ALL_AXES = (*BOTH, "area at equal updates", f"area at equal {GPU}")
 JOINED = """
-**Twelve bases.** Two methods that were behind on no axis over six bases were run once more, on six further bases.
-Gains at equal responses, prompts and updates, over both sets:
+**More bases.** Two methods that were behind on no axis over six bases were run on further ones. Gains at equal responses,
+prompts, updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases:
 
 {table}
 """
 
 
-def joined(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]) -> str:
-    """Return the table of methods over the seeds of several tasks. Empty until all runs of all tasks are there.
+def joined_effects(
+    protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]
+) -> dict[tuple[str, str], tuple[dict[str, Effect], list[Result]]]:
+    """Return (name of the joined tasks, method) -> effects and runs over the seeds of several tasks.
 
-    The correction is for all its comparisons, so a part of them would say too much.
+    Empty until all runs of all tasks are there: the correction is for all comparisons, so a part would say too much.
     """
-    cells: dict[tuple[str, str], dict[str, Effect]] = {}
+    cells: dict[tuple[str, str], tuple[dict[str, Effect], list[Result]]] = {}
     for name, tasks in protocol.get("joined", {}).items():
         found = [{row.method: row for row in tables.get((task, FOUR), ())} for task in tasks]
         for method in setting(protocol, tasks[-1], "methods"):
@@ -439,18 +456,25 @@ def joined(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequenc
                 (mine.results[seed], base.results[seed]) for mine, base in pairs if mine and base for seed in mine.seeds
             ]
             if len(runs) < sum(len(setting(protocol, task, "reported_seeds")) for task in tasks):
-                return ""
+                return {}
             if method != protocol["baseline"]:
-                cells[method, name] = effects([mine for mine, _ in runs], [base for _, base in runs])
+                own = [mine for mine, _ in runs]
+                cells[name, method] = effects(own, [base for _, base in runs]), own
+    return cells
+
+
+def joined(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]) -> str:
+    """Return the table of methods over the seeds of several tasks."""
+    cells = {key: found for key, (found, _) in joined_effects(protocol, tables).items()}
     if not cells:
         return ""
     bold = dict(zip(cells, significant(list(cells.values()), ALL_AXES), strict=True))
-    names = list(dict.fromkeys(name for _, name in cells))
+    names = list(dict.fromkeys(name for name, _ in cells))
     lines = ["| method | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
-    for method in dict.fromkeys(method for method, _ in cells):
+    for method in dict.fromkeys(method for _, method in cells):
         row = [
-            "<br>".join(text(cells[method, name][axis], axis in bold[method, name]) for axis in ALL_AXES)
-            if (method, name) in cells
+            "<br>".join(text(cells[name, method][axis], axis in bold[name, method]) for axis in ALL_AXES)
+            if (name, method) in cells
             else ""
             for name in names
         ]
