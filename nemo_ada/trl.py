@@ -36,7 +36,7 @@ from nemo_ada.tasks.reward import rewarded, try_reward
 log = logging.getLogger(__name__)
 Reward = Callable[..., Sequence[float | None]] | Callable[..., Awaitable[Sequence[float | None]]]
 MAX_ROWS = 5_000_000  # of a data set without a length, which is read once to its end
-CHOOSE_PROMPTS = ("reserve_prompts", "candidate_prompts", "retry_probability")
+CHOOSE_PROMPTS = ("reserve_prompts", "candidate_prompts")
 NEEDED = {
     "loss_type": "dapo",  # the mean over the tokens that the mask keeps
     "scale_rewards": "none",

@@ -269,9 +269,6 @@ class AdaSettings(Section):
     """Candidate prompts per step. Responses are drawn for those whose groups most probably have both labels. The others
     are skipped. With 0 all prompts are used. For data that is seen once, use `estimator.kind: value`. With few prompts
     that repeat often, the choice lost accuracy (recipes/history/presets.md)."""
-    retry_probability: Share = 0.0
-    """Probability that a prompt without a correct response comes again in the next step, under newer weights. Its mean
-    then includes its earlier attempts (Never Give Up)."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
         """Build the sampler of a run.
@@ -303,7 +300,6 @@ class AdaSettings(Section):
             run_seed=run_seed,
             estimator=estimator,
             allocation=allocation,
-            retry_probability=self.retry_probability,
             stop_after=self.stop_after_dead_steps,
         )
 
@@ -328,14 +324,6 @@ class AdaSettings(Section):
         happens with some settings of the shrunk baseline. `nemo-ada simulate` does not make this check.
         """
         refuse(conflicts(self, group, rows=True))
-
-    def check_simulation(self) -> None:
-        """Raise UserError when a step cannot be simulated by itself."""
-        if self.retry_probability:
-            raise UserError(
-                f"reinforce_ada.retry_probability={self.retry_probability:g} carries prompts from step to step, and a "
-                "simulated step stands alone; its costs are those of preset grpo"
-            )
 
     def check_candidates(self, count: int, steps: int) -> None:
         """Check the number of candidate prompts against the data.

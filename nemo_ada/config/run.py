@@ -274,15 +274,6 @@ class RunConfig(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _retries_wait_for_newer_weights(self) -> Self:
-        if self.reinforce_ada.retry_probability and self.grpo.async_grpo.enabled:
-            raise ValueError(
-                "reinforce_ada.retry_probability needs the labels of a step before the next one is drawn, and "
-                "grpo.async_grpo.enabled=true draws it earlier; set one of them to 0 or false"
-            )
-        return self
-
     @property
     def updates_per_step(self) -> int:
         """Number of optimizer steps per training step."""

@@ -55,7 +55,6 @@ TABLE: Mapping[str, str] = {
     "weight_max": "gradient weight w_x per prompt, maximum",
     "live_rows": "kept rows with a non-zero advantage",
     "placeholder_rows": "rows without loss weight that keep the batch shape",
-    "retried_prompts": "with retry_probability: prompts of the step that had an attempt before",
     "gradient_cosine": "with logger.gradient_cosine (CPU): cosine between the gradients of two halves of an update's "
     "prompts, mean over the updates. 1 means that they agree, 0 that noise decides",
     "gradient_signal": "with logger.gradient_cosine (CPU): squared norm of the expected gradient per response token, "

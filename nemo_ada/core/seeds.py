@@ -31,7 +31,6 @@ class SeedStream(IntEnum):
     ALLOCATION = 2
     PRIORITY = 3
     CANDIDATES = 4
-    RETRY = 6  # 5 was a stream that is gone; the numbers of the others stay
 
 
 def bits64(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> BitArray:

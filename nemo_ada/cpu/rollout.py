@@ -48,7 +48,6 @@ class StepData(Rows):
         used: number of prompts that the step used up. The data position moves on by this number.
         metrics: numbers, and the lists of core/metrics.py.
         engine_steps: engine steps of the sampling phase.
-        again: positions of the prompts that come again in the next step (`retry_probability`).
         warnings: what the sampler's doctor says about the step.
     """
 
@@ -56,7 +55,6 @@ class StepData(Rows):
     used: int
     metrics: dict[str, Any]
     engine_steps: int
-    again: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -309,7 +307,6 @@ class Rollout:
             used=sampled.result.used,
             metrics={**sampled.metrics, **sampled.lists},
             engine_steps=steps,
-            again=sampled.again,
             warnings=sampled.warnings,
         )
 

@@ -19,7 +19,7 @@ from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.gym import SECTION as GYM_SECTION
 from nemo_ada.rules.setup import MEDIA_PROCESSOR
-from nemo_ada.rules.single_controller import CONTROLLER, controller_groups
+from nemo_ada.rules.single_controller import controller_groups
 
 NAME = "reinforce_ada"
 """The value of grpo.adv_estimator.name that chooses the method."""
@@ -186,13 +186,6 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.reserve_prompts",
             f"{SECTION}.reserve_prompts={ada.reserve_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier",
-        )
-    if ada.retry_probability and Loop.of(values) is not Loop.CONTROLLER:
-        yield error(
-            f"{SECTION}.retry_probability",
-            f"{SECTION}.retry_probability={ada.retry_probability:g} (preset ngu) chooses prompts for later steps, and "
-            f"NeMo-RL's data loader does that; set it to 0, or use the single controller ({CONTROLLER}) or the CPU "
-            "back end",
         )
     stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
     stops_one = uses_async_engine(values) and values.get(BACKEND, "") == "vllm"

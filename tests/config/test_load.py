@@ -86,6 +86,9 @@ def test_every_cpu_recipe_loads(path):
         ("reinforce_ada={reserve_prompts: 8, candidate_prompts: 70}", "set it above 72, or to 0"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
         ("reinforce_ada.advantage={pass_rate: haldane}", "pass_rate is no longer a setting: weights are computed"),
+        ("reinforce_ada.retry_probability=0.8", "use preset grpo, or ada_single with n = 4"),
+        ("reinforce_ada={preset: ngu}", "use preset grpo, or ada_single with n = 4"),
+        ("reinforce_ada.retry_probability=0.0", None),  # as in the config.yaml of a run of before
         ("reinforce_ada={preset: ada_seq_log, sampling: {max_responses: 8}}", "raise reinforce_ada.sampling.max_resp"),
         (
             "reinforce_ada={sampling: {stopping: {kind: issue_order}, scheduler: rounds}}",

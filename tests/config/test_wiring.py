@@ -48,7 +48,6 @@ PRESETS = {
         None,
         ValueRegressor,
     ),
-    "ngu": (4, StopRule(FixedExit(4), (4,), 4), {}, {}, None, None),
     "ada_pilot": (16, StopRule(PilotExit(16, 4), (4, 12), 16), {}, {}, None, None),
     "ada_est_ema": (8, ONCE, {}, HYBRID, SHARED_OUT, EmaBeta),
     "ada_est_value": (8, ONCE, {}, HYBRID, SHARED_OUT, ValueRegressor),

@@ -78,9 +78,8 @@ def weights(run_dir, step):
         pytest.param(["reinforce_ada.preset=ada_est_ema", EIGHT], marks=pytest.mark.slow),
         pytest.param(["reinforce_ada.preset=ada_est_value", EIGHT], marks=pytest.mark.slow),
         [CHOSEN],
-        pytest.param(["reinforce_ada.preset=ngu"], marks=pytest.mark.slow),
     ],
-    ids=["ada_seq_balance", "replaced_issue_order", "ada_est_ema", "ada_est_value", "chosen_prompts", "ngu"],
+    ids=["ada_seq_balance", "replaced_issue_order", "ada_est_ema", "ada_est_value", "chosen_prompts"],
 )
 def test_stopping_and_resuming_changes_nothing(make, stack, task, trained, chosen, request):
     whole, parts = trained(*chosen), make(f"parts-{request.node.callspec.id}", *chosen)

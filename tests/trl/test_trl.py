@@ -157,7 +157,7 @@ def test_a_run_without_any_signal_is_said(caplog):
     assert "step 0 taught nothing" in caplog.text
 
 
-@pytest.mark.parametrize("key", [{"reserve_prompts": 4}, {"candidate_prompts": 64}, {"preset": "ngu"}], ids=str)
+@pytest.mark.parametrize("key", [{"reserve_prompts": 4}, {"candidate_prompts": 64}], ids=str)
 def test_settings_that_choose_prompts_are_refused(key):
     with pytest.raises(UserError):
         AdaRollout(right, {"preset": "ada_seq_lean", **key})
