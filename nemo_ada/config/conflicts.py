@@ -311,12 +311,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.declared and f.estimation and f.fewest < 2,
     ),
     Conflict(
-        f"{ADA}.candidate_prompts={{f.ada.candidate_prompts}}",
-        f"chooses prompts by their predicted pass rates, which no weight of {ADVANTAGE}.weighting=objective undoes",
-        f"set candidate_prompts to 0, or {ADVANTAGE}.weighting to reference",
-        lambda f: f.declared and f.ada.candidate_prompts > 0,
-    ),
-    Conflict(
         f"{ADVANTAGE}.normalize=std with {ADVANTAGE}.weighting=objective",
         "would multiply by 1/sqrt(p (1-p)), which no objective declares",
         "set normalize: none",
@@ -364,9 +358,9 @@ CONFLICTS: tuple[Conflict, ...] = (
     ),
     Conflict(
         f"{ADA}.estimator.per_prompt=false",
-        "predicts the same pass rate for all prompts, so it can neither allocate responses nor choose prompts",
+        "predicts the same pass rate for all prompts, so it cannot allocate responses",
         "set it to true, or kind to value",
-        lambda f: f.one_mean and (f.estimation or f.ada.candidate_prompts > 0),
+        lambda f: f.one_mean and f.estimation,
     ),
     # -- rows
     Conflict(

@@ -38,13 +38,14 @@ Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """A number of steps, rows or prompts, at least zero."""
 
-NEVER_GIVE_UP = (
-    "it gained nothing at equal responses (recipes/results/leaderboard.md); use preset grpo, or ada_single with n = 4"
+INSTEAD = "use preset grpo, or ada_single with n = 4"
+CHOSEN_PROMPTS = (
+    f"it gained little at equal responses and lost at equal prompts (recipes/results/leaderboard.csv); {INSTEAD}"
 )
+NEVER_GIVE_UP = f"it gained nothing at equal responses (recipes/results/leaderboard.md); {INSTEAD}"
 REMOVED = {
-    "candidate_choice": "the best candidates are taken; leave it out",
-    "candidate_prompts": "chosen prompts gained nothing at equal responses and lost at equal prompts "
-    "(recipes/results/leaderboard.csv); leave it out, and use preset grpo, or ada_single with n = 4",
+    "candidate_choice": CHOSEN_PROMPTS,
+    "candidate_prompts": CHOSEN_PROMPTS,
     "retry_probability": NEVER_GIVE_UP,
     "ngu": NEVER_GIVE_UP,
     "keep_fraction": "all rows that carry an advantage are trained on; leave it out",

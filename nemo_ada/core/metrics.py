@@ -35,8 +35,6 @@ TABLE: Mapping[str, str] = {
     "zero_signal_groups": "share of kept groups with equal rewards; not with `baseline: shrunk`, which such a group "
     "learns from",
     "zero_signal_groups_if_grpo": "the same share if each group were the first n responses of its pool",
-    "expected_signal_groups": "with candidate_prompts: expected share of the chosen prompts' groups with both "
-    "labels; compare it with 1 - zero_signal_groups_if_grpo",
     "explained_variance": "with an estimator: 1 - mean squared error of the predicted pass rates against the labels of "
     "first waves / the variance of these labels. 0 is what their mean gives",
     "pool_size_mean": "responses per pool, mean",

@@ -28,7 +28,6 @@ from nemo_ada.core.learning.rows import Selection, StepRows, select, weigh
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, listed, named, rate_histogram
 from nemo_ada.core.prompts.allocation import Allocation
-from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import PassRateEstimator
 from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool, group_metrics
@@ -117,31 +116,6 @@ class AdaSampler:
         self.estimator, self.allocation = estimator, allocation
         self.latency = LatencyModel()
         self.doctor = Doctor(plan, stop_after)
-
-    def choose(
-        self, step: int, prompt_ids: Sequence[str], count: int, features_PF: FloatArray | None = None
-    ) -> tuple[IntArray, float]:
-        """Choose `count` of the candidates.
-
-        The chosen ones are those whose groups of n most probably have both labels.
-
-        Args:
-            step: number of the step.
-            prompt_ids: ids of the candidates.
-            count: number of prompts to choose.
-            features_PF: prompt features for the value estimator.
-
-        Returns:
-            Positions of the chosen candidates, best first, and the mean of that probability over them.
-        """
-        if self.estimator is None:
-            raise InvariantError("candidates are chosen by an estimator and there is none")
-        a_P, b_P = self.estimator.beta(prompt_ids, features_PF)
-        position_P = np.arange(len(prompt_ids), dtype=np.int64)
-        tie_P = seeds.uniform(self.run_seed, step, position_P, 0, stream=seeds.SeedStream.CANDIDATES)
-        mixed_P = mixed_probability(a_P, b_P, max(self.plan.group_size, 2))
-        best = best_candidates(prompt_ids, mixed_P, tie_P, count)
-        return best, float(mixed_P[best].mean())
 
     def run_step(
         self,

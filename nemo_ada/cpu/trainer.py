@@ -21,7 +21,7 @@ import numpy as np
 
 from nemo_ada.config.run import RunConfig
 from nemo_ada.core.metrics import named
-from nemo_ada.core.prompts.choosing import PromptOrder
+from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.cpu import checkpoint
 from nemo_ada.cpu.base import prepare_base
 from nemo_ada.cpu.checkpoint import SavedState
@@ -120,9 +120,7 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
             f"{longest} need {length} positions, the model has {shape.max_position_embeddings}; "
             f"lower max_new_tokens to {shape.max_position_embeddings - task.max_prompt_tokens}"
         )
-    count = len(task.splits().train)
-    PromptOrder(count, config.grpo.seed)
-    config.reinforce_ada.check_candidates(count, config.grpo.max_num_steps)
+    PromptOrder(len(task.splits().train), config.grpo.seed)
     threshold = config.reinforce_ada.positive_threshold
     if not 0.0 <= threshold < 1.0:
         raise UserError(
@@ -138,8 +136,8 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
 
 def run_warnings(config: RunConfig, task: Task) -> list[str]:
     """Say what a run can do, but hardly is what its user wants."""
-    prompts, count = config.grpo.num_prompts_per_step, len(task.splits().train)
-    wanted = config.reinforce_ada.candidate_prompts or prompts + config.reinforce_ada.reserve_prompts
+    count = len(task.splits().train)
+    wanted = config.grpo.num_prompts_per_step + config.reinforce_ada.reserve_prompts
     return _other_prompts(config, task) + [
         f"a step asks for {wanted} prompts and the data has {count} for training, so prompts come more than once in a "
         f"step; lower grpo.num_prompts_per_step to {count} or less, or add data"
@@ -327,12 +325,9 @@ class Trainer:
 
     def _draw(self, step: int, position: int) -> Callable[[], StepData | None]:
         """Begin to draw a step's responses with the engine's weights. Returns a function that waits for them."""
-        grpo, ada = self.config.grpo, self.config.reinforce_ada
-        prompts = grpo.num_prompts_per_step + ada.reserve_prompts
-        indices = self.order.at(position, ada.candidate_prompts or prompts)
-        chosen = prompts if ada.candidate_prompts else None
-        features = self._features(indices)
-        return self.stack.begin("sample", step, indices.tolist(), ada.reserve_prompts, features, chosen)
+        reserve = self.config.reinforce_ada.reserve_prompts
+        indices = self.order.at(position, self.config.grpo.num_prompts_per_step + reserve)
+        return self.stack.begin("sample", step, indices.tolist(), reserve, self._features(indices))
 
     def _features(self, indices: np.ndarray) -> np.ndarray | None:
         """Compute the input of the value estimator, [P, hidden]. None with another estimator.

@@ -261,12 +261,6 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SECONDS.key}={cap:g} bounds a sampling phase, and with {loop} there is none: sampling runs beside the "
             f"updates; set it to null, and cap {others} (max_group_seconds bounds a single group)",
         )
-    if ada.candidate_prompts:
-        yield error(
-            f"{SECTION}.candidate_prompts",
-            f"{SECTION}.candidate_prompts={ada.candidate_prompts} chooses the prompts of a step when it begins, and "
-            f"with {loop} groups begin one by one, steps ahead; set it to 0",
-        )
 
 
 def live_rows(values: Values, ada: AdaSettings) -> Findings:
@@ -333,17 +327,6 @@ def reward_scale(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def candidates(values: Values, ada: AdaSettings) -> Findings:
-    """Candidate prompts are whole batches of NeMo-RL's data loader."""
-    prompts = RolloutFacts.of(values).prompts
-    if ada.candidate_prompts % prompts or ada.candidate_prompts == prompts:
-        yield error(
-            f"{SECTION}.candidate_prompts",
-            f"{SECTION}.candidate_prompts={ada.candidate_prompts} must be a multiple of the {prompts} prompts of a "
-            f"batch, {2 * prompts} or more: NeMo-RL's data loader hands out whole batches (0: no choice)",
-        )
-
-
 def first_waves(values: Values, ada: AdaSettings) -> Findings:
     """The caps can hold the first waves of all prompts, and the rows of a group do not depend on their labels."""
     rollout = RolloutFacts.of(values)
@@ -391,7 +374,7 @@ def untried(values: Values, ada: AdaSettings) -> Findings:
 
 ADA_RULES: tuple[Callable[[Values, AdaSettings], Findings], ...] = (
     other_paths, other_estimator, nemo_gym, engine_abilities, prefix_cache, single_groups, live_rows, dynamic_sampling,
-    reward_scale, candidates, first_waves, seconds_cap, untried,
+    reward_scale, first_waves, seconds_cap, untried,
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ CASES = [
     ({**EST, "sampling": {"min_responses": 1}, "advantage": DECLARED}, 8),
     ({**EST, "sampling": {"min_responses": 4}}, 4),
     ({**SINGLE, "advantage": {"normalize": "std"}}, 1),
-    ({"preset": "grpo", "candidate_prompts": 9, "advantage": {**DECLARED, "normalize": "std"}}, 1),
+    ({"preset": "grpo", "advantage": {**DECLARED, "normalize": "std"}}, 1),
     ({"preset": "ada_seq_idle", "advantage": DECLARED}, 4),
     ({"preset": "ada_seq_log", "advantage": {"max_weight": 8.0}}, 4),
     ({"preset": "ada_seq_lean", "advantage": {**DECLARED, "objective": {"kind": "log"}}}, 4),

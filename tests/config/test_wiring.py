@@ -170,7 +170,6 @@ WINDOW = {"kind": "issue_order", "window": 3}
         ({"preset": "ada_seq_idle", "budget": {"idle_quantile": 0.6}}, "plan.budget.idle_quantile", 0.6),
         ({"positive_threshold": 0.2}, "plan.positive_threshold", 0.2),
         ({"max_failed_share": 0.5}, "plan.max_failed_share", 0.5),
-        ({"candidate_prompts": 64}, "estimator.decay", 0.9),
         (EST | {"sampling": {"min_responses": 2}}, "allocation.low", 2),
         (EST | {"sampling": {"max_responses": 16}}, "allocation.high", 16),
         (EST | {"sampling": {"max_responses": 16}}, "plan.max_responses", 16),

@@ -242,7 +242,6 @@ def test_a_step_counts_its_responses_and_their_failures_by_cause():
 @pytest.mark.parametrize(
     ("ask", "refused"),
     [
-        (lambda: sampler().choose(0, ["a", "b"], 1), "chosen by an estimator"),
         (
             lambda: advantage_of_two(weighting="objective", prior_P=(np.ones(1), np.ones(1))),
             "needs reference weighting",
@@ -252,7 +251,7 @@ def test_a_step_counts_its_responses_and_their_failures_by_cause():
         (lambda: Ledger(Budget(max_tokens=3)).reserve(1, 4), "against max_tokens"),
         (lambda: Ledger(Budget()).settle(1, 1), "settled 1 tokens of 0"),
     ],
-    ids=["choice", "posterior", "objective", "samples", "tokens", "settled"],
+    ids=["posterior", "objective", "samples", "tokens", "settled"],
 )
 def test_a_broken_promise_of_our_own_code_is_no_silent_number(ask, refused):
     with pytest.raises(InvariantError, match=refused):

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from nemo_ada.core.prompts.choosing import PromptOrder
+from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.errors import UserError
 
 TICKET, REDRAWN = "ada_ticket", "ada_redrawn"
