@@ -125,7 +125,7 @@ LINEAR = "advantage: {weighting: objective, objective: {kind: linear}, max_weigh
         # a mean over all prompts
         (f"{SINGLE}, estimator: {{kind: ema, per_prompt: false}}", 1, "set adaptive_prior to true"),
         (f"{SINGLE}, estimator: {{kind: ema, per_prompt: false, adaptive_prior: true}}", 1, None),
-        ("preset: ada_est_ema, estimator: {per_prompt: false, adaptive_prior: true}", 8, "neither allocate"),
+        ("preset: ada_est_ema, estimator: {per_prompt: false, adaptive_prior: true}", 8, "so it cannot allocate"),
         # a weight from an uncertain prediction
         (f"{SINGLE}, advantage: {{objective: {{kind: log}}}}", 1, "use the linear objective"),
         (f"{SHRUNK[:-1]}, objective: {{kind: power}}}}", 4, "use the linear objective"),
