@@ -36,7 +36,6 @@ from nemo_ada.tasks.reward import rewarded, try_reward
 log = logging.getLogger(__name__)
 Reward = Callable[..., Sequence[float | None]] | Callable[..., Awaitable[Sequence[float | None]]]
 MAX_ROWS = 5_000_000  # of a data set without a length, which is read once to its end
-CHOOSE_PROMPTS = ("reserve_prompts", "candidate_prompts", "retry_probability")
 NEEDED = {
     "loss_type": "dapo",  # the mean over the tokens that the mask keeps
     "scale_rewards": "none",
@@ -63,8 +62,8 @@ class AdaRollout:
         """
         self.reward = by_answer(reward) if isinstance(reward, str) else reward
         self.settings, self.clock = ada_settings(section), time.perf_counter
-        if key := next((key for key in CHOOSE_PROMPTS if getattr(self.settings, key)), None):
-            raise UserError(f"reinforce_ada.{key}: TRL chooses the prompts itself; leave this setting out")
+        if self.settings.reserve_prompts:
+            raise UserError("reinforce_ada.reserve_prompts: TRL chooses the prompts itself; leave this setting out")
         self.sampler: AdaSampler | None = None
         self.advantages: list[float] | None = None  # of the newest batch; None in an evaluation
         self.waiting: dict[int, int] = {}  # response id -> position of its prompt

@@ -255,7 +255,7 @@ class AdaSettings(Section):
     budget: Budget = Budget()
     """The caps on what a batch may cost."""
     estimator: EstimatorSettings = EmaSettings()
-    """The estimator of pass rates before a step. The allocation, `shrunk` and candidate_prompts use it."""
+    """The estimator of pass rates before a step. The allocation and `shrunk` use it."""
     positive_threshold: float = SamplingPlan.positive_threshold
     """A response is correct when its reward is above this."""
     max_failed_share: Share = SamplingPlan.max_failed_share
@@ -265,13 +265,6 @@ class AdaSettings(Section):
     """Steps in a row without any row that has an advantage, after which the run ends. null: a warning only."""
     reserve_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Prompts per step that may replace zero-signal groups, as DAPO's filtering does."""
-    candidate_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    """Candidate prompts per step. Responses are drawn for those whose groups most probably have both labels. The others
-    are skipped. With 0 all prompts are used. For data that is seen once, use `estimator.kind: value`. With few prompts
-    that repeat often, the choice lost accuracy (recipes/history/presets.md)."""
-    retry_probability: Share = 0.0
-    """Probability that a prompt without a correct response comes again in the next step, under newer weights. Its mean
-    then includes its earlier attempts (Never Give Up)."""
 
     def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
         """Build the sampler of a run.
@@ -303,7 +296,6 @@ class AdaSettings(Section):
             run_seed=run_seed,
             estimator=estimator,
             allocation=allocation,
-            retry_probability=self.retry_probability,
             stop_after=self.stop_after_dead_steps,
         )
 
@@ -316,8 +308,7 @@ class AdaSettings(Section):
                     "set reinforce_ada.estimator.kind=ema"
                 )
             return ValueRegressor(features, settings)
-        used = isinstance(self.sampling, EstimationSampling) or self.candidate_prompts
-        if used or advantage.baseline == "shrunk":
+        if isinstance(self.sampling, EstimationSampling) or advantage.baseline == "shrunk":
             return EmaBeta(settings)
         return None
 
@@ -328,37 +319,6 @@ class AdaSettings(Section):
         happens with some settings of the shrunk baseline. `nemo-ada simulate` does not make this check.
         """
         refuse(conflicts(self, group, rows=True))
-
-    def check_simulation(self) -> None:
-        """Raise UserError when a step cannot be simulated by itself."""
-        if self.retry_probability:
-            raise UserError(
-                f"reinforce_ada.retry_probability={self.retry_probability:g} carries prompts from step to step, and a "
-                "simulated step stands alone; its costs are those of preset grpo"
-            )
-
-    def check_candidates(self, count: int, steps: int) -> None:
-        """Check the number of candidate prompts against the data.
-
-        Args:
-            count: number of training prompts.
-            steps: number of training steps.
-
-        Raises:
-            UserError: there are more candidates than training prompts, or the choice among them would be random.
-        """
-        candidates = self.candidate_prompts
-        if candidates > count:
-            raise UserError(
-                f"reinforce_ada.candidate_prompts={candidates} is more than the {count} training prompts; lower it to "
-                f"{count} or less"
-            )
-        if 0 < candidates * steps <= count and self.estimator.kind == "ema":
-            raise UserError(
-                f"reinforce_ada.estimator.kind=ema knows only prompts that came before, and {steps} steps of "
-                f"candidate_prompts={candidates} show none of {count} twice: the choice would be random; set "
-                "reinforce_ada.estimator.kind=value, or candidate_prompts=0"
-            )
 
     def plan(self, group: int, max_new_tokens: int) -> SamplingPlan:
         """Build the sampling plan.

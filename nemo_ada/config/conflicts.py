@@ -174,7 +174,6 @@ ADA, SAMPLING, ADVANTAGE = "reinforce_ada", "reinforce_ada.sampling", "reinforce
 N = "grpo.num_generations_per_prompt"
 IDLE = f"{ADA}.budget.mode=idle"
 RESERVE = f"{ADA}.reserve_prompts={{f.ada.reserve_prompts}}"
-RETRY = f"{ADA}.retry_probability={{f.ada.retry_probability:g}}"
 
 CONFLICTS: tuple[Conflict, ...] = (
     # -- how responses are drawn, wave by wave
@@ -312,12 +311,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.declared and f.estimation and f.fewest < 2,
     ),
     Conflict(
-        f"{ADA}.candidate_prompts={{f.ada.candidate_prompts}}",
-        f"chooses prompts by their predicted pass rates, which no weight of {ADVANTAGE}.weighting=objective undoes",
-        f"set candidate_prompts to 0, or {ADVANTAGE}.weighting to reference",
-        lambda f: f.declared and f.ada.candidate_prompts > 0,
-    ),
-    Conflict(
         f"{ADVANTAGE}.normalize=std with {ADVANTAGE}.weighting=objective",
         "would multiply by 1/sqrt(p (1-p)), which no objective declares",
         "set normalize: none",
@@ -365,24 +358,9 @@ CONFLICTS: tuple[Conflict, ...] = (
     ),
     Conflict(
         f"{ADA}.estimator.per_prompt=false",
-        "predicts the same pass rate for all prompts, so it can neither allocate responses nor choose prompts",
+        "predicts the same pass rate for all prompts, so it cannot allocate responses",
         "set it to true, or kind to value",
-        lambda f: f.one_mean and (f.estimation or f.ada.candidate_prompts > 0),
-    ),
-    Conflict(
-        RETRY,
-        "takes the mean over all attempts of a prompt as the baseline",
-        f"set {ADVANTAGE}.baseline=pool and weighting=reference, or retry_probability to 0",
-        lambda f: f.ada.retry_probability > 0 and (f.shrunk or f.declared),
-    ),
-    Conflict(
-        RETRY,
-        "decides itself which prompts a step has",
-        f"set {ADA}.candidate_prompts and reserve_prompts to 0 and sampling.kind to sequential, or retry_probability "
-        "to 0",
-        lambda f: (
-            f.ada.retry_probability > 0 and (f.ada.candidate_prompts > 0 or f.ada.reserve_prompts > 0 or f.estimation)
-        ),
+        lambda f: f.one_mean and f.estimation,
     ),
     # -- rows
     Conflict(

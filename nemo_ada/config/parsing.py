@@ -38,13 +38,21 @@ Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """A number of steps, rows or prompts, at least zero."""
 
+INSTEAD = "use preset grpo, or ada_single with n = 4"
+CHOSEN_PROMPTS = (
+    f"it gained little at equal responses and lost at equal prompts (recipes/results/leaderboard.csv); {INSTEAD}"
+)
+NEVER_GIVE_UP = f"it gained nothing at equal responses (recipes/results/leaderboard.md); {INSTEAD}"
 REMOVED = {
-    "candidate_choice": "the best candidates are taken; leave it out",
+    "candidate_choice": CHOSEN_PROMPTS,
+    "candidate_prompts": CHOSEN_PROMPTS,
+    "retry_probability": NEVER_GIVE_UP,
+    "ngu": NEVER_GIVE_UP,
     "keep_fraction": "all rows that carry an advantage are trained on; leave it out",
     "pass_rate": "weights are computed from objective, exit rule and waves (`nemo-ada simulate --objective`); leave it "
     "out",
 }
-"""Settings of earlier releases, and what to do. An entry stays for one release."""
+"""Settings and presets of earlier releases, and what to do. An entry stays for one release."""
 
 
 class Section(BaseModel):

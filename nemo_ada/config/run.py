@@ -263,26 +263,6 @@ class RunConfig(Section):
         self.reinforce_ada.check_rows(self.grpo.num_generations_per_prompt)
         return self
 
-    @model_validator(mode="after")
-    def _enough_candidates(self) -> Self:
-        ada, prompts = self.reinforce_ada, self.grpo.num_prompts_per_step
-        if 0 < ada.candidate_prompts <= prompts + ada.reserve_prompts:
-            raise ValueError(
-                f"reinforce_ada.candidate_prompts={ada.candidate_prompts} leaves no choice to a step of {prompts} "
-                f"prompts (grpo.num_prompts_per_step) and {ada.reserve_prompts} reserve prompts; set it above "
-                f"{prompts + ada.reserve_prompts}, or to 0 to take prompts as they come"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _retries_wait_for_newer_weights(self) -> Self:
-        if self.reinforce_ada.retry_probability and self.grpo.async_grpo.enabled:
-            raise ValueError(
-                "reinforce_ada.retry_probability needs the labels of a step before the next one is drawn, and "
-                "grpo.async_grpo.enabled=true draws it earlier; set one of them to 0 or false"
-            )
-        return self
-
     @property
     def updates_per_step(self) -> int:
         """Number of optimizer steps per training step."""

@@ -35,8 +35,6 @@ TABLE: Mapping[str, str] = {
     "zero_signal_groups": "share of kept groups with equal rewards; not with `baseline: shrunk`, which such a group "
     "learns from",
     "zero_signal_groups_if_grpo": "the same share if each group were the first n responses of its pool",
-    "expected_signal_groups": "with candidate_prompts: expected share of the chosen prompts' groups with both "
-    "labels; compare it with 1 - zero_signal_groups_if_grpo",
     "explained_variance": "with an estimator: 1 - mean squared error of the predicted pass rates against the labels of "
     "first waves / the variance of these labels. 0 is what their mean gives",
     "pool_size_mean": "responses per pool, mean",
@@ -55,7 +53,6 @@ TABLE: Mapping[str, str] = {
     "weight_max": "gradient weight w_x per prompt, maximum",
     "live_rows": "kept rows with a non-zero advantage",
     "placeholder_rows": "rows without loss weight that keep the batch shape",
-    "retried_prompts": "with retry_probability: prompts of the step that had an attempt before",
     "gradient_cosine": "with logger.gradient_cosine (CPU): cosine between the gradients of two halves of an update's "
     "prompts, mean over the updates. 1 means that they agree, 0 that noise decides",
     "gradient_signal": "with logger.gradient_cosine (CPU): squared norm of the expected gradient per response token, "

@@ -28,9 +28,7 @@ from nemo_ada.core.learning.rows import Selection, StepRows, select, weigh
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, listed, named, rate_histogram
 from nemo_ada.core.prompts.allocation import Allocation
-from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import PassRateEstimator
-from nemo_ada.core.prompts.retry import RetryChains
 from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool, group_metrics
 from nemo_ada.core.sampling.latency import LatencyModel
@@ -54,7 +52,6 @@ class SampledStep:
         raw_reward_N: rewards of the pooled responses as the source gave them.
         sampling_metrics: metrics of the sampling phase, without prefix, on the source's rewards.
         predicted_P: pass rate that the estimator predicted for each prompt, in [0, 1].
-        again: positions of the prompts that come again in the next step (`retry_probability`).
         warnings: what the doctor says about the step.
     """
 
@@ -63,7 +60,6 @@ class SampledStep:
     raw_reward_N: FloatArray
     sampling_metrics: dict[str, float]
     predicted_P: FloatArray | None = None
-    again: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -102,7 +98,6 @@ class AdaSampler:
         run_seed: int,
         estimator: PassRateEstimator | None = None,
         allocation: Allocation | None = None,
-        retry_probability: float = 0.0,
         stop_after: int | None = None,
     ) -> None:
         """Make a sampler.
@@ -113,7 +108,6 @@ class AdaSampler:
             run_seed: seed of the run.
             estimator: it predicts pass rates before a step.
             allocation: the rule of the estimation variant, which also needs an estimator. None for the other variants.
-            retry_probability: probability that a prompt without a correct response comes again. See retry.py.
             stop_after: dead steps in a row that end the run. See doctor.py.
         """
         if estimator is None and (allocation is not None or rows.shrunk_baseline):
@@ -122,32 +116,6 @@ class AdaSampler:
         self.estimator, self.allocation = estimator, allocation
         self.latency = LatencyModel()
         self.doctor = Doctor(plan, stop_after)
-        self.chains = RetryChains(retry_probability, run_seed) if retry_probability else None
-
-    def choose(
-        self, step: int, prompt_ids: Sequence[str], count: int, features_PF: FloatArray | None = None
-    ) -> tuple[IntArray, float]:
-        """Choose `count` of the candidates.
-
-        The chosen ones are those whose groups of n most probably have both labels.
-
-        Args:
-            step: number of the step.
-            prompt_ids: ids of the candidates.
-            count: number of prompts to choose.
-            features_PF: prompt features for the value estimator.
-
-        Returns:
-            Positions of the chosen candidates, best first, and the mean of that probability over them.
-        """
-        if self.estimator is None:
-            raise InvariantError("candidates are chosen by an estimator and there is none")
-        a_P, b_P = self.estimator.beta(prompt_ids, features_PF)
-        position_P = np.arange(len(prompt_ids), dtype=np.int64)
-        tie_P = seeds.uniform(self.run_seed, step, position_P, 0, stream=seeds.SeedStream.CANDIDATES)
-        mixed_P = mixed_probability(a_P, b_P, max(self.plan.group_size, 2))
-        best = best_candidates(prompt_ids, mixed_P, tie_P, count)
-        return best, float(mixed_P[best].mean())
 
     def run_step(
         self,
@@ -187,13 +155,10 @@ class AdaSampler:
         raw_reward_N, metrics = result.reward_N, self._summary(result) | dict(seen())
         if final_rewards is not None:
             result = replace(result, reward_N=final_rewards(result))
-        earlier_P = None if self.chains is None else self.chains.earlier(prompt_ids)
         selection = self.select(step, result, len(prompt_ids) - reserve)
-        rows = weigh(result, selection, self.rows, prior_P=prior_P, earlier_P=earlier_P)
+        rows = weigh(result, selection, self.rows, prior_P=prior_P)
         self._learn(prompt_ids, result, features_PF)
-        again, retried = self._retry(step, prompt_ids, result, earlier_P)
-        sampled = SampledStep(result, rows, raw_reward_N, metrics | retried, _mean(prior_P), again)
-        return self._examined(step, sampled)
+        return self._examined(step, SampledStep(result, rows, raw_reward_N, metrics, _mean(prior_P)))
 
     def _summary(self, result: SamplingResult) -> dict[str, float]:
         return summarise(result, self.plan.budget) | {"truncated": mean(result.tokens_N >= self.plan.max_new_tokens)}
@@ -201,20 +166,6 @@ class AdaSampler:
     def _examined(self, step: int, sampled: SampledStep) -> SampledStep:
         """Add what the doctor says. Raises UserError where the settings end the run after so many dead steps."""
         return replace(sampled, warnings=self.doctor.examine(step, sampled.result, sampled.metrics))
-
-    def _retry(
-        self,
-        step: int,
-        prompt_ids: Sequence[str],
-        result: SamplingResult,
-        earlier_P: tuple[IntArray, FloatArray] | None,
-    ) -> tuple[tuple[int, ...], dict[str, float]]:
-        """Continue or end the chains of the step's prompts. Returns which prompts come again, and the metric of it."""
-        if self.chains is None or earlier_P is None:
-            return (), {}
-        reward_P = np.asarray(np.bincount(result.prompt_N, result.reward_N, len(prompt_ids)), np.float64)
-        again = self.chains.observe(step, prompt_ids, result.pos_P, result.size_P, reward_P)
-        return tuple(again), {"retried_prompts": int((earlier_P[0] > 0).sum())}
 
     def select(self, step: int, result: SamplingResult, batch: int = 1) -> Selection:
         """Choose the rows of a result with `batch` groups. A group chooses the same rows alone and within a step."""
@@ -270,12 +221,10 @@ class AdaSampler:
         features_PF = np.stack(features) if features else None
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
         selection = self.select(step, result, len(pools)) if selection is None else selection
-        earlier_P = None if self.chains is None else self.chains.earlier(prompt_ids)
-        rows = weigh(result, selection, self.rows, prior_P=prior_P, earlier_P=earlier_P)
+        rows = weigh(result, selection, self.rows, prior_P=prior_P)
         self._learn(prompt_ids, result, features_PF)
-        again, retried = self._retry(step, prompt_ids, result, earlier_P)
-        metrics = self._summary(result) | group_metrics(pools) | retried
-        return self._examined(step, SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P), again))
+        metrics = self._summary(result) | group_metrics(pools)
+        return self._examined(step, SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P)))
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
         """Compute the responses per prompt of the estimation variant. None for the other variants."""
@@ -292,17 +241,20 @@ class AdaSampler:
         return {
             "latency": self.latency.state_dict(),
             "estimator": None if self.estimator is None else self.estimator.state_dict(),
-        } | ({} if self.chains is None else {"chains": self.chains.state_dict()})
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` gave, between two steps.
 
         Raises:
-            UserError: the state is that of another estimator.
+            UserError: the state is that of another estimator, or of a method that left the package.
         """
+        if "chains" in state:
+            raise UserError(
+                "the checkpoint is of a run with reinforce_ada.retry_probability (preset ngu), which has left the "
+                "package; finish the run with the commit in its environment.json, or start a new one"
+            )
         self.latency.load_state_dict(state["latency"])
-        if self.chains is not None and "chains" in state:
-            self.chains.load_state_dict(state["chains"])
         if self.estimator is None or state["estimator"] is None:
             return
         if state["estimator"].keys() != self.estimator.state_dict().keys():

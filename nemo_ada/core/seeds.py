@@ -29,9 +29,7 @@ class SeedStream(IntEnum):
     RESPONSE = 0
     SELECTION = 1
     ALLOCATION = 2
-    PRIORITY = 3
-    CANDIDATES = 4
-    RETRY = 6  # 5 was a stream that is gone; the numbers of the others stay
+    PRIORITY = 3  # 4 to 6 were streams that are gone
 
 
 def bits64(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> BitArray:

@@ -22,7 +22,7 @@ from nemo_ada.config.run import RunConfig
 from nemo_ada.cpu.learner.group import LearnerGroup
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import read_json, remove_slowly, write_atomically, write_folder
-from nemo_ada.run.folder import STATE, VOLATILE, RunDir, fingerprint
+from nemo_ada.run.folder import LAYOUT, LEFT, STATE, VOLATILE, RunDir, fingerprint
 from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
@@ -46,7 +46,6 @@ class SavedState:
         totals: The run's totals, with the names in TOTALS.
         sampler: State of the sampler.
         evaluated: Results of the last evaluation.
-        retries: Indices of the prompts that come again in the next step.
     """
 
     step: Annotated[int, Field(ge=0)]
@@ -54,7 +53,6 @@ class SavedState:
     totals: Annotated[dict[str, Any], AfterValidator(_numbers)]
     sampler: dict[Any, Any]
     evaluated: dict[str, Any]
-    retries: tuple[int, ...] = ()
 
 
 def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: LearnerGroup, tokenizer: Tokenizer) -> None:
@@ -90,8 +88,9 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
     """Restore the learner and return the other state. Raises UserError for a checkpoint that this run cannot use."""
     settings = config.model_dump(mode="json")
-    earlier = fingerprint(settings, VOLATILE)  # checkpoints of before layouts could change
-    state = read_state(folder, (fingerprint(settings), earlier), config.folder)
+    # checkpoints of before settings left, and of before layouts could change
+    earlier = (fingerprint(settings, free, LEFT) for free in ((*VOLATILE, *LAYOUT), VOLATILE))
+    state = read_state(folder, (fingerprint(settings), *earlier), config.folder)
     learner.load(folder / "learner")
     return state
 
@@ -111,6 +110,7 @@ def read_state(folder: Path, wanted: tuple[str, ...], run_dir: Path) -> SavedSta
     content = read_json(path)
     if content.pop("fingerprint", None) not in wanted:
         raise UserError(f"{folder} belongs to another configuration than {run_dir / 'config.yaml'}")
+    content.pop("retries", None)  # of before retry_probability left the package; empty where a run may go on
     return parse(SavedState, content, str(path))
 
 

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,7 +18,6 @@ import numpy as np
 
 from nemo_ada.config.run import PolicySettings
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.metrics import named
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.session import check_failures
 from nemo_ada.cpu.engine.source import EngineSource, Verify
@@ -48,7 +47,6 @@ class StepData(Rows):
         used: number of prompts that the step used up. The data position moves on by this number.
         metrics: numbers, and the lists of core/metrics.py.
         engine_steps: engine steps of the sampling phase.
-        again: positions of the prompts that come again in the next step (`retry_probability`).
         warnings: what the sampler's doctor says about the step.
     """
 
@@ -56,7 +54,6 @@ class StepData(Rows):
     used: int
     metrics: dict[str, Any]
     engine_steps: int
-    again: tuple[int, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -159,12 +156,7 @@ class Rollout:
         self._live_sampler().load_state_dict(state)
 
     def sample(
-        self,
-        step: int,
-        indices: Sequence[int],
-        reserve: int,
-        features_PF: FloatArray | None = None,
-        chosen: int | None = None,
+        self, step: int, indices: Sequence[int], reserve: int, features_PF: FloatArray | None = None
     ) -> StepData | None:
         """Draw responses for training prompts and compute the rows.
 
@@ -173,26 +165,11 @@ class Rollout:
             indices: positions of the prompts in the training set.
             reserve: number of reserve prompts, which come last.
             features_PF: prompt features for the value estimator.
-            chosen: number of prompts that the sampler chooses. The prompts are then its candidates, and all of them are
-                used up. None takes all prompts.
 
         Returns:
             The rows, or None when the run's DROP file ended the step. Such a step changes nothing in the sampler.
         """
         prompts = [self._task.splits().train[i] for i in indices]
-        if chosen is None:
-            return self._sample(step, prompts, reserve, features_PF)
-        ids = [prompt.prompt_id for prompt in prompts]
-        best, expected = self._live_sampler().choose(step, ids, chosen, features_PF)
-        features_PF = None if features_PF is None else features_PF[best]
-        data = self._sample(step, [prompts[i] for i in best], reserve, features_PF)
-        if data is None:
-            return None
-        return replace(data, used=len(prompts), metrics=data.metrics | named({"expected_signal_groups": expected}))
-
-    def _sample(
-        self, step: int, prompts: list[Prompt], reserve: int, features_PF: FloatArray | None
-    ) -> StepData | None:
         engine, sampler = self._live_engine(), self._live_sampler()
         tokens_P = [self._task.tokenizer.encode(prompt.text) for prompt in prompts]
         sampling = self._sampling(self._temperature)
@@ -309,7 +286,6 @@ class Rollout:
             used=sampled.result.used,
             metrics={**sampled.metrics, **sampled.lists},
             engine_steps=steps,
-            again=sampled.again,
             warnings=sampled.warnings,
         )
 

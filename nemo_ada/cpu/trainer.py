@@ -21,7 +21,7 @@ import numpy as np
 
 from nemo_ada.config.run import RunConfig
 from nemo_ada.core.metrics import named
-from nemo_ada.core.prompts.choosing import PromptOrder
+from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.cpu import checkpoint
 from nemo_ada.cpu.base import prepare_base
 from nemo_ada.cpu.checkpoint import SavedState
@@ -120,9 +120,7 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
             f"{longest} need {length} positions, the model has {shape.max_position_embeddings}; "
             f"lower max_new_tokens to {shape.max_position_embeddings - task.max_prompt_tokens}"
         )
-    count = len(task.splits().train)
-    PromptOrder(count, config.grpo.seed)
-    config.reinforce_ada.check_candidates(count, config.grpo.max_num_steps)
+    PromptOrder(len(task.splits().train), config.grpo.seed)
     threshold = config.reinforce_ada.positive_threshold
     if not 0.0 <= threshold < 1.0:
         raise UserError(
@@ -138,8 +136,8 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
 
 def run_warnings(config: RunConfig, task: Task) -> list[str]:
     """Say what a run can do, but hardly is what its user wants."""
-    prompts, count = config.grpo.num_prompts_per_step, len(task.splits().train)
-    wanted = config.reinforce_ada.candidate_prompts or prompts + config.reinforce_ada.reserve_prompts
+    count = len(task.splits().train)
+    wanted = config.grpo.num_prompts_per_step + config.reinforce_ada.reserve_prompts
     return _other_prompts(config, task) + [
         f"a step asks for {wanted} prompts and the data has {count} for training, so prompts come more than once in a "
         f"step; lower grpo.num_prompts_per_step to {count} or less, or add data"
@@ -180,10 +178,9 @@ class Trainer:
         self.order = PromptOrder(len(task.splits().train), config.grpo.seed)
         self.step = 0
         self.position = 0
-        self._retries: list[int] = []  # indices of prompts that come again, in the order of the next step
         self.totals = Totals()
         self._learner: LearnerGroup | None = None
-        self._ahead: tuple[Callable[[], StepData | None], list[int]] | None = None  # the next step, being drawn
+        self._ahead: Callable[[], StepData | None] | None = None  # the next step, being drawn
         self._sampler_state: dict[str, Any] = {}  # the state before the sampler began to draw them
         self._evaluated: dict[str, Any] = {}
         self._saved_at = -1
@@ -284,8 +281,7 @@ class Trainer:
         times: dict[str, float] = {}
         ahead, asynchronous = self._ahead, config.grpo.async_grpo
         with self._phase("sampling", times):
-            draw, indices = ahead or self._draw(step, self.position)
-            data = draw()
+            data = (ahead or self._draw(step, self.position))()
             self._ahead = None
             if data is None:
                 return False
@@ -296,8 +292,7 @@ class Trainer:
             learned = self._update(data, step)
         with self._phase("refit", times):
             self.stack.call("refit", self.learner.weights())
-        self.step, self.position = step, self.position + data.used - len(self._retries)
-        self._retries = [indices[p] for p in data.again]
+        self.step, self.position = step, self.position + data.used
         seconds = sum(times.values())
         self.totals.responses += int(data.metrics["ada/samples_drawn"])
         self.totals.tokens += int(data.metrics["ada/tokens_drawn"])
@@ -328,20 +323,11 @@ class Trainer:
         """Train on the rows of a step. Returns the learner's metrics."""
         return train_on(self.learner, data, self.config, step)
 
-    def _draw(self, step: int, position: int) -> tuple[Callable[[], StepData | None], list[int]]:
-        """Begin to draw a step's responses with the engine's weights.
-
-        Returns:
-            A function that waits for them, and the indices of the prompts. Prompts that come again are the first ones.
-        """
-        grpo, ada = self.config.grpo, self.config.reinforce_ada
-        prompts = grpo.num_prompts_per_step + ada.reserve_prompts
-        new = (ada.candidate_prompts or prompts) - len(self._retries)
-        indices = np.concatenate([np.array(self._retries, np.int64), self.order.at(position, new)])
-        chosen = prompts if ada.candidate_prompts else None
-        features = self._features(indices)
-        draw = self.stack.begin("sample", step, indices.tolist(), ada.reserve_prompts, features, chosen)
-        return draw, indices.tolist()
+    def _draw(self, step: int, position: int) -> Callable[[], StepData | None]:
+        """Begin to draw a step's responses with the engine's weights. Returns a function that waits for them."""
+        reserve = self.config.reinforce_ada.reserve_prompts
+        indices = self.order.at(position, self.config.grpo.num_prompts_per_step + reserve)
+        return self.stack.begin("sample", step, indices.tolist(), reserve, self._features(indices))
 
     def _features(self, indices: np.ndarray) -> np.ndarray | None:
         """Compute the input of the value estimator, [P, hidden]. None with another estimator.
@@ -387,9 +373,7 @@ class Trainer:
         times: dict[str, float] = {}
         with self._phase("save", times):
             sampler = self._sampler_state if self._ahead is not None else self.stack.call("sampler_state")
-            state = SavedState(
-                self.step, self.position, asdict(self.totals), sampler, self._evaluated, tuple(self._retries)
-            )
+            state = SavedState(self.step, self.position, asdict(self.totals), sampler, self._evaluated)
             checkpoint.save(self.run_dir, state, self.config, self.learner, self.task.tokenizer)
         self._saved_at = self.step
         self.control.observe_save(times["save"])
@@ -399,7 +383,6 @@ class Trainer:
         self.stack.call("load_sampler_state", state.sampler)
         self.stack.call("refit", self.learner.weights())
         self.step, self.position = state.step, state.position
-        self._retries = list(state.retries)
         self.totals = Totals(**state.totals)
         self._evaluated = dict(state.evaluated)
         self._saved_at = self.step

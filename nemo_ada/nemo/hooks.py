@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,15 +24,14 @@ import numpy as np
 import torch
 
 from nemo_ada.config.values import Values
-from nemo_ada.core.metrics import PREFIX, named
+from nemo_ada.core.metrics import PREFIX
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import StopCheck
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import metrics as nemo_metrics
 from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
-from nemo_ada.nemo.candidates import CandidateLoader
 from nemo_ada.nemo.features import prompt_features, request_features
 from nemo_ada.nemo.groups.step import GroupAdvantageEstimator
 from nemo_ada.nemo.gym.source import GymSource
@@ -110,7 +109,6 @@ class Hooks:
         self._validating = False
         self._without_label = 0  # answers of the current validation that count as wrong without a verdict
         self.current: Any = None
-        self._expected: dict[int, float] = {}  # rollout call -> expected share of its groups with both labels
 
     # -- state -------------------------------------------------------------------------------------------------------
 
@@ -158,32 +156,6 @@ class Hooks:
         self.lists = report["lists"]
         self._tokens_drawn += report["tokens_drawn"]
         self._without_label += report["without_label"]
-
-    # -- candidates --------------------------------------------------------------------------------------------------
-
-    def loader(self, loader: Any) -> Any:
-        """Return the data loader for grpo_train. With candidate_prompts it yields the prompts that the sampler chooses.
-
-        Raises:
-            UserError: An epoch has fewer prompts than candidates, or the choice would be random.
-        """
-        settings = self.settings
-        if not settings.ada.candidate_prompts:
-            return loader
-        settings.ada.check_candidates(len(loader) * settings.prompts, settings.max_steps)
-        return CandidateLoader(loader, settings.ada.candidate_prompts // settings.prompts, self.choose)
-
-    def choose(self, batches: Sequence[Any]) -> Any:
-        """Choose one batch out of several for the next rollout call. Prompts above the data's limit come last."""
-        merged = type(batches[0]).from_batches(batches)
-        candidates = Prompts(merged, 1, whole=False, gym=self.settings.gym)
-        number, count = self.rollout_calls + 1, batches[0].size
-        positions, self._expected[number] = list(candidates.masked), 0.0
-        if candidates.ids:
-            features_PF = self._features(candidates)
-            best, self._expected[number] = self.sampler.choose(number, candidates.ids, count, features_PF)
-            positions = [candidates.position_P[place] for place in best.tolist()] + positions
-        return merged.select_indices(positions[:count])
 
     # -- replacements ------------------------------------------------------------------------------------------------
 
@@ -334,15 +306,9 @@ class Hooks:
 
         Raises:
             StepDroppedError: The job nears its end.
-            UserError: `candidate_prompts` is set and the data loader does not choose.
         """
         prompts = Prompts(repeated_batch, self.settings.group, gym=self.settings.gym)
         number = self.rollout_calls + 1
-        if self.settings.ada.candidate_prompts and number not in self._expected:
-            raise UserError(
-                "reinforce_ada.candidate_prompts is set, and grpo_train got a data loader that chooses nothing; give "
-                "it `hooks.loader(dataloader)`, where hooks is what `with reinforce_ada(...) as hooks` yields"
-            )
         source = self._source(call, prompts, one_by_one)
         try:
             sampled = self.sampler.run_step(
@@ -379,8 +345,6 @@ class Hooks:
         self._say(sampled)
         steps = nemo_metrics.engine_steps_at_least(result, barrier=not one_by_one, windowed=not in_waves)
         metrics |= nemo_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
-        if number in self._expected:
-            metrics |= named({"expected_signal_groups": self._expected.pop(number)})
         self._tokens_drawn += metrics[TOKENS_DRAWN]
         self._estimator.logged = metrics
         return batch, metrics

@@ -1,8 +1,8 @@
 """From a step's rows to the batch that grpo_train goes on with: R rows, as many as its input had.
 
-NeMo-RL cuts a batch into optimizer steps from its start to its end. Prompts come in an order that says how hard they
-are (the best candidates first; in asynchronous training the first that were finished). So whole groups are shuffled,
-by run seed and step, as the CPU back end does it.
+NeMo-RL cuts a batch into optimizer steps from its start to its end. In asynchronous training prompts come in an order
+that says how hard they are, the first that were finished first. So whole groups are shuffled, by run seed and step, as
+the CPU back end does it.
 
 The hooks add these columns (1-D tensors, length R). They reach the advantage estimator and go no further:
 

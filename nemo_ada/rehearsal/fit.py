@@ -112,10 +112,8 @@ def _batches(s: Shrinker, scale: float) -> None:
         s.set("shrunk", "update", f"policy.{key}", gcd(int(old), fewer * group // updates) if old else old)
     share = fewer / prompts
     shrink_caps(s, fewer * group, share)
-    for key in ("reserve_prompts", "candidate_prompts"):
-        count = s.get(f"reinforce_ada.{key}")
-        if count:
-            s.set("shrunk", "generate", f"reinforce_ada.{key}", max(1, round(count * share)))
+    if reserve := s.get("reinforce_ada.reserve_prompts"):
+        s.set("shrunk", "generate", "reinforce_ada.reserve_prompts", max(1, round(reserve * share)))
 
 
 def _libraries(s: Shrinker, *, te: bool, apex: bool) -> None:

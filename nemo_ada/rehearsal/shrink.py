@@ -266,8 +266,7 @@ def _batches(s: Shrinker, layout: Layout) -> None:
     s.at_most("set-up", "data_plane.num_storage_units", 1)
     tokens = NEW_TOKENS / max(int(s.get("policy.generation.max_new_tokens", NEW_TOKENS)), 1)
     shrink_caps(s, fewer * group, share, tokens)
-    for key in ("reserve_prompts", "candidate_prompts"):
-        s.at_most("generate", f"reinforce_ada.{key}", 4 * fewer)
+    s.at_most("generate", "reinforce_ada.reserve_prompts", 4 * fewer)
 
 
 def shrink_caps(s: Shrinker, rows: int, share: float, tokens: float = 1.0) -> None:

@@ -19,7 +19,7 @@ from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.gym import SECTION as GYM_SECTION
 from nemo_ada.rules.setup import MEDIA_PROCESSOR
-from nemo_ada.rules.single_controller import CONTROLLER, controller_groups
+from nemo_ada.rules.single_controller import controller_groups
 
 NAME = "reinforce_ada"
 """The value of grpo.adv_estimator.name that chooses the method."""
@@ -187,13 +187,6 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.reserve_prompts={ada.reserve_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier",
         )
-    if ada.retry_probability and Loop.of(values) is not Loop.CONTROLLER:
-        yield error(
-            f"{SECTION}.retry_probability",
-            f"{SECTION}.retry_probability={ada.retry_probability:g} (preset ngu) chooses prompts for later steps, and "
-            f"NeMo-RL's data loader does that; set it to 0, or use the single controller ({CONTROLLER}) or the CPU "
-            "back end",
-        )
     stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
     stops_one = uses_async_engine(values) and values.get(BACKEND, "") == "vllm"
     for needed, key, value, other in (
@@ -268,12 +261,6 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SECONDS.key}={cap:g} bounds a sampling phase, and with {loop} there is none: sampling runs beside the "
             f"updates; set it to null, and cap {others} (max_group_seconds bounds a single group)",
         )
-    if ada.candidate_prompts:
-        yield error(
-            f"{SECTION}.candidate_prompts",
-            f"{SECTION}.candidate_prompts={ada.candidate_prompts} chooses the prompts of a step when it begins, and "
-            f"with {loop} groups begin one by one, steps ahead; set it to 0",
-        )
 
 
 def live_rows(values: Values, ada: AdaSettings) -> Findings:
@@ -340,17 +327,6 @@ def reward_scale(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def candidates(values: Values, ada: AdaSettings) -> Findings:
-    """Candidate prompts are whole batches of NeMo-RL's data loader."""
-    prompts = RolloutFacts.of(values).prompts
-    if ada.candidate_prompts % prompts or ada.candidate_prompts == prompts:
-        yield error(
-            f"{SECTION}.candidate_prompts",
-            f"{SECTION}.candidate_prompts={ada.candidate_prompts} must be a multiple of the {prompts} prompts of a "
-            f"batch, {2 * prompts} or more: NeMo-RL's data loader hands out whole batches (0: no choice)",
-        )
-
-
 def first_waves(values: Values, ada: AdaSettings) -> Findings:
     """The caps can hold the first waves of all prompts, and the rows of a group do not depend on their labels."""
     rollout = RolloutFacts.of(values)
@@ -398,7 +374,7 @@ def untried(values: Values, ada: AdaSettings) -> Findings:
 
 ADA_RULES: tuple[Callable[[Values, AdaSettings], Findings], ...] = (
     other_paths, other_estimator, nemo_gym, engine_abilities, prefix_cache, single_groups, live_rows, dynamic_sampling,
-    reward_scale, candidates, first_waves, seconds_cap, untried,
+    reward_scale, first_waves, seconds_cap, untried,
 )  # fmt: skip
 
 

@@ -39,9 +39,7 @@ from nemo_ada.run.job_control import EXIT_DONE
 
 BASELINE = "grpo n=4"
 N1, N2, N8, N16, N64 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16, 64))
-CHOSEN = "reinforce_ada={preset: ada_single, candidate_prompts: CANDIDATES x2}"
 KNOWN = "estimator: {kind: value, memory: 0.95}"
-CHOSEN_KNOWN = f"reinforce_ada={{preset: ada_single, candidate_prompts: CANDIDATES x2, {KNOWN}}}"
 TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
 MEAN = "estimator: {kind: ema, adaptive_prior: true, per_prompt: false}"  # one running mean over all prompts
 METHODS = {
@@ -54,25 +52,14 @@ METHODS = {
     "grpo n=4, value baseline": [
         "reinforce_ada={preset: grpo, advantage: {baseline: shrunk}, estimator: {kind: value, strength: 4}}"
     ],
-    "grpo n=4, chosen prompts": [
-        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, estimator: {kind: value}}"
-    ],
-    "grpo n=4, chosen prompts, shrunk baseline": [
-        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, advantage: {baseline: shrunk}, "
-        "estimator: {kind: value}}"
-    ],
     "ada_single n=1": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1],
     "ada_single n=1, two updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x2"],
     "ada_single n=1, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x4"],
     "ada_single n=1, eight updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x8"],
     "ada_single n=1, sixteen updates": ["reinforce_ada.preset=ada_single", "PROMPTS x4", N1, "UPDATES x16"],
     "ada_single n=2": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2],
-    "ada_single n=2, chosen prompts": [CHOSEN, "PROMPTS x2", N2],
-    "ada_single n=2, chosen prompts, memory": [CHOSEN_KNOWN, "PROMPTS x2", N2],
     "ada_single n=2, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x2", N2],
     "ada_single n=1, memory": [f"reinforce_ada={{preset: ada_single, {KNOWN}}}", "PROMPTS x4", N1],
-    "ada_single n=2, chosen prompts, two updates": [CHOSEN, "PROMPTS x2", N2, "UPDATES x2"],
-    "ada_single n=2, chosen prompts, four updates": [CHOSEN, "PROMPTS x2", N2, "UPDATES x4"],
     "ada_single n=2, four updates": ["reinforce_ada.preset=ada_single", "PROMPTS x2", N2, "UPDATES x4"],
     "ada_single n=1, running-mean baseline": [f"reinforce_ada={{preset: ada_single, {MEAN}}}", "PROMPTS x4", N1],
     "ada_single n=1, running-mean baseline, eight updates": [
@@ -99,16 +86,13 @@ METHODS = {
     "grpo n=4, advantage over the pass rate (MaxRL)": [
         "reinforce_ada={preset: grpo, advantage: {objective: {kind: log}}}"
     ],
-    "grpo n=4, prompts whose labels differed before (GRESO, MoPPS)": [
-        "reinforce_ada={preset: grpo, candidate_prompts: CANDIDATES, estimator: {kind: ema}}"
-    ],
     "4 of 8 responses with the largest variance (PODS)": [
         "reinforce_ada={sampling: {kind: sequential, exit: {kind: fixed, n: 8}, wave_size: 8, max_responses: 8}}"
     ],
     "grpo n=16": ["reinforce_ada.preset=grpo", N16],
     "ada_pilot n=16 (Pilot-Commit)": ["reinforce_ada.preset=ada_pilot", N16],
     "ada_pilot n=16, twice the prompts": ["reinforce_ada.preset=ada_pilot", "PROMPTS x2", N16],
-    "ada_pilot n=16, reserve prompts (SPEED)": ["reinforce_ada={preset: ada_pilot, reserve_prompts: CANDIDATES}", N16],
+    "ada_pilot n=16, reserve prompts (SPEED)": ["reinforce_ada={preset: ada_pilot, reserve_prompts: RESERVE}", N16],
     "grpo n=64": ["reinforce_ada.preset=grpo", N64],
     "ada_pilot n=64, twice the prompts": ["reinforce_ada.preset=ada_pilot", "PROMPTS x2", N64],
     "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
@@ -133,8 +117,6 @@ RATES = {
         "grpo n=4, eight updates": 5e-5,
         "ada_seq_balance": 2e-4,
         "ada_seq_lean": 2e-4,
-        "ada_single n=2, chosen prompts": 3e-4,
-        "ada_single n=2, chosen prompts, four updates": 1e-4,
         "ada_single n=2, four updates": 1e-4,
         "ada_single n=1, four updates": 1e-4,
         "ada_single n=1, eight updates": 5e-5,
@@ -152,7 +134,6 @@ RATES = {
         "grpo n=4": 2.4e-4,
         "grpo n=4, divided by the standard deviation (GRPO, DeepSeekMath)": 2.4e-4,
         "grpo n=4, advantage over the pass rate (MaxRL)": 2.4e-4,
-        "grpo n=4, prompts whose labels differed before (GRESO, MoPPS)": 2.4e-4,
         "grpo n=4, two updates": 2.4e-4,
         "grpo n=4, four updates": 1.2e-4,
         "grpo n=4, eight updates": 1.2e-4,
@@ -162,7 +143,6 @@ RATES = {
         "ada_single n=1, four updates": 1.2e-4,
         "ada_single n=1, eight updates": 1.2e-4,
         "ada_single n=1, sixteen updates": 1.2e-4,
-        "ada_single n=2, chosen prompts": 4.8e-4,
     },
     "smollm2": {
         "grpo n=4": 1e-5,
@@ -197,7 +177,7 @@ def learning_rate(setting: str, method: str, given: Mapping[str, float]) -> tupl
     return GUESSES[setting][UPDATES.search(own) is not None], "not tuned"
 
 
-SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are chosen, overrides
+SETTINGS = {  # task, prompts of a step, reserve prompts of a step, overrides
     "plentiful": ("mini_sudoku", 32, 128, PLENTIFUL),
     "repeated": ("mini_sudoku", 16, 32, REPEATED),
     "words": ("spell_backward", 32, 128, PLENTIFUL),
@@ -208,20 +188,20 @@ SETTINGS = {  # task, prompts of a step, candidates of a step where prompts are 
 }
 
 
-def overrides_of(method: str, prompts: int, candidates: int) -> list[str]:
+def overrides_of(method: str, prompts: int, reserve: int) -> list[str]:
     """A method's overrides.
 
-    `PROMPTS xM` stands for M times the step's prompts, `CANDIDATES xM` likewise, `UPDATES xM` for M updates per step,
-    each on its share of the rows.
+    `PROMPTS xM` stands for M times the step's prompts, `UPDATES xM` for M updates per step, each on its share of the
+    rows, and `RESERVE` for the step's reserve prompts.
     """
 
     def times(match: re.Match[str]) -> str:
         many = int(match[2] or 1)
         if match[1] == "UPDATES":
             return f"policy.train_global_batch_size={4 * prompts // many}"
-        return f"grpo.num_prompts_per_step={prompts * many}" if match[1] == "PROMPTS" else str(candidates * many)
+        return f"grpo.num_prompts_per_step={prompts * many}" if match[1] == "PROMPTS" else str(reserve)
 
-    pattern = re.compile(r"(PROMPTS|CANDIDATES|UPDATES)(?: x(\d+))?")
+    pattern = re.compile(r"(PROMPTS|RESERVE|UPDATES)(?: x(\d+))?")
     return [f"grpo.num_prompts_per_step={prompts}", *(pattern.sub(times, text) for text in METHODS[method])]
 
 
@@ -279,14 +259,14 @@ def main() -> int:
     if len(methods) == 1:
         parser.error(f"--methods names nothing to compare with {baseline}")
     out = arguments.out / arguments.setting
-    task_name, prompts, candidates, setting = SETTINGS[arguments.setting]
+    task_name, prompts, reserve, setting = SETTINGS[arguments.setting]
     rates = {name: learning_rate(arguments.setting, name, dict(arguments.rates)) for name in methods}
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     configs = {
         (name, seed): load_run(
             ROOT / "configs" / "cpu" / f"{task_name}.yaml",
             [
-                *overrides_of(name, prompts, candidates),
+                *overrides_of(name, prompts, reserve),
                 *setting,
                 f"policy.megatron_cfg.optimizer.lr={rates[name][0]}",
                 f"grpo.seed={seed}",

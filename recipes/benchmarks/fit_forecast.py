@@ -307,8 +307,8 @@ Forecast / published seconds, where published: for no fitted point of a mixture 
 
 ## Constants
 
-In `nemo_ada/lab/plan/roofline.py`; a test refits them. There is one more: the optimizer's way to the CPU in a refit, .35
-seconds per GB on a GPU. The published points cannot tell it from the weights' way, so [our H200](gpu.md) chose it.
+In `nemo_ada/lab/plan/roofline.py`; a test refits them. There is one more: the optimizer's way to the CPU in a refit,
+.35 seconds per GB on a GPU. The published points cannot tell it from the weights' way, so [our H200](gpu.md) chose it.
 
 ```python
 {constants}

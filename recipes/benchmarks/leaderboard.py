@@ -27,6 +27,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +79,6 @@ WHY = (
     "ada/live_rows",
     "ada/samples_drawn",
     "ada/response_length_pools",
-    "ada/retried_prompts",
     "train/grad_norm",
     "train/entropy",
     "train/clip_fraction",
@@ -129,6 +129,11 @@ class Protocol:
     def methods(self) -> dict[str, dict[str, Any]]:
         """The methods by name."""
         return dict(self.values["methods"])
+
+    def left(self, method: str) -> str | None:
+        """Return the last commit that has the code of a method, None while the package has it."""
+        commit: str | None = self.methods[method].get("left")
+        return commit
 
     def of(self, task: str, name: str) -> Any:
         """Return a setting of a task: its own one, or else that of the protocol."""
@@ -216,7 +221,8 @@ class Results:
         self._keys: dict[Job, str] = {}
         self._locks = True
         self._published = {line["key"]: unpacked(line) for line in read_lines(published)} if published else {}
-        self._names = {key.rpartition("-")[0] for key in self._published}
+        self._kept = {key.rpartition("-")[0]: key for key in self._published}
+        self._names = set(self._kept)
         self.look()
 
     def look(self) -> None:
@@ -225,7 +231,9 @@ class Results:
         self._names |= {path.stem.rpartition("-")[0] for path in self.folder.glob("*.json")}
 
     def key(self, job: Job) -> str:
-        """Return the key of a job."""
+        """Return the key of a job. A method whose code has left keeps the key that is published."""
+        if self.protocol.left(job.method):
+            return self._kept.get(job.name, job.name)
         if job not in self._keys:
             self._keys[job] = self.protocol.key(job)
         return self._keys[job]
@@ -369,6 +377,7 @@ class Results:
     ) -> Iterator[Job]:
         """Yield each job without a result, in the order of the stages. `updates` restricts the numbers of updates."""
         seen: set[Job] = set()
+        methods = [name for name in methods if not self.protocol.left(name)]
         for stage in self.protocol.values["stages"]:
             tried = [number for number in stage["updates"] if updates is None or number in updates]
             for job in self.jobs({**stage, "updates": tried}, tasks, methods):
@@ -696,6 +705,15 @@ def main() -> int:
     results = Results(protocol, arguments.out, None if arguments.fresh else PUBLISHED)
     tasks = arguments.task or list(protocol.values["tasks"])
     baseline = arguments.baseline or usual
+    gone = [
+        f"{name} does not run: commit {last} is the last one that has its code"
+        for name in dict.fromkeys([*(arguments.method or ()), baseline])
+        if (last := protocol.left(name))
+    ]
+    if gone and arguments.what == "again":
+        raise UserError("; ".join(gone))
+    for text in gone:
+        print(text, file=sys.stderr)
     methods = list(dict.fromkeys([baseline, *arguments.method])) if arguments.method else list(protocol.methods)
     if arguments.what == "run":
         run(results, tasks, methods, arguments.minutes or math.inf, arguments.updates)

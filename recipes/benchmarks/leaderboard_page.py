@@ -28,7 +28,7 @@ SUMMED = "summed_rates"
 GPU = "gpu_seconds"
 AXES = ("responses", "updates", SUMMED, "prompts", "live_rows", "tokens", GPU)
 GPU_STEP, GPU_RESPONSE, GPU_ROW, GPU_ROWS = 5.6, 0.036, 0.018, 256
-"""Seconds of a step, a response and a trained row in steps of 256 rows: a 1.5B on an H200, without refits (results/gpu)."""
+"""Seconds of a step, a response and a trained row, in steps of 256 rows: 1.5B, H200, without refits (results/gpu)."""
 LAST = 3  # evaluations whose mean is a run's final accuracy
 NORMAL_80 = 0.8416  # the normal quantile of a power of 80 %
 LEVEL = 0.05
@@ -433,8 +433,8 @@ IN_SUMMARY = ("grpo8", "grpo16", "value4", "mean", "single_value", "popo", "bala
 BOTH = ("area at equal responses", "area at equal prompts")
 ALL_AXES = (*BOTH, "area at equal updates", f"area at equal {GPU}")
 JOINED = """
-**More bases.** Two methods that were behind on no axis over six bases were run on further ones. Gains at equal responses,
-prompts, updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases:
+**More bases.** Two methods that were behind on no axis over six bases were run on further ones. Gains at equal
+responses, prompts, updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases:
 
 {table}
 """

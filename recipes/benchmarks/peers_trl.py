@@ -27,7 +27,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
-from nemo_ada.core.prompts.choosing import PromptOrder
+from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.tasks.protocol import Prompt
 from nemo_ada.tasks.registry import build_task

@@ -24,7 +24,6 @@ from measure import measure
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.factor import kept_counts
-from nemo_ada.core.prompts.choosing import best_candidates, mixed_probability
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.report.curves import markdown_table
@@ -89,6 +88,15 @@ def trained(
     )
 
 
+def mixed_probability(a_P: FloatArray, b_P: FloatArray, n: int) -> FloatArray:
+    """Probability that n responses have both labels, for pass rates from Beta(a, b): 1 - E[p^n] - E[(1 - p)^n]."""
+    drawn_N = np.arange(n)
+    total_PN = (a_P + b_P)[:, None] + drawn_N
+    all_positive_P = np.prod((a_P[:, None] + drawn_N) / total_PN, axis=1)
+    all_negative_P = np.prod((b_P[:, None] + drawn_N) / total_PN, axis=1)
+    return np.asarray(1.0 - all_positive_P - all_negative_P)
+
+
 def resampled_by_gain(n: int, rate_P: FloatArray, known: tuple[FloatArray, FloatArray]) -> Worth:
     """GRPO whose groups without signal draw n more where that pays more than the next prompt."""
     rng = np.random.default_rng(1)
@@ -121,7 +129,7 @@ def main() -> int:
     rate_P = beta_pass_rates(arguments.prompts, a, b, seed=0)
     population = np.full(len(rate_P), a), np.full(len(rate_P), b)
     exact = CERTAIN * rate_P, CERTAIN * (1.0 - rate_P)
-    order = best_candidates([f"p{i}" for i in range(len(rate_P))], mixed_probability(*exact, n), rate_P, len(rate_P))
+    order = np.lexsort((rate_P, -mixed_probability(*exact, n)))
     chosen = order[: len(order) // 4]
     half, quarter = rate_P[order[: len(order) // 2]], rate_P[chosen]
     found = {

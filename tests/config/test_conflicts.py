@@ -27,12 +27,11 @@ CASES = [
     ({**EST, "sampling": {"min_responses": 1}, "advantage": DECLARED}, 8),
     ({**EST, "sampling": {"min_responses": 4}}, 4),
     ({**SINGLE, "advantage": {"normalize": "std"}}, 1),
-    ({"preset": "grpo", "candidate_prompts": 9, "advantage": {**DECLARED, "normalize": "std"}}, 1),
+    ({"preset": "grpo", "advantage": {**DECLARED, "normalize": "std"}}, 1),
     ({"preset": "ada_seq_idle", "advantage": DECLARED}, 4),
     ({"preset": "ada_seq_log", "advantage": {"max_weight": 8.0}}, 4),
     ({"preset": "ada_seq_lean", "advantage": {**DECLARED, "objective": {"kind": "log"}}}, 4),
     ({**EST, "estimator": {"kind": "ema", "per_prompt": False}}, 8),
-    ({"preset": "ngu", "advantage": DECLARED, "candidate_prompts": 9}, 4),
     ({"preset": "ada_seq_balance", "advantage": {"baseline": "shrunk", "objective": {"kind": "log"}},
       "reserve_prompts": 2}, 4),
     ({"preset": "ada_seq_positive"}, 1),
@@ -60,8 +59,7 @@ def test_every_conflict_can_occur():
 
 def test_no_preset_contradicts_itself():
     groups = {"ada_est_ema": 8, "ada_est_value": 8, "ada_single": 1, "ada_pilot": 8}
-    for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_idle", "ada_seq_log", "ngu",
-                 *groups):  # fmt: skip
+    for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_idle", "ada_seq_log", *groups):
         assert conflicts(ada_settings({"preset": name}), groups.get(name, 4), rows=True) == []
 
 

@@ -82,10 +82,12 @@ def test_every_cpu_recipe_loads(path):
         ("reinforce_ada.advantage={weighting: objective, normalize: std}", "set normalize: none"),
         ("reinforce_ada={preset: ada_seq_idle, sampling: {scheduler: rounds}}", "scheduler=continuous"),
         ("reinforce_ada={preset: ada_seq_idle, reserve_prompts: 4}", "set reserve_prompts to 0 or mode to capped"),
-        ("reinforce_ada.candidate_prompts=64", "set it above 64, or to 0"),
-        ("reinforce_ada={reserve_prompts: 8, candidate_prompts: 70}", "set it above 72, or to 0"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
         ("reinforce_ada.advantage={pass_rate: haldane}", "pass_rate is no longer a setting: weights are computed"),
+        ("reinforce_ada.candidate_prompts=256", "candidate_prompts is no longer a setting: it gained little at equal"),
+        ("reinforce_ada.retry_probability=0.8", "use preset grpo, or ada_single with n = 4"),
+        ("reinforce_ada={preset: ngu}", "use preset grpo, or ada_single with n = 4"),
+        ("reinforce_ada={retry_probability: 0.0, candidate_prompts: 0}", None),  # of a run's config.yaml
         ("reinforce_ada={preset: ada_seq_log, sampling: {max_responses: 8}}", "raise reinforce_ada.sampling.max_resp"),
         (
             "reinforce_ada={sampling: {stopping: {kind: issue_order}, scheduler: rounds}}",
@@ -123,7 +125,7 @@ LINEAR = "advantage: {weighting: objective, objective: {kind: linear}, max_weigh
         # a mean over all prompts
         (f"{SINGLE}, estimator: {{kind: ema, per_prompt: false}}", 1, "set adaptive_prior to true"),
         (f"{SINGLE}, estimator: {{kind: ema, per_prompt: false, adaptive_prior: true}}", 1, None),
-        ("preset: ada_est_ema, estimator: {per_prompt: false, adaptive_prior: true}", 8, "neither allocate"),
+        ("preset: ada_est_ema, estimator: {per_prompt: false, adaptive_prior: true}", 8, "so it cannot allocate"),
         # a weight from an uncertain prediction
         (f"{SINGLE}, advantage: {{objective: {{kind: log}}}}", 1, "use the linear objective"),
         (f"{SHRUNK[:-1]}, objective: {{kind: power}}}}", 4, "use the linear objective"),
@@ -146,7 +148,6 @@ LINEAR = "advantage: {weighting: objective, objective: {kind: linear}, max_weigh
         (f"{SHRUNK}, sampling: {{wave_size: 2}}", 4, None),
         (f"{SHRUNK}, sampling: {{stopping: {{kind: issue_order}}, max_responses: 8}}", 4, None),
         # a choice or an allocation that the weights do not undo
-        (f"preset: grpo, candidate_prompts: 256, {OBJECTIVE}", 4, "set candidate_prompts to 0"),
         (f"preset: ada_est_ema, sampling: {{min_responses: 1}}, {LINEAR}", 8, "set min_responses to at least 2"),
         (f"preset: ada_est_ema, sampling: {{min_responses: 2}}, {LINEAR}", 8, None),
     ],

@@ -215,6 +215,12 @@ def test_the_state_of_another_estimator_is_refused():
         other.load_state_dict(own.state_dict())
 
 
+def test_the_state_of_a_method_that_left_is_refused():
+    chains = {"chains": {"ids": [], "counts": [], "rewards": []}}
+    with pytest.raises(UserError, match="finish the run with the commit"):
+        sampler().load_state_dict(sampler().state_dict() | chains)
+
+
 def test_settings_that_need_an_estimator_are_refused_without_one():
     with pytest.raises(InvariantError, match="need an estimator"):
         sampler(EST, allocation=ALLOCATION)
@@ -236,7 +242,6 @@ def test_a_step_counts_its_responses_and_their_failures_by_cause():
 @pytest.mark.parametrize(
     ("ask", "refused"),
     [
-        (lambda: sampler().choose(0, ["a", "b"], 1), "chosen by an estimator"),
         (
             lambda: advantage_of_two(weighting="objective", prior_P=(np.ones(1), np.ones(1))),
             "needs reference weighting",
@@ -246,7 +251,7 @@ def test_a_step_counts_its_responses_and_their_failures_by_cause():
         (lambda: Ledger(Budget(max_tokens=3)).reserve(1, 4), "against max_tokens"),
         (lambda: Ledger(Budget()).settle(1, 1), "settled 1 tokens of 0"),
     ],
-    ids=["choice", "posterior", "objective", "samples", "tokens", "settled"],
+    ids=["posterior", "objective", "samples", "tokens", "settled"],
 )
 def test_a_broken_promise_of_our_own_code_is_no_silent_number(ask, refused):
     with pytest.raises(InvariantError, match=refused):

@@ -35,7 +35,6 @@ from tests.lazy import Lazy
 embedded, training = Lazy("nemo_ada.cpu.stack"), Lazy("nemo_ada.cpu.trainer")
 
 EIGHT = "grpo.num_generations_per_prompt=8"  # Est shares out responses between 4 and 32
-CHOSEN = "reinforce_ada={preset: grpo, candidate_prompts: 40, reserve_prompts: 4, estimator: {kind: value}}"
 REPLACED = "reinforce_ada={reserve_prompts: 8, sampling: {stopping: {kind: issue_order, window: 2}}}"
 BALANCED = "reinforce_ada.preset=ada_seq_balance"
 AHEAD = "grpo.async_grpo.enabled=true"
@@ -77,10 +76,8 @@ def weights(run_dir, step):
         pytest.param([REPLACED], marks=pytest.mark.slow),
         pytest.param(["reinforce_ada.preset=ada_est_ema", EIGHT], marks=pytest.mark.slow),
         pytest.param(["reinforce_ada.preset=ada_est_value", EIGHT], marks=pytest.mark.slow),
-        [CHOSEN],
-        pytest.param(["reinforce_ada.preset=ngu"], marks=pytest.mark.slow),
     ],
-    ids=["ada_seq_balance", "replaced_issue_order", "ada_est_ema", "ada_est_value", "chosen_prompts", "ngu"],
+    ids=["ada_seq_balance", "replaced_issue_order", "ada_est_ema", "ada_est_value"],
 )
 def test_stopping_and_resuming_changes_nothing(make, stack, task, trained, chosen, request):
     whole, parts = trained(*chosen), make(f"parts-{request.node.callspec.id}", *chosen)
@@ -311,7 +308,6 @@ def test_two_equal_prompts_stay_two_groups(start):
         ("policy.model.num_attention_heads=8", "attention heads of 8 do not work with vLLM"),
         ("policy.model_name=/nowhere", "no config.json there"),
         ("policy.generation.max_new_tokens=500", None),
-        ("reinforce_ada.candidate_prompts=9999", r"=9999 is more than the \d+ training prompts; lower it to"),
         ("reinforce_ada.budget={max_samples: 50}", "cannot hold the first waves: 8 prompts x 8 responses = 64"),
     ],
 )
@@ -322,26 +318,6 @@ def test_what_cannot_run_is_refused_before_any_process_starts(make, task, overri
         return
     with pytest.raises(UserError, match=message):
         training.check_run(config, task)
-
-
-def test_a_step_draws_for_some_of_its_candidates_and_uses_all_up(trained):
-    config = trained(CHOSEN)
-    state = json.loads((config.folder / "checkpoints" / "step_000004" / "state.json").read_text())
-    assert state["position"] == 4 * 40
-    for record in read_lines(config.folder / "metrics.jsonl"):
-        assert record["ada/prompts_drawn"] - record["ada/groups_replaced"] == 8
-        assert record["total/rows"] == 32 * record["step"]
-        assert 0 < record["ada/expected_signal_groups"] < 1
-
-
-def test_a_choice_among_prompts_that_the_estimator_cannot_know_is_refused(make, task):
-    count = len(task.splits().train)
-    once = make("blind", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40}")
-    with pytest.raises(UserError, match=r"random; set reinforce_ada\.estimator\.kind=value"):
-        training.check_run(once, task)
-    training.check_run(
-        make("again", "reinforce_ada.candidate_prompts=40", f"grpo.max_num_steps={count // 40 + 1}"), task
-    )
 
 
 def test_a_run_that_loses_a_learner_rank_names_it_and_is_interrupted(make, stack, task):

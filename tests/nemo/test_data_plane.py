@@ -105,10 +105,6 @@ def test_the_loop_s_own_settings_work_as_in_grpo_train(both, changes):
     assert_same(ours, theirs)
 
 
-def test_prompts_are_chosen_as_in_grpo_train(both):
-    assert_same(*both({"preset": "grpo", "candidate_prompts": 8}))
-
-
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path

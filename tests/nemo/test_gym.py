@@ -463,12 +463,6 @@ def test_another_estimator_is_nemo_rls_own(gym, tmp_path):
     assert all(len(call) in (4, 16) for call in run.calls) and "train/ada/samples_drawn" not in run.metrics[1]
 
 
-def test_candidates_are_chosen_by_their_requests(gym, tmp_path):
-    ada = {"preset": "grpo", "candidate_prompts": 8}
-    run = gym.run_gym(tmp_path, 6, {"reinforce_ada": ada, "grpo.val_period": 0}, hooks=hooks)
-    assert all(0 <= run.metrics[number]["train/ada/expected_signal_groups"] <= 4 for number in range(1, 7))
-
-
 def test_dapo_filtering_leaves_no_group_without_signal(gym, tmp_path):
     changes = {"reinforce_ada": {"preset": "ada_seq_balance"}, "grpo.use_dynamic_sampling": True}
     run = gym.run_gym(tmp_path, 2, {**changes, "grpo.dynamic_sampling_max_gen_batches": 20}, hooks=hooks)

@@ -120,63 +120,6 @@ def test_engine_steps_are_those_of_the_longest_chain(make, asynchronous, ada, st
     assert record.metrics["ada/engine_steps_at_least"] == steps
 
 
-# -- candidates --------------------------------------------------------------------------------------------------------
-
-SURE = {11: 1.0, 12: 0.5, 13: 0.0, 14: 0.5, 15: 1.0, 16: 0.0}
-
-
-class Loader(list):
-    """Batches of two prompts, of which some are too long for the data."""
-
-    def __init__(self, prompts, too_long=()):
-        super().__init__()
-        for start in range(0, len(prompts), 2):
-            batch = prompt_batch(prompts[start : start + 2])
-            batch["loss_multiplier"] = torch.tensor([float(p not in too_long) for p in prompts[start : start + 2]])
-            self.append(batch)
-
-    def state_dict(self):
-        return "inside"
-
-
-@pytest.fixture
-def chosen(make):
-    """chosen(too_long=..., epochs=...): the prompts of every batch of the last epoch."""
-
-    def prompts(too_long=(), epochs=6):
-        ada = {"preset": "grpo", "candidate_prompts": 6}
-        run = make(ada, 2, grpo__max_num_steps=epochs, engine={"script": lambda p, d: (float(d % 4 < 4 * SURE[p]), 5)})
-        with run.installed() as hooks:
-            loader = hooks.loader(Loader(PROMPTS + PROMPTS[:2], too_long))
-            assert len(loader) == 1 and loader.state_dict() == "inside"
-            for _ in range(epochs):
-                batches = list(loader)
-                for batch in batches:
-                    record = run.step(batch["idx"], [i for i, p in enumerate(batch["idx"]) if p in too_long])
-                    assert 0 <= record.metrics["ada/expected_signal_groups"] <= 1
-        return [batch["idx"] for batch in batches]
-
-    return prompts
-
-
-def test_of_the_candidates_those_are_drawn_for_whose_labels_differed_before(chosen):
-    assert [sorted(batch) for batch in chosen()] == [[12, 14]], "the last two prompts of an epoch fill no choice"
-
-
-def test_prompts_that_are_too_long_are_chosen_last(chosen):
-    assert [sorted(batch) for batch in chosen(too_long=[12, 13, 16, 11])] == [[14, 15]]
-    ((first, second),) = chosen(too_long=[11, 12, 13, 14, 15])
-    assert first == 16 and second in (11, 12, 13, 14, 15)
-
-
-def test_a_choice_that_would_be_random_is_refused_before_the_first_step(make):
-    run = make({"preset": "grpo", "candidate_prompts": 6}, 2, grpo__max_num_steps=1)
-    with run.installed() as hooks, pytest.raises(UserError, match="show none of 6 twice"):
-        hooks.loader(Loader(PROMPTS))
-    with run.installed() as hooks, pytest.raises(UserError, match="candidate_prompts=6 is more than the 4 training"):
-        hooks.loader(Loader(PROMPTS[:4]))
-
-
 # -- 2. shape and cost -------------------------------------------------------------------------------------------------
 
 
@@ -230,7 +173,7 @@ def test_an_update_whose_prompts_are_all_too_long_borrows_a_whole_response(make,
     assert batch["loss_multiplier"][too_long].sum() == 2 and not record.advantages_RT[too_long].any()
 
 
-def test_updates_mix_the_best_candidates_and_what_is_too_long_with_the_others(make):
+def test_updates_mix_prompts_that_come_in_an_order_and_what_is_too_long_with_the_others(make):
     """NeMo-RL cuts the batch into updates: an order by difficulty would give each update prompts of one kind."""
     run = make("ada_seq_balance", prompts=12)
     orders = []
@@ -528,9 +471,7 @@ REFUSED = [
     ({"preset": "ada_seq_idle"}, {}, "reinforce_ada.budget.mode=idle"),
     (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),
     (BALANCE | {"reserve_prompts": 4}, {}, "reinforce_ada.reserve_prompts=4"),
-    (BALANCE | {"candidate_prompts": 64}, {}, "reinforce_ada.candidate_prompts=64 must be a multiple of the 6 prompts"),
-    (BALANCE | {"candidate_prompts": 6}, {}, "reinforce_ada.candidate_prompts=6"),
-    (BALANCE | {"candidate_prompts": 12}, {}, "got a data loader that chooses nothing"),
+    (BALANCE | {"candidate_prompts": 12}, {}, "reinforce_ada.candidate_prompts is no longer a setting"),
     (
         BALANCE | {"advantage": {"denominator": "live_rows"}},
         {"loss_fn__reference_policy_kl_penalty": 0.01},

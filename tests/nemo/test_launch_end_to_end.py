@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]
 
 STEPS = 6
 SHORT = f"grpo.max_num_steps={STEPS}"
-CANDIDATES = "+reinforce_ada.candidate_prompts=8"  # two batches: a state that is read between them would show
 
 
 @pytest.fixture(scope="module")
@@ -38,11 +37,11 @@ def story(lab):
     kill = {"kind": "driver killed", "phase": "update", "after": 1}
 
     def arguments(*overrides):
-        return lab.arguments("broken", SHORT, CANDIDATES, *overrides)
+        return lab.arguments("broken", SHORT, *overrides)
 
     told: dict[str, Any] = {}
     told["first"] = lab.launch(
-        {"arguments": lab.arguments("straight", SHORT, CANDIDATES)},
+        {"arguments": lab.arguments("straight", SHORT)},
         {"arguments": arguments(wandb, "grpo.max_num_steps=4"), "fault": stop},
     )
     told["stopped"] = lab.status("broken")
@@ -119,7 +118,7 @@ def test_report_and_plan_read_the_run(lab, story):
 
 def test_a_full_disk_under_the_log_changes_nothing_and_a_closed_terminal_saves_and_stops(lab):
     def launch(kind, after):
-        arguments = lab.arguments("left", SHORT, CANDIDATES)
+        arguments = lab.arguments("left", SHORT)
         return {"arguments": arguments, "fault": {"kind": kind, "phase": "update", "after": after}}
 
     code, codes, told = lab.launch(launch("terminal closed", 1), launch("disk of the log full", 1))

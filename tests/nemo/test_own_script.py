@@ -61,7 +61,7 @@ def example(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     of_release, of_main = blocks("diff")
     apply(home, of_release, "--include=examples/configs/*")
     apply(home, of_main if "Timer" in (home / SCRIPT).read_text() else of_release, f"--include={SCRIPT}")
-    script, last = (home / SCRIPT).read_text(), "        dataloader = hooks.loader(dataloader)\n"
+    script, last = (home / SCRIPT).read_text(), "checkpointer=checkpointer))\n"
     assert script.count(last) == 1
     (home / SCRIPT).write_text(script.replace(last, last + textwrap.indent(blocks("python")[0], "    ")))
     (home / "examples" / "configs" / "tiny.yaml").write_text(yaml.safe_dump(tiny(lab), sort_keys=False))

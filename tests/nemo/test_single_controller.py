@@ -371,26 +371,6 @@ def test_the_driver_watches_the_controller_and_passes_a_signal_on(single, tmp_pa
     assert (progress.total_steps, progress.reason) == ((2, "SIGTERM") if signals else (3, None))
 
 
-def test_never_give_up_draws_a_failed_prompt_again_under_newer_weights(single, run):
-    """Prompt p10= fails at first. Its second attempt is right, and its advantage counts the failures before it."""
-
-    def labels(prompt, draw):
-        return draw >= 4 if prompt == "p10=" else draw % 2 == 0
-
-    record = run(5, {"preset": "ngu", "retry_probability": 1.0}, versions=1, data=MANY, labels=labels)
-    prompts = prompts_of(record.pools)
-    hard = prompts[1][0]
-    second = next(step for step, ids in prompts.items() if step > 1 and hard in ids)
-    assert second <= 4  # a lookahead of one version: it starts when the first step is over, and two are ahead of it
-    assert record.metrics[second]["train/ada/retried_prompts"] == 1
-    pool = next(pool for pool in record.pools[second - 1] if pool.prompt_id == hard)
-    assert pool.result.pos_P[0] == 4 and pool.version_N.min() > 1
-    rows = single.rows_of(record.batches[second - 1])
-    assert [row[2] for row in rows].count([pytest.approx(0.5)]) >= 4  # 1 - 4 of 8, in place of GRPO's 0
-    counts = Counter(prompt for ids in prompts.values() for prompt in ids)
-    assert counts.pop(hard) == 2 and set(counts.values()) == {1}
-
-
 def test_single_responses_train_as_soon_as_enough_are_judged(single, run):
     """Preset ada_single with n = 1: a group is one response, and a step has one row of each of its prompts."""
     one = {"grpo__num_generations_per_prompt": 1, "policy__train_global_batch_size": 8}

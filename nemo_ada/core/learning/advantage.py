@@ -58,7 +58,6 @@ def advantages(
     *,
     weight_N: FloatArray,
     prior_P: tuple[FloatArray, FloatArray] | None = None,
-    earlier_P: tuple[IntArray, FloatArray] | None = None,
 ) -> FloatArray:
     """Compute the advantage of every training row.
 
@@ -69,7 +68,6 @@ def advantages(
         settings: how advantages are computed, and whether the rows are all responses of the pools (Est).
         weight_N: weight of each response's prompt (`objectives.gradient_weight`, `factor.objective_weights`).
         prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`. Without a prior the baseline is the pool's.
-        earlier_P: responses and rewards of each prompt's earlier attempts, which its mean includes (retry.py).
 
     Returns:
         The advantages, in the shape of `row`.
@@ -88,11 +86,7 @@ def advantages(
             raise InvariantError("a shrunk baseline needs reference weighting without std normalisation")
         advantage_R = _against_posterior(reward_N, prompt_N, pool_R, prior_P)
     elif weighting == "reference":
-        advantage_R = _reference(reward_N, prompt_N, pool_R, prompts, normalize, earlier_P)
-        if earlier_P is not None:
-            advantage_R = np.where(active_R, advantage_R, 0.0)
-            positive_R, prompt_R = positive_N[pool_R] & active_R, prompt_N[pool_R]
-            advantage_R = _recentred(advantage_R, positive_R, active_R, prompt_R, earlier_P[0] > 0)
+        advantage_R = _reference(reward_N, prompt_N, pool_R, prompts, normalize)
     elif normalize != "none":
         raise InvariantError("objective weighting needs normalize=none")
     else:
@@ -103,36 +97,16 @@ def advantages(
 
 
 def _reference(
-    reward_N: FloatArray,
-    prompt_N: IntArray,
-    pool_R: IntArray,
-    prompts: int,
-    normalize: Normalize,
-    earlier_P: tuple[IntArray, FloatArray] | None = None,
+    reward_N: FloatArray, prompt_N: IntArray, pool_R: IntArray, prompts: int, normalize: Normalize
 ) -> FloatArray:
     prompt_R = prompt_N[pool_R]
     total_P = np.maximum(np.bincount(prompt_N, minlength=prompts), 1)
-    sum_P = np.bincount(prompt_N, reward_N, prompts)
-    mean_P = sum_P / total_P if earlier_P is None else (sum_P + earlier_P[1]) / (total_P + earlier_P[0])
+    mean_P = np.bincount(prompt_N, reward_N, prompts) / total_P
     advantage_R = reward_N[pool_R] - mean_P[prompt_R]
     if normalize == "std":
         variance_P = np.bincount(prompt_N, (reward_N - mean_P[prompt_N]) ** 2, prompts) / total_P
         advantage_R = advantage_R / (np.sqrt(variance_P)[prompt_R] + STD_EPSILON)
     return np.asarray(advantage_R)
-
-
-def _recentred(
-    advantage_R: FloatArray, positive_R: BoolArray, active_R: BoolArray, prompt_R: IntArray, chained_P: BoolArray
-) -> FloatArray:
-    """Let a group's advantages sum to zero again where its baseline is the mean of a chain of attempts.
-
-    The correct rows keep their advantage ("anchored" in Never Give Up). The incorrect ones share its opposite. A group
-    without an incorrect row cannot be centred.
-    """
-    mass_P = np.bincount(prompt_R, np.where(positive_R, advantage_R, 0.0), len(chained_P))
-    incorrect_R = active_R & ~positive_R
-    share_P = -mass_P / np.maximum(np.bincount(prompt_R, incorrect_R, len(chained_P)), 1)
-    return np.asarray(np.where(chained_P[prompt_R] & incorrect_R, share_P[prompt_R], advantage_R))
 
 
 def _against_posterior(

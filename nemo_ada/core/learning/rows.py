@@ -126,7 +126,6 @@ def weigh(
     settings: RowSettings,
     *,
     prior_P: tuple[FloatArray, FloatArray] | None,
-    earlier_P: tuple[IntArray, FloatArray] | None = None,
 ) -> StepRows:
     """Compute the advantages of the selected rows.
 
@@ -135,18 +134,11 @@ def weigh(
         selection: the rows, from `select`.
         settings: how advantages are computed.
         prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`.
-        earlier_P: responses and reward of each prompt's earlier attempts (`retry_probability`).
     """
     groups, pool_R, row_weight_R = result.group_G, selection.pool_R, selection.weight_R
     weight_P = _weights(settings, result)
     advantage_R = advantages(
-        result,
-        pool_R,
-        row_weight_R,
-        settings,
-        weight_N=weight_P[result.prompt_N],
-        prior_P=prior_P,
-        earlier_P=earlier_P,
+        result, pool_R, row_weight_R, settings, weight_N=weight_P[result.prompt_N], prior_P=prior_P
     )
     real = row_weight_R > 0
     kept = pool_R[real]

@@ -331,7 +331,6 @@ def _costs(
             )
             run, label = replace(planned, rollout=rollout), f"{name} n=1"
         try:
-            ada.check_simulation()
             compared = variant(ada, run.rollout.group, run.rollout.longest)
             steps = replace(simulated, run=run).steps_of(compared, model.clock)
         except UserError as problem:

@@ -57,9 +57,8 @@ def taught(name: str, ada: AdaSettings, group: int) -> Taught:
         group: The group size n.
 
     Raises:
-        UserError: The settings do not fit the group size, or a simulated step cannot stand alone.
+        UserError: The settings do not fit the group size.
     """
-    ada.check_simulation()
     ada.check_rows(group)
     objective = ada.advantage.objective
     decided = isinstance(ada.sampling, EstimationSampling) or ada.budget.mode == "idle"

@@ -30,7 +30,6 @@ def preset_variant(
     Raises:
         UserError: The settings do not fit the group size.
     """
-    settings.check_simulation()
     size, known, each = group, "", 1
     single = settings.advantage.baseline == "shrunk" and name != OWN_RULE
     if single:

@@ -32,6 +32,7 @@ from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, Quantity
 GRPO, NEVER_GIVE_UP, REFILL, REPLAY = "grpo", "ngu", "dapo", "replay"
 MOST_PROMPTS = 64  # of a simulated step; engine and caps shrink in proportion
 DRAWN_RATES = 1000  # pass rates that stand for the mixture in the simulation
+RETRY = 0.8  # probability of Never Give Up in its publication (arXiv 2609.13443)
 ERRORS = 2.0  # standard errors of the simulation that a bound adds
 LEAST_MIXED = 0.05  # share of groups with both labels, below which a buffer repeats each 20 times or more
 MAX_BATCHES = 10  # of NeMo-RL's dynamic sampling, its default
@@ -108,7 +109,8 @@ def rows(
     Args:
         mixture: The pass rates.
         setup: The training.
-        names: Presets, `dapo` for its refill, `replay` for the buffer. Without any, all that fit the group size.
+        names: Presets, `dapo` for its refill, `replay` for the buffer, `ngu` for Never Give Up. Without any, all that
+            fit the group size.
         max_responses: Further largest numbers of responses per prompt, for presets that draw in waves until labels
             decide.
         say: Is told which row is computed.
@@ -380,13 +382,13 @@ def _never_give_up(engine: EngineLoad) -> Row:
     The attempts of a prompt make one group. They are spread over steps, so a step takes as long as GRPO's and the
     figures are per prompt that is finished.
     """
-    n, retry = engine.setup.group, ada_settings({"preset": NEVER_GIVE_UP}).retry_probability
+    n = engine.setup.group
     wrong_J, right_J = (1.0 - RATE_J) ** n, RATE_J**n
-    attempts_J = 1.0 / (1.0 - retry * wrong_J)
-    zero_J = right_J + wrong_J * (1.0 - retry) * attempts_J
+    attempts_J = 1.0 / (1.0 - RETRY * wrong_J)
+    zero_J = right_J + wrong_J * (1.0 - RETRY) * attempts_J
     tokens_J = _grpo_tokens(engine)
     tokens_J = None if tokens_J is None else tokens_J * attempts_J
-    row = engine.exact(f"{NEVER_GIVE_UP} (Never Give Up, retry {retry:g})", None, n * attempts_J, tokens_J, zero_J)
+    row = engine.exact(f"{NEVER_GIVE_UP} (Never Give Up, retry {RETRY:g})", None, n * attempts_J, tokens_J, zero_J)
     return replace(row, time=engine.mixture.mean(attempts_J))
 
 

@@ -94,10 +94,6 @@ class AdaRolloutActor(PLAIN):  # type: ignore[misc]
         """Issue no new wave in the call that runs, or give it up. Ray runs this beside the rollout."""
         self._ada_wish = wish
 
-    def ada_choose(self, batches: Any) -> Any:
-        """Choose one batch of prompts out of several."""
-        return self._ada.choose(batches)
-
     def ada_report(self) -> dict[str, Any]:
         """Return what the driver wants to know after a call."""
         return self._ada.report()

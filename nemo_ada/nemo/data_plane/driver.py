@@ -13,7 +13,7 @@ replaced, as in install.py:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -83,10 +83,6 @@ class DataPlaneHooks(Hooks):
                 told = wish
         self.take(ray.get(self.actor.ada_report.remote()))
         return answer
-
-    def choose(self, batches: Sequence[Any]) -> Any:
-        """Choose one batch of prompts out of several, in the actor."""
-        return ray.get(self.actor.ada_choose.remote(batches))
 
     def replacements(self) -> dict[str, Callable[..., Any]]:
         """Name in grpo_sync -> what replaces it."""

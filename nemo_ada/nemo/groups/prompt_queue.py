@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from nemo_ada.core.prompts.choosing import PromptOrder
+from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.errors import UserError
 
 TICKET, REDRAWN = "ada_ticket", "ada_redrawn"
@@ -166,14 +166,6 @@ class PromptQueue:
         with self._lock:
             self._delivered.add([ticket])
             self._started.discard(ticket)
-
-    def again(self, tickets: Iterable[int]) -> None:
-        """Hand out prompts once more, although their groups were trained on (Never Give Up)."""
-        tickets = list(tickets)
-        with self._lock:
-            self._delivered.remove(tickets)
-            self._held.update(tickets)  # so that the order of tickets does not hand them out a second time
-        self.put_back(tickets)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the part of a checkpoint that the buffer's tickets do not cover."""

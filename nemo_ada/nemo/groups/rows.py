@@ -38,8 +38,7 @@ class GroupRows:
         """
         self._settings, self._sampler = settings, sampler
         rows = sampler.rows
-        # With these every row of a pool may have an advantage, and the step computes it.
-        self._always_live = rows.shrunk_baseline or sampler.chains is not None
+        self._always_live = rows.shrunk_baseline  # With it every row of a pool has an advantage. The step computes it.
         self._rows = replace(rows, advantage=replace(rows.advantage, baseline="pool", normalize="none"))
 
     def pool(

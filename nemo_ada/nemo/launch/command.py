@@ -272,9 +272,6 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
         config = parts["master_config"]
         ahead = Loop.of(Values(config)).draws_ahead
         loader = None if ahead else parts["dataloader"]
-        if hooks is not None and loader is not None:
-            loader = parts["dataloader"] = hooks.loader(loader)
-            progress.steps_per_epoch = max(len(loader), 1)
         timeout = job_timeout(loop.TimeoutChecker, control, progress, loader, hooks)
         stack.enter_context(replaced(loop, {"TimeoutChecker": timeout}))
         names = ("policy", "policy_generation", "dataloader", "val_dataloader", "tokenizer", "loss_fn", "task_to_env",

@@ -174,8 +174,6 @@ class Parts:
         self.lists = sampled.lists
         for text in sampled.warnings:
             log.warning("%s", text)
-        tickets = self.estimator.tickets
-        self.queue.again([tickets[place] for place in sampled.again])
 
     def _dropped(self, target: int, ticket: int) -> None:
         self.groups.drop(target, ticket)

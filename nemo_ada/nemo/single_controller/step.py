@@ -22,19 +22,16 @@ class ControllerEstimator(GroupAdvantageEstimator):
 
     Attributes:
         generation_logprobs: the engine's log-probabilities of the step's rows, [R, T].
-        tickets: tickets of the step's prompts, in the order of its pools.
     """
 
     def __init__(self, settings: NemoSettings, sampler: AdaSampler, finished: Callable[[SampledStep], None]) -> None:
         super().__init__(settings, sampler, finished)
         self._groups: Sequence[DrawnGroup] = ()
         self.generation_logprobs: torch.Tensor | None = None
-        self.tickets: list[int] = []
 
     def expect(self, groups: Sequence[DrawnGroup]) -> None:
         """Learn the groups of the next step, in the order of its rows."""
         self._groups = groups
-        self.tickets = [one.ticket for one in groups if one.group["pool"] is not None]
 
     def compute_advantage(
         self, *, rewards: torch.Tensor, mask: torch.Tensor, repeated_batch: Any, **rest: Any

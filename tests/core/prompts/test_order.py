@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_ada.core.prompts.choosing import PromptOrder
+from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.errors import UserError
 
 

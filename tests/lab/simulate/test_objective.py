@@ -38,6 +38,6 @@ def test_the_command_prints_presets_and_names_what_does_not_fit():
     shown = CliRunner().invoke(app, ["simulate", "--objective", "--preset", "ada_seq_log", "--json"])
     (row,) = json.loads(shown.stdout)["presets"]
     assert (row["declared"], row["error_P"][0]) == ("log", 0.0) and row["missed"] < 0.1
-    for words in (["--preset", "ada_est_ema"], ["--preset", "grpo", "--seeds", "3"], ["--preset", "ngu"]):
+    for words in (["--preset", "ada_est_ema"], ["--preset", "grpo", "--seeds", "3"]):
         with pytest.raises(UserError):
             CliRunner().invoke(app, ["simulate", "--objective", *words], catch_exceptions=False)

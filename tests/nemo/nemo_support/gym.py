@@ -276,11 +276,11 @@ def run_gym(
     if scripted:
         actor = actor_of(script or seeded(), **options)
     try:
-        with hooks(parts) as ours:
+        with hooks(parts):
             loop(
                 policy,
                 parts.generation,
-                train if ours is None else ours.loader(train),
+                train,
                 loader(VALIDATION_PROMPTS, settings["val_batch_size"], shuffle=False),
                 tokenizer,
                 ClippedPGLossFn(parts.master_config.loss_fn),

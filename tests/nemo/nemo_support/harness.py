@@ -272,11 +272,11 @@ def run_grpo(
     training = {task: environment(f"train-{task}", kind) for task, kind in kinds.items()}
     validation = environment("validation")
     try:
-        with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)) as ours:
+        with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)):
             loop(
                 policy,
                 generation,
-                train if ours is None else ours.loader(train),
+                train,
                 loader(config, VALIDATION_PROMPTS, tokenizer, settings["val_batch_size"], shuffle=False),
                 tokenizer,
                 ClippedPGLossFn(loss),
