@@ -250,7 +250,6 @@ def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -
         held_rows="\n".join(held_row(point, theta) for point in held),
         others="\n".join(held_row(point, theta) for point in others),
         phases="\n".join(phase_row(point, theta) for point in points if "phases" in point.facts),
-        constants=constants(theta, (low, high)),
     )  # fmt: skip
 
 
@@ -285,8 +284,8 @@ seconds): one response of a published point reaches the limit. Left-out errors c
 
 ## Other cards
 
-A100-80GB, H200, B200 and GB200 have their own figures (`nemo_ada/rules/facts/cards.py`) and the efficiencies of the H100.
-Step times of NeMo-RL were found for GB200 only, and never fitted:
+A100-80GB, H200, B200 and GB200 have their own figures (`nemo_ada/rules/facts/cards.py`) and the efficiencies of the
+H100. Step times of NeMo-RL were found for GB200 only, and never fitted:
 
 | model and GPUs | source | published s | forecast s | forecast / published | |
 |---|---|---|---|---|---|
@@ -300,16 +299,9 @@ Forecast / published seconds. No fitted point of a mixture of experts has them.
 |---|---|---|---|---|
 {phases}
 
-## Constants
-
-In `nemo_ada/lab/plan/roofline.py`; a test refits them.
-
-```python
-{constants}
-```
-
-Not in the forecast: the first step's compilation, a judge model, shared networks. No sampling phase is forecast to be
-shorter than the driver's 7.7 ms per response on one core.
+The fitted constants stand in `nemo_ada/lab/plan/roofline.py`; a test refits them. Not in the forecast: the first step's
+compilation, a judge model, shared networks. No sampling phase is forecast to be shorter than the driver's 7.7 ms per
+response on one core.
 """
 
 
