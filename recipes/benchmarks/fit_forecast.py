@@ -251,7 +251,6 @@ def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -
         held_rows="\n".join(held_row(point, theta) for point in held),
         others="\n".join(held_row(point, theta) for point in others),
         phases="\n".join(phase_row(point, theta) for point in points if "phases" in point.facts),
-        constants=constants(theta, (low, high)),
     )  # fmt: skip
 
 
@@ -262,7 +261,7 @@ published GRPO step times on H100-80GB (`nemo_ada/lab/plan/published.yaml`, with
 among them). Left-out points miss by {median:.0f} % in the median and by a factor of {worst:.2f} at worst. So a
 forecast is a range: {low:.2f} to {high:.2f} times the median step.
 
-Made by `python recipes/benchmarks/fit_forecast.py` (seconds on a laptop).
+Made by `python recipes/benchmarks/fit_forecast.py` (a minute on a laptop).
 
 ## Fitted points
 
@@ -281,41 +280,30 @@ These {held} were named before anything was fitted. The {held_own} runs of NeMo-
 {held_rows}
 
 The authors trained with verl, which has other efficiencies. Paper v3 says A100, v1 says H100, and their response
-lengths are assumed.
+lengths are assumed. One choice was made after a look at a held-out point, the 70B at 16k (then 0.42 of the published
+seconds): one response of a published point reaches the limit. Left-out errors chose the prior's weight.
 
 ## Other cards
 
-`nemo_ada/rules/facts/cards.py` has the figures of A100-80GB, H200, B200 and GB200, with the efficiencies of the H100.
-Step times of NeMo-RL were found for GB200 only, and never fitted:
+A100-80GB, H200, B200 and GB200 have their own figures (`nemo_ada/rules/facts/cards.py`) and the efficiencies of the
+H100. Step times of NeMo-RL were found for GB200 only, and never fitted:
 
 | model and GPUs | source | published s | forecast s | forecast / published | |
 |---|---|---|---|---|---|
 {others}
 
-## A choice after a look
-
-After a look at the held-out 70B at 16k (0.42 of the published seconds), published points assume that one response
-reaches the limit. The left-out errors (worst 2.1, 1.8 and 1.5) chose the prior's weight among 0.02, 0.1 and 0.2.
-
 ## Phases
 
-Forecast / published seconds, where published: for no fitted point of a mixture of experts.
+Forecast / published seconds. No fitted point of a mixture of experts has them.
 
 | model and GPUs | update | log-probs | generation | refit |
 |---|---|---|---|---|
 {phases}
 
-## Constants
-
-In `nemo_ada/lab/plan/roofline.py`; a test refits them. There is one more: the optimizer's way to the CPU in a refit,
-.35 seconds per GB on a GPU. The published points cannot tell it from the weights' way, so [our H200](gpu.md) chose it.
-
-```python
-{constants}
-```
-
-Not in the forecast: the first step's compilation, a judge model, shared networks. The driver
-costs 7.7 ms per response on one core; no sampling phase is forecast to be shorter than that.
+The fitted constants stand in `nemo_ada/lab/plan/roofline.py`; a test refits them. There is one more: the optimizer's way to
+the CPU in a refit, .35 seconds per GB on a GPU. The published points cannot tell it from the weights' way, so
+[our H200](gpu.md) chose it. Not in the forecast: the first step's compilation, a judge model, shared networks. No sampling
+phase is forecast to be shorter than the driver's 7.7 ms per response on one core.
 """
 
 
