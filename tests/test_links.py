@@ -127,7 +127,7 @@ LIMITS = {
     "recipes/README.md": 730,
     "recipes/guide/algorithm.md": 2168,
     "recipes/guide/async.md": 720,
-    "recipes/guide/choosing.md": 872,
+    "recipes/guide/choosing.md": 868,
     "recipes/guide/design.md": 794,
     "recipes/guide/evaluation.md": 900,
     "recipes/guide/first_hour.md": 780,
