@@ -47,7 +47,7 @@ def test_the_first_hours_commands_run_with_what_its_first_command_installs(tmp_p
     files_of_the_project(project)
     commands = dict(COMMANDS.findall(PAGE.read_text(encoding="utf-8")))
     assert set(commands) >= set("12456789")
-    commands["1"] = commands["1"].replace("git clone PROJECT_URL /shared/nemo_ada && ", "")
+    commands["1"] = commands["1"].replace("git clone . /shared/nemo_ada && ", "")
     commands["2"] = re.sub(
         r"git clone .* /shared/RL ", f"ln -s {os.environ['NEMO_RL_HOME']} /shared/RL ", commands["2"]
     )
