@@ -49,7 +49,16 @@ from nemo_ada.nemo.training_batch import (
     shaped_rewards,
 )
 from nemo_ada.rules.facts.nemo_config import Loop
-from nemo_ada.rules.facts.upstream import BASELINES, GYM_ROLLOUT, GYM_SYNC, REWARD_SECTIONS
+from nemo_ada.rules.facts.upstream import (
+    ASYNC_ROLLOUT,
+    BASELINES,
+    GYM_ROLLOUT,
+    GYM_SYNC,
+    REWARD_SECTIONS,
+    ROLLOUT,
+    SCALE,
+    SHAPE,
+)
 
 log = logging.getLogger(__name__)
 
@@ -162,13 +171,13 @@ class Hooks:
     def replacements(self) -> dict[str, Callable[..., Any]]:
         """Name in the loop's module -> the function that replaces it."""
         hooks: dict[str, Callable[..., Any]] = {
-            "run_multi_turn_rollout": self._rollout_hook("run_multi_turn_rollout"),
-            "run_async_multi_turn_rollout": self._rollout_hook("run_async_multi_turn_rollout"),
+            ROLLOUT.name: self._rollout_hook(ROLLOUT.name),
+            ASYNC_ROLLOUT.name: self._rollout_hook(ASYNC_ROLLOUT.name),
             "validate": self._validate,
             "_create_advantage_estimator": self._create_estimator,
             BASELINES: self._baseline_and_std,
-            "scale_rewards": self._done_already("scale_rewards"),
-            "apply_reward_shaping": self._done_already("apply_reward_shaping"),
+            SCALE: self._done_already(SCALE),
+            SHAPE: self._done_already(SHAPE),
         }
         optional = {PERFORMANCE: self._performance, trivial_groups.NAME: self._trivial}
         if self.settings.gym:
@@ -230,7 +239,7 @@ class Hooks:
     def _rollout_hook(self, name: str) -> Rollout:
         """Return the function that replaces one of NeMo-RL's two rollout functions."""
         original = self._originals[name]
-        one_by_one = name == "run_async_multi_turn_rollout"
+        one_by_one = name == ASYNC_ROLLOUT.name
         signature = inspect.signature(original)
 
         def rollout(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:

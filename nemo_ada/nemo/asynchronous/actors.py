@@ -42,6 +42,7 @@ from nemo_ada.nemo.rollouts.call import RolloutCall
 from nemo_ada.rules.facts.upstream import (
     ACTORS,
     ADVICE,
+    ASYNC_ROLLOUT,
     BATCH_WORKER,
     GYM_ROLLOUT,
     METHODS,
@@ -52,7 +53,6 @@ from nemo_ada.rules.facts.upstream import (
 
 log = logging.getLogger(__name__)
 
-ROLLOUT = "run_async_multi_turn_rollout"  # the name that a group's thread looks up
 POLL_SECONDS = 0.1
 TASK_INDEX = "_ng_task_index"  # where main of NeMo-RL numbers a prompt over NeMo-Gym, in its row
 START_SECONDS = 60.0  # longest wait for the start of a collector's thread
@@ -260,7 +260,7 @@ class PerGroup(Collector):
         self._inflight_sema: Any = CountedSemaphore(self._inflight_sema._value)
         self._here = threading.local()
         worker: Any = super()._run_prompt_group_worker
-        worker.__func__.__globals__[ROLLOUT] = self._rollout
+        worker.__func__.__globals__[ASYNC_ROLLOUT.name] = self._rollout
 
     def _process_batch(self, batch: Any) -> None:
         before = self._inflight_sema.acquired

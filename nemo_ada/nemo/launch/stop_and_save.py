@@ -27,14 +27,14 @@ from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.launch.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS
-from nemo_ada.rules.facts.upstream import GYM_ROLLOUT, GYM_SYNC
+from nemo_ada.rules.facts.upstream import ASYNC_ROLLOUT, GYM_ROLLOUT, GYM_SYNC, ROLLOUT
 from nemo_ada.run.job_control import STOP_FILE, JobControl, job_end
 
 CHECK_SECONDS = 0.5
 # The longest update of so many steps predicts the next one. The first step of an attempt is slow, because it compiles.
 RECENT_STEPS = 10
 GYM_CALLS = (GYM_ROLLOUT.name, GYM_SYNC.name)
-ROLLOUT_CALLS = ("run_multi_turn_rollout", "run_async_multi_turn_rollout", *GYM_CALLS)
+ROLLOUT_CALLS = (ROLLOUT.name, ASYNC_ROLLOUT.name, *GYM_CALLS)
 BEAT_SECONDS = 30.0
 VALIDATE_SYNC = "validate_sync"  # of the trainer with a data plane
 

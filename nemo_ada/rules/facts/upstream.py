@@ -188,9 +188,11 @@ class PatchPoint:
             raise UserError(f"{here} wants {', '.join(strange)}, which nobody here knows: {ADVICE}")
 
 
+ROLLOUT = PatchPoint("run_multi_turn_rollout", ROLLOUTS, _ROLLOUT)
+ASYNC_ROLLOUT = PatchPoint("run_async_multi_turn_rollout", ROLLOUTS, _ROLLOUT)
 PATCH_POINTS = (
-    PatchPoint("run_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
-    PatchPoint("run_async_multi_turn_rollout", ROLLOUTS, _ROLLOUT),
+    ROLLOUT,
+    ASYNC_ROLLOUT,
     PatchPoint(
         "validate",
         LOOP,
