@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 import torch
 from standin import config
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings
-from nemo_ada.nemo.groups.prompt_queue import LOADER_FILE, saved_queue
+from nemo_ada.nemo.groups.prompt_queue import LOADER_FILE, Delivered, saved_queue
 
 
 def test_dynamic_sampling_draws_batch_multiplier_times_the_prompts_of_a_step():
@@ -34,6 +36,13 @@ def test_the_queue_goes_on_from_the_newest_checkpoint_and_from_no_other_loops(tm
     torch.save({"_index": 3}, tmp_path / LOADER_FILE)
     with pytest.raises(UserError, match="not made by asynchronous Reinforce-Ada"):
         saved_queue(tmp_path)
+
+
+def test_a_buffers_tickets_are_plain_numbers_and_those_of_an_earlier_checkout_load():
+    tickets = Delivered(3, {5})
+    assert Delivered.of(tickets.as_dict()) == tickets and Delivered.of(None) == Delivered()
+    earlier = pickle.dumps(tickets, protocol=0).replace(b"nemo.groups.prompt_queue", b"nemo.asynchronous.prompt_queue")
+    assert b"asynchronous" in earlier and Delivered.of(pickle.loads(earlier)) == tickets
 
 
 @pytest.mark.parametrize("name", ["normalize_rewards", "use_leave_one_out_baseline"])
