@@ -58,13 +58,14 @@ from nemo_ada.rehearsal.report import (
     measurements,
 )
 from nemo_ada.rehearsal.shrink import NEW_TOKENS, Layout, Shrinker, shorten, shrink
-from nemo_ada.rehearsal.standins import LIBRARIES, ON_GPU, chosen, responses
+from nemo_ada.rehearsal.standins import ON_GPU, chosen, responses
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rules.facts.cards import H100, KEY, named
 from nemo_ada.rules.facts.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import NemoConfig, load_config
+from nemo_ada.rules.facts.site import CODE
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import claim, new_folder, remove, write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
@@ -248,12 +249,14 @@ class Machine:
     def of(cls, python: Path) -> Machine:
         """Ask an interpreter."""
         look = (
-            "import importlib.util as u, json, torch\n"
-            f"names = [n for n in {LIBRARIES!r} if u.find_spec(n)]\n"
+            "import json, torch\n"
+            "from nemo_ada.rehearsal.standins import installed\n"
             "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
-            "print(json.dumps([torch.cuda.get_device_name(), names, capability]))"
+            "print(json.dumps([torch.cuda.get_device_name(), installed(), capability]))"
         )
-        done = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True)
+        path = os.pathsep.join(part for part in (str(CODE), os.environ.get("PYTHONPATH", "")) if part)
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True, env=environment)
         card, names, capability = json.loads(done.stdout.splitlines()[-1])
         local = {"NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}  # there may be no network
         return cls(card, frozenset(names), {ON_GPU: "1", "TORCH_CUDA_ARCH_LIST": capability, **local})

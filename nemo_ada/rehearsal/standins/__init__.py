@@ -5,6 +5,7 @@ No file imports its library. Each names the module after whose import its replac
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Collection
@@ -65,6 +66,21 @@ LIBRARIES = ("transformer_engine", "transformer_engine_torch", "apex", "nccl")
 """Libraries of a GPU that an interpreter may lack."""
 
 
+def installed() -> list[str]:
+    """Return those of LIBRARIES that this interpreter has.
+
+    The wheel of `transformer_engine_torch` has its module in a folder that only Transformer Engine searches.
+    """
+    return [name for name in LIBRARIES if importlib.util.find_spec(name) is not None or _has_wheel(name)]
+
+
+def _has_wheel(name: str) -> bool:
+    try:
+        return bool(importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
 def chosen(libraries: Collection[str], *, gpu: bool, slices: bool) -> tuple[Replacements, ...]:
     """Return the replacements for a process, and for its report.
 
@@ -83,8 +99,7 @@ def chosen(libraries: Collection[str], *, gpu: bool, slices: bool) -> tuple[Repl
 
 def here() -> tuple[Replacements, ...]:
     """Return the replacements for this process."""
-    libraries = [name for name in LIBRARIES if importlib.util.find_spec(name) is not None]
-    return chosen(libraries, gpu=bool(os.environ.get(ON_GPU)), slices=bool(os.environ.get(responses.DRAWS)))
+    return chosen(installed(), gpu=bool(os.environ.get(ON_GPU)), slices=bool(os.environ.get(responses.DRAWS)))
 
 
 def install() -> None:
