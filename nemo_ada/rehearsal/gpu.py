@@ -170,7 +170,7 @@ def rehearse_on_gpu(
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with grpo.adv_estimator.name=reinforce_ada")
     check_tokenizer(config)
-    wanted = _chosen(runs)
+    wanted = _chosen(runs, config)
     nowhere = Path()
     fit(config, model=nowhere, data=nowhere, out=nowhere, steps=steps, scale=scale, te=True, apex=True)  # may refuse it
     findings = check(path, overrides, config)
@@ -360,8 +360,11 @@ class Configs:
         return steps * max(int(config["grpo"]["num_prompts_per_step"]) for config in self.configs.values())
 
 
-def _chosen(runs: Sequence[str]) -> tuple[str, ...]:
-    """Return the wanted runs. Raises UserError for a name that is not known, or a resumed run without a first one."""
+def _chosen(runs: Sequence[str], config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the wanted runs.
+
+    Raises UserError for a name that is not known, a resumed run without a first one, or a capped one without a cap.
+    """
     unknown = [name for name in runs if name not in RUNS]
     if unknown or not runs:
         raise UserError(f"--runs {','.join(runs)}: take some of {','.join(RUNS)}")
@@ -369,6 +372,11 @@ def _chosen(runs: Sequence[str]) -> tuple[str, ...]:
         raise UserError(f"--runs {','.join(runs)}: add one that trains, such as {GRPO} or {BALANCE}")
     if RESUMED in runs and not set(runs) & (set(PRESETS) - {CAPPED}):
         raise UserError(f"--runs {','.join(runs)}: {RESUMED} repeats a step of our loop; add one such as {BALANCE}")
+    if CAPPED in runs and GRPO not in runs and Values(config).get(SECONDS.key) is None:
+        raise UserError(
+            f"--runs {','.join(runs)}: {CAPPED} is capped at the forecast of {GRPO}'s sampling; add {GRPO}, or set "
+            f"{SECONDS.key}"
+        )
     return tuple(dict.fromkeys(runs))
 
 
@@ -419,6 +427,7 @@ class Forecasts:
                 "reinforce_ada": {"preset": "grpo"},
                 **config,
             }  # for NeMo-RL's own loop, whose rows are all trained on
+            known["env"] = {key: _without_reward(section) for key, section in config.get("env", {}).items()}
             write_atomically(paths[name], json.dumps(known, default=str))  # JSON is YAML
         with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
             plans = {name: beside.submit(_plan, path, rates) for name, path in paths.items()}
@@ -429,7 +438,7 @@ class Forecasts:
                     own.warnings.append(f"nemo-ada plan, {name}: {problem}")
         if CAPPED in made.configs and GRPO in own.plans:
             seconds = round(CAP_SHARE * own.plans[GRPO].forecast.phases["sampling"].p50, 1)
-            made.configs[CAPPED]["reinforce_ada"].setdefault("budget", {})[SECONDS.name] = seconds
+            made.configs[CAPPED]["reinforce_ada"].setdefault("budget", {}).setdefault(SECONDS.name, seconds)
         try:
             typical = NemoConfig.of_megatron(made.typical)
             for phase in (learner_phase, logprob_phase, refit_phase):
@@ -448,6 +457,13 @@ class Forecasts:
         """Return the content of forecast.json."""
         phases = {name: {phase: time.p50 for phase, time in planned(plan).items()} for name, plan in self.plans.items()}
         return {"seconds": phases, "memory_gib": self.memory, "engine_seconds": self.pace, "warnings": self.warnings}
+
+
+def _without_reward(environment: Any) -> Any:
+    """Leave out the user's reward, which only a YAML in its own folder may name, and which `plan` does not ask."""
+    if not isinstance(environment, Mapping):
+        return environment
+    return {key: value for key, value in environment.items() if key != "reward"}
 
 
 def _plan(path: Path, rates: Path) -> Plan:

@@ -23,7 +23,7 @@ from nemo_ada.rules.gym import GYM_RULES
 from nemo_ada.rules.layout import LAYOUT
 from nemo_ada.rules.learners import LORA, idle_keys
 from nemo_ada.rules.method import METHOD
-from nemo_ada.rules.names import key_names
+from nemo_ada.rules.names import key_names, value_types
 from nemo_ada.rules.precision import PRECISION
 from nemo_ada.rules.setup import SETUP
 from nemo_ada.rules.single_controller import controller_gym, controller_ignores, controller_needs
@@ -51,7 +51,9 @@ def findings(config: Mapping[str, Any], upstream: Mapping[str, Any] | None = Non
     broken = list(bounds(values))
     if broken:
         return broken
-    names = [] if upstream is None else [*key_names(config, upstream), *idle_keys(values, upstream)]
+    names = [] if upstream is None else [
+        *key_names(config, upstream), *value_types(config), *idle_keys(values, upstream)
+    ]  # fmt: skip
     return [*of_model(values), *(finding for rule in RULES for finding in _of(rule, values)), *names]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal import gpu, installation
+from nemo_ada.rehearsal import gpu, installation, standins
 from nemo_ada.rehearsal.command import Rehearsal
 from nemo_ada.rehearsal.fit import one_gpu
 from nemo_ada.rehearsal.gpu import BALANCE, GRPO, METHODS, RESUMED, Configs, Forecasts, Machine, Slices
@@ -29,6 +29,12 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-1.5b.yaml"
 needs_nemo_rl = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="our configs build on NeMo-RL's files")
 H200 = Machine("NVIDIA H200", frozenset({"transformer_engine", "transformer_engine_torch"}), {})
+
+MODEL = {  # Qwen2.5-Math-1.5B
+    "model_type": "qwen2", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+    "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 4096,
+    "tie_word_embeddings": True,
+}  # fmt: skip
 
 
 def real() -> Events:
@@ -152,12 +158,7 @@ def test_a_folder_with_weights_keeps_its_weights_and_the_users_data(tmp_path: Pa
 def test_the_forecast_is_made_for_the_card_and_the_capped_run_gets_grpos_time(tmp_path: Path) -> None:
     made = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.125, machine=H200, dry_run=False)
     (tmp_path / "model").mkdir()
-    shape = made.shape
-    (tmp_path / "model" / "config.json").write_text(json.dumps({
-        "model_type": "qwen2", "hidden_size": shape.hidden, "intermediate_size": shape.ffn, "num_hidden_layers": 28,
-        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv, "vocab_size": shape.vocab,
-        "max_position_embeddings": shape.positions, "tie_word_embeddings": True,
-    }))  # fmt: skip
+    (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
     forecast = Forecasts.of(made, tmp_path)
     assert forecast.warnings == []
     grpo, balance = (forecast.plans[name].forecast for name in (GRPO, BALANCE))
@@ -167,6 +168,33 @@ def test_the_forecast_is_made_for_the_card_and_the_capped_run_gets_grpos_time(tm
     assert cap == pytest.approx(1.1 * grpo.phases["sampling"].p50, abs=0.1)
     seconds = [forecast.pace[count] for count in made.counts]
     assert seconds == sorted(seconds)
+
+
+@needs_nemo_rl
+def test_a_users_cap_stays_and_a_reward_beside_the_yaml_does_not_stop_the_forecast(tmp_path: Path) -> None:
+    words = ["++reinforce_ada.budget.max_seconds=7"]
+    config = load_config(CONFIG, words)
+    config["env"]["ada_math"]["reward"] = "beside_the_yaml:exact"
+    made = Configs.of(config, tmp_path, steps=2, scale=0.125, machine=H200, dry_run=False, runs=[GRPO, gpu.CAPPED])
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
+    forecast = Forecasts.of(made, tmp_path)
+    assert forecast.warnings == []
+    assert made.configs[gpu.CAPPED]["reinforce_ada"]["budget"]["max_seconds"] == 7
+    assert set(forecast.plans) == {GRPO, gpu.CAPPED}
+
+
+def test_the_wheel_of_transformer_engines_part_for_torch_counts_though_it_cannot_be_imported_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "transformer_engine").mkdir()
+    (tmp_path / "transformer_engine" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "transformer_engine_torch" not in standins.installed()
+    wheel = tmp_path / "transformer_engine_torch-2.14.1.dist-info"
+    wheel.mkdir()
+    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: transformer_engine_torch\nVersion: 2.14.1\n")
+    assert {"transformer_engine", "transformer_engine_torch"} <= set(standins.installed())
 
 
 @needs_nemo_rl
@@ -185,7 +213,8 @@ def test_without_a_gpu_it_says_so_before_it_makes_anything(tmp_path: Path, monke
 @pytest.mark.parametrize(
     "words",
     [["--gpu", "--scale", "2"], ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"], ["--runs", "grpo"],
-     ["--gpu", "--runs", "lean,nonsense"], ["--gpu", "--runs", "engine"], ["--gpu", "--runs", "grpo,resumed"]],
+     ["--gpu", "--runs", "lean,nonsense"], ["--gpu", "--runs", "engine"], ["--gpu", "--runs", "grpo,resumed"],
+     ["--gpu", "--runs", "balance-capped"]],
 )  # fmt: skip
 def test_what_it_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, words: list[str]) -> None:
     command = [sys.executable, "-m", "nemo_ada.cli", "rehearse", str(CONFIG), *words, "--keep", str(tmp_path / "new")]
