@@ -17,7 +17,7 @@ SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh) 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train train-lm smollm2 data eval report bench-peers rehearsal-env site test test-slow test-nemo test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train train-lm smollm2 data eval report bench-peers rehearsal-env site test test-long test-slow test-nemo test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -65,8 +65,11 @@ $(VENV)/.docs: $(STAMP)
 site: $(VENV)/.docs  ## the pages as a site with an API reference, in .cache/site
 	$(VENV)/bin/mkdocs build --quiet -f .github/site/mkdocs.yml
 
-test: install  ## the tests, but those on a real SLURM and the slow ones
-	$(PY) -m pytest -m "not slurm and not slow" $(PYTEST_ARGS)
+test: install  ## the tests, but the long and the slow ones and those on a real SLURM
+	$(PY) -m pytest -m "not slurm and not slow and not long" $(PYTEST_ARGS)
+
+test-long: install  ## the engine, the learner and whole commands in every variant: what `make test` leaves out, but the slow ones
+	$(PY) -m pytest -m "long and not slurm and not slow" $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.docs  ## whole pipelines: data, evaluation, caps, faults, ports, Ctrl-C
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)

@@ -17,7 +17,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -43,10 +43,9 @@ VLLM_CONFIG = ("policy.generation.vllm_cfg.", "nemo_rl.models.generation.vllm.co
 EXAMPLES = ("grpo", "dapo", "prorl")  # parts of the names of NeMo-RL's example configs whose keys count
 PLAIN_NAMES: Mapping[str, Any] = {
     "str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict, "tuple": tuple, "None": None,
-    **{name: getattr(typing, name) for name in ("Any", "Literal", "Optional", "Union", "List", "Dict", "NotRequired")},
+    **{name: getattr(typing, name) for name in ("Any", "Literal", "Optional", "Union", "List", "Dict")},
 }  # fmt: skip
-PLAIN_NODES = (ast.Expression, ast.Name, ast.Load, ast.Subscript, ast.Tuple, ast.Constant, ast.BinOp, ast.BitOr)
-"""Names and syntax of the types whose values are judged."""
+"""Names in the types whose values are judged."""
 
 
 def known_names() -> Mapping[str, frozenset[str]]:
@@ -153,13 +152,26 @@ def _types(home: Path) -> Mapping[str, tuple[str, ...]]:
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any] | None:
     """Return what judges values of a type. None where the type is not a plain one."""
-    nodes = list(ast.walk(ast.parse(kind, mode="eval")))
-    if not all(isinstance(node, PLAIN_NODES) for node in nodes):
+    try:
+        return TypeAdapter(_type(ast.parse(kind, mode="eval").body))
+    except (KeyError, TypeError):
         return None
-    if not {node.id for node in nodes if isinstance(node, ast.Name)} <= set(PLAIN_NAMES):
-        return None
-    inner = kind.removeprefix("NotRequired[").removesuffix("]") if kind.startswith("NotRequired[") else kind
-    return TypeAdapter(eval(inner, {"__builtins__": {}}, dict(PLAIN_NAMES)))
+
+
+def _type(node: ast.expr) -> Any:
+    """Build a type from its source. Raises KeyError for a name or a syntax that is not of PLAIN_NAMES."""
+    if isinstance(node, ast.Name):
+        return PLAIN_NAMES[node.id]
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Tuple):
+        return tuple(map(_type, node.elts))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return Union[_type(node.left), _type(node.right)]  # noqa: UP007 - of two values, and not of two names
+    if isinstance(node, ast.Subscript):
+        inner = _type(node.slice)
+        return inner if ast.unparse(node.value) == "NotRequired" else _type(node.value)[inner]
+    raise KeyError(ast.unparse(node))
 
 
 def _fits(kind: TypeAdapter[Any], value: Any) -> bool:

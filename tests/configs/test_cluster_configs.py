@@ -150,6 +150,7 @@ def test_the_shipped_combinations_are_models_and_overlays_that_exist():
     assert len(MODELS) + len(METHODS) + len(list((CONFIGS / "common").glob("*.yaml"))) <= 43
 
 
+@pytest.mark.long
 @needs_checkout
 @pytest.mark.parametrize("old", OLD_NAMES)
 def test_the_replacement_of_an_old_name_changes_what_the_old_file_changed(old):
@@ -162,6 +163,7 @@ def test_the_replacement_of_an_old_name_changes_what_the_old_file_changed(old):
     assert changes == OLD_NAMES[old]["changes"]
 
 
+@pytest.mark.long
 @needs_checkout
 def test_every_combination_has_a_folder_of_its_own():
     folders = [loaded(*words)["run_dir"] for words in COMBINATIONS]
@@ -189,6 +191,7 @@ def test_an_overlay_names_no_run_and_says_what_it_is(path):
     assert path.read_text(encoding="utf-8").startswith("# ")
 
 
+@pytest.mark.long
 @every_combination
 def test_the_sampling_section_is_valid_and_the_methods_own(words):
     method, config = Path(words[-1]).stem, merged(*files(words))
@@ -230,11 +233,13 @@ def idle_keys(under, config):
             yield key
 
 
+@pytest.mark.long
 @every_model
 def test_no_key_of_a_model_has_the_value_it_would_have_anyway(path):
     assert list(idle_keys(below(path), own(path))) == [], f"{path.name} repeats its parents' keys"
 
 
+@pytest.mark.long
 @needs_checkout
 @every_method
 def test_no_key_of_an_overlay_changes_nothing_in_every_model_that_has_it(path):
@@ -267,6 +272,7 @@ def test_the_layout_divides(words):
     assert config.policy.max_total_sequence_length >= room
 
 
+@pytest.mark.long
 @needs_checkout
 @every_combination
 def test_check_finds_no_error_but_for_what_a_site_has(words):
@@ -276,6 +282,7 @@ def test_check_finds_no_error_but_for_what_a_site_has(words):
     assert [f for f in found if f.level == "error" and f.key not in of_the_machine] == []
 
 
+@pytest.mark.long
 @needs_checkout
 @pytest.mark.parametrize("model", ["qwen2.5-math-1.5b", "qwen2.5-32b"])
 def test_the_tables_say_what_check_and_plan_say(model):

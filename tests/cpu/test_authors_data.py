@@ -19,6 +19,8 @@ from nemo_ada.run.folder import read_lines
 from nemo_ada.tasks.registry import build_task
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 CLUSTER = ROOT / "configs" / "qwen2.5-math-7b.yaml"
 SYSTEM = r"Please reason step by step, and put your final answer within \boxed{}."

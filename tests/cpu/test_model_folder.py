@@ -33,6 +33,8 @@ from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 from tests.cpu.folders import VOCABULARY, write_model, write_tokenizer
 from tests.lazy import Lazy
 
+pytestmark = pytest.mark.long
+
 torch, ray, transformers = Lazy("torch"), Lazy("ray"), Lazy("transformers")
 safetensors = Lazy("safetensors.numpy")
 embedded, training = Lazy("nemo_ada.cpu.stack"), Lazy("nemo_ada.cpu.trainer")

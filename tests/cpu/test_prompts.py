@@ -15,6 +15,8 @@ from nemo_ada.tasks.tokenizer import CharTokenizer
 from tests.lab.data.fake_server import completion, serving
 from tests.lazy import Lazy
 
+pytestmark = pytest.mark.long
+
 training = Lazy("nemo_ada.cpu.trainer")
 TEMPLATE = (
     "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking is defined and not enable_thinking %}="

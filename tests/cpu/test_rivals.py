@@ -12,6 +12,8 @@ import pytest
 from nemo_ada.cpu.learner.update import train_on
 from tests.lazy import Lazy
 
+pytestmark = pytest.mark.long
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 rivals, ray = Lazy("rivals"), Lazy("ray")
 

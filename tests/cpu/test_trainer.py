@@ -32,6 +32,8 @@ from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED
 from nemo_ada.run.observer import Observer
 from tests.lazy import Lazy
 
+pytestmark = pytest.mark.long
+
 embedded, training = Lazy("nemo_ada.cpu.stack"), Lazy("nemo_ada.cpu.trainer")
 
 EIGHT = "grpo.num_generations_per_prompt=8"  # Est shares out responses between 4 and 32

@@ -22,6 +22,8 @@ from nemo_ada.run.folder import RunDir, read_lines
 from tests.fuzz.harness import COUNTED, VALUES, attempt, cases, deadline
 from tests.lazy import Lazy
 
+pytestmark = pytest.mark.long
+
 torch, convert = Lazy("torch"), Lazy("nemo_ada.cpu.learner.convert")
 checkpoint, training = Lazy("nemo_ada.cpu.checkpoint"), Lazy("nemo_ada.cpu.trainer")
 

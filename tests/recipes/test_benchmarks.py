@@ -17,6 +17,8 @@ if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "v
 
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "recipes" / "benchmarks"
 SMALLEST = {  # arguments; {out} is an empty folder

@@ -221,6 +221,7 @@ def test_runs_of_two_bases_are_no_pair(protocol, results):
     assert [row.seeds for row in rows] == [list(range(200, 208)), list(range(202, 208))]
 
 
+@pytest.mark.long
 def test_a_run_beside_results_of_another_base_ends_and_a_fresh_one_does_not(protocol, results, tmp_path, monkeypatch):
     fill(results, {"grpo4": 0.0})
 
@@ -243,6 +244,7 @@ def test_signal_over_noise_is_shown_where_all_seeds_have_it():
     assert pages.signal_to_noise([measured, {}]) is None
 
 
+@pytest.mark.long
 def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_path):
     published = results_in(tmp_path / "empty", protocol)
     made = tmp_path / "results"

@@ -13,6 +13,8 @@ import pytest
 from nemo_ada.cli.main import app, guarded
 from nemo_ada.lab.plan.command import PlanOptions
 
+pytestmark = pytest.mark.long
+
 README = Path(__file__).resolve().parents[2] / "README.md"
 BASES = ("grpo_math_1B_megatron.yaml", "grpo_math_1B.yaml")
 

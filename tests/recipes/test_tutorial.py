@@ -12,6 +12,8 @@ import pytest
 
 from nemo_ada.cli.main import app, guarded
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "recipes" / "guide" / "tutorial.md").read_text(encoding="utf-8")
 

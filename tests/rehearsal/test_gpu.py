@@ -25,6 +25,8 @@ from nemo_ada.rehearsal.gpu import BALANCE, GRPO, METHODS, RESUMED, Configs, For
 from nemo_ada.rehearsal.report import Events, Report
 from nemo_ada.rules.facts.nemo_config import load_config
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-1.5b.yaml"
 needs_nemo_rl = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="our configs build on NeMo-RL's files")

@@ -13,6 +13,8 @@ from nemo_ada.rehearsal import command, installation
 from nemo_ada.rehearsal.report import Report
 from nemo_ada.rehearsal.shrink import Layout
 
+pytestmark = pytest.mark.long
+
 DRIVER = """
 import json, os, sys, time
 from pathlib import Path

@@ -67,6 +67,7 @@ def recorded(folder):
         yield run, config, [{key: json.loads(value) for key, value in row.items()} for row in rows]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_resumed_run_goes_on_in_its_run_under_the_names_of_nemo_rl(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")

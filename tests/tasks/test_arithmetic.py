@@ -25,6 +25,7 @@ def task():
     built.close()
 
 
+@pytest.mark.long
 def test_every_kind_has_its_share_of_both_splits_behind_its_own_examples(task):
     splits = task.splits()
     for part, size in ((splits.train, 30), (splits.heldout, 10)):

@@ -7,6 +7,8 @@ import pytest
 from nemo_ada.verify.audit import counted, told
 from nemo_ada.verify.judge import Judge
 
+pytestmark = pytest.mark.long
+
 FOUND = {
     "\x08oxed{5}": "control",
     "\x0crac{1}{2}": "control",

@@ -77,6 +77,7 @@ def test_out_of_memory_inside_the_library_is_no_wrong_answer(verifier: MathVerif
     assert verifier.submit(r"\boxed{2}", "2").result() == RIGHT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("missing", [r"\%", r"\log", "pmatrix"])
 def test_an_environment_whose_parser_lacks_something_is_refused(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setenv("NEMO_ADA_TEST_PARSER_LACKS", missing)

@@ -61,6 +61,7 @@ def judged(scorer: str, *pairs: tuple[str, str], deadline_s: float, workers: int
         return started.verify_many([(rf"\boxed{{{answer}}}", reference) for answer, reference in pairs])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("spoiled", MESSAGES)
 def test_a_spoiled_message_costs_its_own_answer_a_verdict_and_no_other(spoiled):
     verdicts = judged("spoiled_messages", *[(a, "x") for a in ("1", "2", spoiled, "3", "4")], deadline_s=5.0, workers=2)

@@ -17,6 +17,8 @@ import pytest
 from nemo_ada.verify import MathVerifier, VerifierLimits
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.long
+
 PAIRS: list[dict[str, Any]] = [
     json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text(encoding="utf-8").splitlines()
 ]

@@ -145,6 +145,7 @@ time.sleep(9999)
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["interrupt", "kill", "forget"])
 def test_processes_end_with_their_owner_however_it_ends(end: str, gone: Callable[[int], bool]) -> None:
     root = Path(__file__).resolve().parents[2]

@@ -25,6 +25,8 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.verify.verdict import Verdict
 from tests.lazy import Lazy
 
+pytestmark = pytest.mark.long
+
 if importlib.util.find_spec("vllm") is None:  # not importorskip: the engine has to set its environment first
     pytest.skip("vLLM is not installed (extra: embedded)", allow_module_level=True)
 torch, transformers = Lazy("torch"), Lazy("transformers")

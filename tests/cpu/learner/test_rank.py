@@ -28,6 +28,8 @@ from nemo_ada.cpu.processes.actors import alive
 from nemo_ada.errors import InvariantError, StallError, UserError
 from tests.lazy import Lazy
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from nemo_ada.cpu.learner.group import LearnerGroup
     from nemo_ada.cpu.stack import Stack

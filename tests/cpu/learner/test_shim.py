@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.long
+
 SCRIPT = """
 import megatron.core.distributed.param_and_grad_buffer as module
 import torch

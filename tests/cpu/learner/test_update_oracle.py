@@ -17,6 +17,8 @@ from nemo_ada.cpu.learner.update import mini_batches
 from tests.cpu.learner.oracle import Published, Row, update
 from tests.lazy import Lazy
 
+pytestmark = pytest.mark.long
+
 if TYPE_CHECKING:
     from nemo_ada.cpu.rollout import StepData
 

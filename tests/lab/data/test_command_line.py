@@ -96,6 +96,7 @@ def test_a_log_shows_progress_at_most_once_a_minute_and_the_end():
     ]
 
 
+@pytest.mark.long
 def test_what_the_trainers_defaults_would_do_to_a_set_is_said(tmp_path, capsys):
     source = tmp_path / "a.jsonl"
     rows = [{"problem": f"p {n}", "answer": n if n != 70 else "1" * 300} for n in range(100)]

@@ -19,6 +19,8 @@ from tests.lab.data.scripted_model import Adder, preparation, run_evaluation
 from tests.lab.data.test_command_line import run
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = "0f" * 16  # the random part of a temporary name
 SETTINGS = {"k": 1, "nemo_ada": "0"}

@@ -20,6 +20,8 @@ from nemo_ada.verify.judge import Judge
 from nemo_ada.verify.verdict import CRASH, TIMEOUT, Verdict
 from tests.lab.data.scripted_model import Adder, Characters, in_a_process, preparation
 
+pytestmark = pytest.mark.long
+
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

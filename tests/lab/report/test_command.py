@@ -18,6 +18,8 @@ from nemo_ada.lab.report.figures import all_figures
 from nemo_ada.lab.report.page import render
 from nemo_ada.lab.report.run import read_usable
 
+pytestmark = pytest.mark.long
+
 FOLDERS = ["a$b_{c}$", "[red]b", "..x/run", "y/run", r"..\..\z", "%2e%2e%2fz", "~", "6", "7"]
 METRICS = ["step", "ada/pass_rate", "ada/pass_rate_histogram", "ada/pool_size_mean", "ada/samples_drawn",
            "ada/prompts_drawn", "ada/weight_mean", "train/lr", "time/update", "total/responses"]  # fmt: skip

@@ -18,6 +18,8 @@ from nemo_ada.lab.report.command import FILES
 from nemo_ada.lab.report.run import read_usable
 from tests.fuzz.harness import NASTY_JSON, cases, command
 
+pytestmark = pytest.mark.long
+
 BROKEN = re.compile(r'\s(?:d|x|y|cx|cy|r|width|height|viewBox|transform)="[^"]*(?:nan|inf)', re.IGNORECASE)
 
 YAML_VALUES = (

@@ -12,6 +12,8 @@ from nemo_ada.core.learning.factor import SHOWN_P, factors
 from nemo_ada.errors import UserError
 from nemo_ada.lab.simulate import objective
 
+pytestmark = pytest.mark.long
+
 
 def test_the_simulation_is_the_exact_factor(monkeypatch):
     monkeypatch.setattr(objective, "STEPS", 60)

@@ -33,6 +33,7 @@ def cache(folder):
     return f"base.cache_dir={folder}"
 
 
+@pytest.mark.long
 @needs_checkout
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_gpu_recipe_passes(path, monkeypatch):

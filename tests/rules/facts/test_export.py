@@ -14,6 +14,8 @@ from nemo_ada.nemo.launch.export import _add_prompts, export
 from nemo_ada.run.files import write_folder
 from nemo_ada.tasks.prompting import read_contract
 
+pytestmark = pytest.mark.long
+
 CONVERTER = """
 import argparse, pathlib
 parser = argparse.ArgumentParser()

@@ -21,6 +21,8 @@ from nemo_ada.tasks.tokenizer import CharTokenizer
 sys.path.insert(0, str(Path(__file__).parents[2] / "rules" / "check"))
 from recipes import changed
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("transformers")
 SHA = "0" * 39 + "1"
 

@@ -18,6 +18,8 @@ from nemo_ada.nemo.launch.export import CARD, newest
 from tests.patience import PATIENCE
 from tests.rules.facts.test_export import embedded
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("huggingface_hub")
 TOKEN = "hf_" + "a" * 34
 
