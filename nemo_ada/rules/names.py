@@ -1,7 +1,4 @@
-"""Rules for the names of keys and the types of their values.
-
-NeMo-RL does not check names: it loads a config with `gpro:` without an error. It checks types when a run starts, with
-GPUs waiting.
+"""Rules for the names of keys. NeMo-RL does not check them: it loads a config with `gpro:` without an error.
 
 The names come from the checkout that NEMO_RL_HOME names: from its configuration classes and its examples. So each
 version of NeMo-RL is judged by its own names. Without a checkout they come from `nemo_rl_keys.yaml`, which lists those
@@ -11,22 +8,17 @@ of v0.7.0. vLLM's arguments always come from there: those of 0.20.0, and for a c
 
 from __future__ import annotations
 
-import ast
 import difflib
-import typing
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Union
-
-from pydantic import TypeAdapter, ValidationError
+from typing import Any
 
 from nemo_ada.config.keys import BELOW, meant, settings
 from nemo_ada.config.parsing import CLOSE
-from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.checkout import OR, PACKAGE, Checkout, is_theirs
-from nemo_ada.rules.facts.nemo_config import HOME, Loop
+from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, is_theirs
+from nemo_ada.rules.facts.nemo_config import HOME
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, MASTER_CONFIG
 from nemo_ada.rules.finding import Findings, error, ok
@@ -41,11 +33,6 @@ VLLM_ARGUMENTS, VLLM_LATER = "policy.generation.vllm_kwargs", "vllm_0.29.0"  # s
 LISTED_VLLM = "vllm==0.20.0"
 VLLM_CONFIG = ("policy.generation.vllm_cfg.", "nemo_rl.models.generation.vllm.config.VllmSpecificArgs")
 EXAMPLES = ("grpo", "dapo", "prorl")  # parts of the names of NeMo-RL's example configs whose keys count
-PLAIN_NAMES: Mapping[str, Any] = {
-    "str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict, "tuple": tuple, "None": None,
-    **{name: getattr(typing, name) for name in ("Any", "Literal", "Optional", "Union", "List", "Dict")},
-}  # fmt: skip
-"""Names in the types whose values are judged."""
 
 
 def known_names() -> Mapping[str, frozenset[str]]:
@@ -117,69 +104,6 @@ def key_names(config: Mapping[str, Any], base: Mapping[str, Any]) -> Findings:
         yield error(key, f"NeMo-RL has no such key and would ignore it; {_meant(key)}")
     if not names:
         yield ok("configuration", "all keys are NeMo-RL's or ours")
-
-
-def value_types(config: Mapping[str, Any]) -> Findings:
-    """Values that the configuration classes of NEMO_RL_HOME's checkout refuse, as NeMo-RL judges them when it starts.
-
-    Only the types of plain values are judged: numbers, texts, lists and mappings of them, and null.
-    """
-    home = Path(site_setting(HOME) or ".missing")
-    if not (home / PACKAGE).is_dir() or Loop.of(Values(config)) is Loop.CONTROLLER:
-        return
-    values = Values(config)
-    for key, kinds in _types(home).items():
-        parent, _, name = key.rpartition(".")
-        section = values.get(parent) if parent else config
-        if not isinstance(section, Mapping) or name not in section:
-            continue
-        value = section[name]
-        if any(kind is None or _fits(kind, value) for kind in map(_adapter, kinds)):
-            continue
-        wanted = " or ".join(kinds)
-        yield error(
-            key, f"{'null' if value is None else repr(value)}: NeMo-RL takes {wanted} and would stop at its start"
-        )
-
-
-@cache
-def _types(home: Path) -> Mapping[str, tuple[str, ...]]:
-    """Dotted key -> its types, in a checkout."""
-    found = Checkout(home).keys(MASTER_CONFIG, containers=False)
-    return {key: tuple(kind.split(" = ")[0] for kind in kinds.split(OR)) for key, kinds in found.items()}
-
-
-@cache
-def _adapter(kind: str) -> TypeAdapter[Any] | None:
-    """Return what judges values of a type. None where the type is not a plain one."""
-    try:
-        return TypeAdapter(_type(ast.parse(kind, mode="eval").body))
-    except (KeyError, TypeError):
-        return None
-
-
-def _type(node: ast.expr) -> Any:
-    """Build a type from its source. Raises KeyError for a name or a syntax that is not of PLAIN_NAMES."""
-    if isinstance(node, ast.Name):
-        return PLAIN_NAMES[node.id]
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, ast.Tuple):
-        return tuple(map(_type, node.elts))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return Union[_type(node.left), _type(node.right)]  # noqa: UP007 - of two values, and not of two names
-    if isinstance(node, ast.Subscript):
-        inner = _type(node.slice)
-        return inner if ast.unparse(node.value) == "NotRequired" else _type(node.value)[inner]
-    raise KeyError(ast.unparse(node))
-
-
-def _fits(kind: TypeAdapter[Any], value: Any) -> bool:
-    try:
-        kind.validate_python(value)
-    except ValidationError:
-        return False
-    return True
 
 
 def unknown(config: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:

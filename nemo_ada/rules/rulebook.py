@@ -23,10 +23,11 @@ from nemo_ada.rules.gym import GYM_RULES
 from nemo_ada.rules.layout import LAYOUT
 from nemo_ada.rules.learners import LORA, idle_keys
 from nemo_ada.rules.method import METHOD
-from nemo_ada.rules.names import key_names, value_types
+from nemo_ada.rules.names import key_names
 from nemo_ada.rules.precision import PRECISION
 from nemo_ada.rules.setup import SETUP
 from nemo_ada.rules.single_controller import controller_gym, controller_ignores, controller_needs
+from nemo_ada.rules.value_types import value_types
 
 Rule = Callable[[Values], Findings]
 RULES: tuple[Rule, ...] = (

@@ -15,7 +15,6 @@ from nemo_ada.run.files import text_of
 PACKAGE = "nemo_rl"
 MAX_HOPS = 8  # re-exports and base classes that are followed for one name
 NO_VALUE = "nothing"
-OR = " or "  # between the types of a key that several classes have
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef | ast.expr
@@ -168,8 +167,7 @@ class Checkout:
             seen: classes on the way here.
 
         Returns:
-            Dotted key -> type, and the default where the class has one. Where a field may be one of several classes,
-            the types of a key that they share are joined by `or`.
+            Dotted key -> type, and the default where the class has one.
         """
         found = self.find(dotted)
         if found is None or not isinstance(found.node, ast.ClassDef) or dotted in seen:
@@ -186,12 +184,8 @@ class Checkout:
             kind = " ".join(ast.unparse(node.annotation).split())
             default = f" = {ast.unparse(node.value)}" if isinstance(node.value, ast.Constant) else ""
             result[key] = kind + default
-            inner: dict[str, str] = {}
             for name in _named_classes(node.annotation, containers):
-                of_class = self.keys(f"{found.module}.{name}", f"{key}.", containers=containers, seen=seen | {dotted})
-                for one, kind in of_class.items():
-                    inner[one] = kind if inner.get(one, kind) == kind else f"{inner[one]}{OR}{kind}"
-            result |= inner
+                result |= self.keys(f"{found.module}.{name}", f"{key}.", containers=containers, seen=seen | {dotted})
         return result
 
     def strings(self, module: str, functions: tuple[str, ...], kind: str) -> set[str]:

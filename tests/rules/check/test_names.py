@@ -17,7 +17,7 @@ import yaml
 from nemo_ada.rules import names
 from nemo_ada.rules.check.command import examine
 from nemo_ada.rules.facts.checkout import Checkout
-from nemo_ada.rules.facts.nemo_config import load_config, upstream_part
+from nemo_ada.rules.facts.nemo_config import upstream_part
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "nemo"))
@@ -115,36 +115,6 @@ def home(tmp_path, monkeypatch):
     (tmp_path / "examples/configs").mkdir(parents=True)
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     return tmp_path
-
-
-def test_values_of_another_type_are_found_and_types_that_are_not_plain_are_passed_over(home):
-    (home / "nemo_rl/algorithms/grpo.py").write_text(
-        "class On(TypedDict):\n    enabled: Literal[True]\n    size: int\n\n"
-        "class Off(TypedDict):\n    enabled: Literal[False]\n\n"
-        "class GRPO(BaseModel):\n    seed: int = 3\n    template: NotRequired[str]\n    stop: list[str] | None\n"
-        "    part: On | Off\n    other: SomeClass | None\n    ratio: Annotated[float, Field(gt=0)]\n\n"
-        "class MasterConfig(BaseModel):\n    grpo: GRPO\n"
-    )
-    names._types.cache_clear()
-    good = {"seed": 1, "template": "a", "stop": None, "part": {"enabled": False}, "other": 3, "ratio": "b"}
-    assert list(names.value_types({"grpo": good})) == []
-    assert list(names.value_types({"grpo": good | {"part": {"enabled": True, "size": 2}, "stop": ["a"]}})) == []
-    bad = good | {"seed": "three", "template": None, "stop": "a", "part": {"enabled": 7}}
-    found = {finding.key: finding.message for finding in names.value_types({"grpo": bad})}
-    assert set(found) == {"grpo.seed", "grpo.template", "grpo.stop", "grpo.part.enabled"}
-    assert "null" in found["grpo.template"] and "Literal[True] or Literal[False]" in found["grpo.part.enabled"]
-
-
-@pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NeMo-RL's classes decide")
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("policy.tokenizer.chat_template", "null"), ("grpo.val_period", "never"), ("policy.generation.stop_strings", "x"),
-     ("logger.wandb_enabled", "null"), ("policy.max_grad_norm", "[1]")],
-)  # fmt: skip
-def test_what_nemo_rls_own_classes_refuse_at_the_start_is_found_before(key, value):
-    config = load_config(RECIPE)
-    assert list(names.value_types(config)) == []
-    assert key in {finding.key for finding in names.value_types(load_config(RECIPE, [f"++{key}={value}"]))}
 
 
 @pytest.mark.parametrize("tracked", [True, False], ids=["git", "no git"])

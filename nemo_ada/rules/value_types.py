@@ -1,0 +1,157 @@
+"""A rule for the types of values. NeMo-RL checks them when a run starts, with GPUs waiting.
+
+Its configuration classes are read as source, so nothing of NeMo-RL is imported, and each version is judged by its own
+classes. A type that is neither plain nor one of these classes takes any value.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NotRequired, Optional, Union
+
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from nemo_ada.config.values import Values
+from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, Found
+from nemo_ada.rules.facts.nemo_config import HOME, Loop
+from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts.upstream import MASTER_CONFIG
+from nemo_ada.rules.finding import Findings, error
+
+PLAIN: Mapping[str, Any] = {
+    "str": str, "int": int, "float": float, "bool": bool, "list": list, "List": list, "dict": dict, "Dict": dict,
+    "tuple": tuple, "Any": Any, "Optional": Optional, "Union": Union, "NotRequired": NotRequired,
+    "PathLike": os.PathLike,
+}  # fmt: skip
+"""Names in types that mean what they mean here."""
+CLASSES = ("TypedDict", "BaseModel")
+
+
+def value_types(config: Mapping[str, Any]) -> Findings:
+    """Values that NeMo-RL's configuration classes refuse, and keys that they miss, where NEMO_RL_HOME names a checkout.
+
+    The single controller has other classes, and its configs are not judged.
+    """
+    home = Path(site_setting(HOME) or ".missing")
+    if not (home / PACKAGE).is_dir() or Loop.of(Values(config)) is Loop.CONTROLLER:
+        return
+    try:
+        _adapter(home).validate_python(config)
+    except ValidationError as problem:
+        errors = problem.errors(include_url=False)
+    else:
+        return
+    for place, one in _of_best_alternatives(config, [(tuple(map(str, one["loc"])), one) for one in errors]).items():
+        given = "it is missing" if one["type"] == "missing" else "null" if one["input"] is None else repr(one["input"])
+        yield error(place, f"{given[:80]}: NeMo-RL would stop when the run starts ({one['msg']})")
+
+
+def _of_best_alternatives(config: Any, errors: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
+    """Dotted key -> its error. Of the classes that a section may have, those count that refuse the least."""
+    found: dict[str, Any] = {}
+    alternatives = Counter(tag for location, _ in errors if (tag := _tag(config, location)) is not None)
+    for location, one in errors:
+        tag = _tag(config, location)
+        if tag is None:
+            found[".".join(location)] = one
+            continue
+        rivals = [other for other in alternatives if other[:-1] == tag[:-1]]
+        if tag == min(rivals, key=lambda other: alternatives[other]):
+            rest = (*tag[:-1], *location[len(tag) :])
+            found |= _of_best_alternatives(config, [(rest, one)]) if len(rest) < len(location) else {}
+    return found
+
+
+def _tag(config: Any, location: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the part of a location up to pydantic's name of an alternative. None where every part is a key."""
+    node = config
+    for count, part in enumerate(location, 1):
+        if isinstance(node, Mapping) and (part in node or count == len(location)):
+            node = node.get(part)
+        elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+            node = node[int(part)]
+        else:
+            return location[:count]
+    return None
+
+
+@cache
+def _adapter(home: Path) -> TypeAdapter[Any]:
+    checkout = Checkout(home)
+    found = checkout.find(MASTER_CONFIG)
+    return TypeAdapter(Any if found is None else Classes(checkout).of_class(found))
+
+
+class Classes:
+    """Types made of the configuration classes of a checkout."""
+
+    def __init__(self, checkout: Checkout) -> None:
+        self._checkout = checkout
+        self._made: dict[tuple[str, str], Any] = {}
+
+    def of_class(self, found: Found) -> Any:
+        """Return a type for a configuration class. Any other definition takes any value."""
+        if isinstance(found.node, ast.expr):  # an alias
+            return self._of(found.node, found.module)
+        if not isinstance(found.node, ast.ClassDef):
+            return Any
+        place = found.module, found.node.name
+        if place not in self._made:
+            self._made[place] = Any  # a class inside itself
+            fields = self._fields(found.module, found.node)
+            self._made[place] = Any if fields is None else TypedDict(found.node.name, fields)  # type: ignore[operator]
+        return self._made[place]
+
+    def _fields(self, module: str, class_: ast.ClassDef) -> dict[str, Any] | None:
+        """Name -> type of a class and its bases. None for a class that is no configuration."""
+        fields: dict[str, Any] = {}
+        known = False
+        for base in class_.bases:
+            if ast.unparse(base).split("[")[0].split(".")[-1] in CLASSES:
+                known = True
+                continue
+            parent = self._checkout.find(f"{module}.{ast.unparse(base)}")
+            if parent is not None and isinstance(parent.node, ast.ClassDef):
+                inherited = self._fields(parent.module, parent.node)
+                known |= inherited is not None
+                fields |= inherited or {}
+        if not known:
+            return None
+        optional = any(word.arg == "total" and ast.unparse(word.value) == "False" for word in class_.keywords)
+        for node in class_.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                kind = self._of(node.annotation, module)
+                wrapped = ast.unparse(node.annotation).startswith("NotRequired[")
+                fields[node.target.id] = kind if wrapped or not (optional or node.value) else NotRequired[kind]
+        return fields
+
+    def _of(self, node: ast.expr, module: str) -> Any:
+        """Return the type that an annotation of a module means."""
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                return self._of(ast.parse(node.value, mode="eval").body, module)
+            return node.value if node.value is None else Any
+        if isinstance(node, ast.Name):
+            if node.id in PLAIN:
+                return PLAIN[node.id]
+            found = self._checkout.find(f"{module}.{node.id}")
+            return Any if found is None else self.of_class(found)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+            return Union[self._of(node.left, module), self._of(node.right, module)]  # noqa: UP007 - of two values
+        if isinstance(node, ast.Subscript):
+            name = ast.unparse(node.value).split(".")[-1]
+            inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            if name == "Literal":
+                return Literal[tuple(ast.literal_eval(one) for one in inner)]
+            if name == "Annotated":
+                return self._of(inner[0], module)
+            if name in PLAIN:
+                kinds = tuple(self._of(one, module) for one in inner)
+                return PLAIN[name][kinds if len(kinds) > 1 else kinds[0]]
+        return Any

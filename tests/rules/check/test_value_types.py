@@ -1,0 +1,101 @@
+"""Values are judged by the configuration classes of the checkout that NEMO_RL_HOME names, read as source."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nemo_ada.rules.check.command import examine
+from nemo_ada.rules.value_types import value_types
+
+UPSTREAM = os.environ.get("NEMO_RL_HOME")
+RECIPE = Path(__file__).parents[3] / "configs/qwen2.5-math-7b.yaml"
+CLASSES = """
+class Inner(Other):
+    depth: int
+class On(TypedDict):
+    enabled: Literal[True]
+    size: "Size"
+class Off(TypedDict):
+    enabled: Literal[False]
+class GRPO(Base):
+    seed: int = 3
+    template: NotRequired[str]
+    stop: list[str] | None
+    part: On | Off
+    other: SomeClass | None
+    ratio: Annotated[float, Field(gt=0)]
+    pool: NotRequired[Pool]
+class Base(BaseModel):
+    name: str = "a"
+class Pool(TypedDict, total=False):
+    again: Pool
+    count: int
+class MasterConfig(BaseModel):
+    grpo: GRPO
+    parts: dict[str, On] = {}
+Size = Union[int, None]
+"""
+GOOD = {"template": "a", "stop": None, "part": {"enabled": False}, "other": 3, "ratio": 1.5}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """A NeMo-RL with the classes, and NEMO_RL_HOME names it."""
+    loop = tmp_path / "nemo_rl/algorithms/grpo.py"
+    loop.parent.mkdir(parents=True)
+    loop.write_text(CLASSES)
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"part": {"enabled": True, "size": None}}, {"part": {"enabled": True, "size": 2}}, {"seed": "4"},
+     {"pool": {"again": "anything"}}, {"unknown": 1}],
+)  # fmt: skip
+def test_values_of_their_types_are_taken(more):
+    assert list(value_types({"grpo": GOOD | more, "reinforce_ada": {"preset": "x"}})) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "says"),
+    [
+        ({"seed": "three"}, "grpo.seed", "three"),
+        ({"template": None}, "grpo.template", "null"),
+        ({"stop": "a"}, "grpo.stop", "list"),
+        ({"ratio": []}, "grpo.ratio", "number"),
+        ({"name": 3}, "grpo.name", "string"),
+        ({"pool": {"count": "many"}}, "grpo.pool.count", "integer"),
+        ({"part": {"enabled": 7}}, "grpo.part.enabled", "7"),
+        ({"part": {"enabled": True, "size": "large"}}, "grpo.part.size", "large"),
+        ({"part": {"enabled": True}}, "grpo.part.size", "missing"),
+    ],
+)
+def test_a_value_of_another_type_is_named_by_its_own_key(more, key, says):
+    found = list(value_types({"grpo": GOOD | more}))
+    assert key in {finding.key for finding in found}
+    assert says in " ".join(finding.message for finding in found)
+    assert {finding.key.split(".")[1] for finding in found} == {key.split(".")[1]}
+
+
+def test_a_missing_section_and_a_value_in_a_mapping_of_the_users_names_are_found():
+    assert [finding.key for finding in value_types({})] == ["grpo"]
+    found = list(value_types({"grpo": GOOD, "parts": {"mine": {"enabled": False, "size": 1}}}))
+    assert [finding.key for finding in found] == ["parts.mine.enabled"]
+
+
+def test_without_a_checkout_and_for_the_single_controller_nothing_is_judged(monkeypatch):
+    wrong = {"grpo": {"seed": "three"}}
+    assert list(value_types(wrong)) != []
+    assert list(value_types(wrong | {"async_rl": {"enabled": True}})) == []
+    monkeypatch.delenv("NEMO_RL_HOME")
+    monkeypatch.setenv("NEMO_ADA_SITE", os.devnull)
+    assert list(value_types(wrong)) == []
+
+
+def test_check_names_the_key(monkeypatch):
+    if UPSTREAM is None:
+        pytest.skip("NEMO_RL_HOME is not set")
+    monkeypatch.setenv("NEMO_RL_HOME", UPSTREAM)
+    found = examine(RECIPE, ["policy.tokenizer.chat_template=null"], verifier=False, site=False)
+    assert "policy.tokenizer.chat_template" in {finding.key for finding in found if finding.level == "error"}
