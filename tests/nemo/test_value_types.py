@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from nemo_support.compat import use_typing_extensions_typed_dict
 
 HOME = os.environ.get("NEMO_RL_HOME")
-pytestmark = [pytest.mark.nemo_rl, pytest.mark.skipif(HOME is None, reason="NEMO_RL_HOME (a checkout) is not set")]
+pytestmark = [
+    pytest.mark.nemo_rl,
+    pytest.mark.skipif(
+        HOME is None or importlib.util.find_spec("nemo_rl") is None,
+        reason="NeMo-RL cannot be imported here, or NEMO_RL_HOME is not set",
+    ),
+]
 RECIPE = Path(__file__).parents[2] / "configs/qwen2.5-math-7b.yaml"
 WORDS = (
     "policy.tokenizer.chat_template=null", "policy.tokenizer.chat_template=x", "checkpointing.keep_top_k=null",
