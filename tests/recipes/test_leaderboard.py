@@ -256,7 +256,7 @@ def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_pa
 
 def test_seeds_of_two_tasks_are_compared_together_once_all_are_there(protocol):
     tables = {}
-    for task in ("sudoku6", "sudoku6b", "words6", "words6b", "words6c"):
+    for task in ("sudoku6", "sudoku6b", "words6", "words6b", "words6c", "hard6"):
         seeds = protocol.of(task, "reported_seeds")
         runs = {
             name: {seed: result(bench.Job(task, name, 4, 1e-4, seed), gain * (seed % 7)) for seed in seeds}
