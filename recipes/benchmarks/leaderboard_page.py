@@ -422,8 +422,8 @@ learning rates on {tuning} seeds that are not reported. The reported seeds are {
 base, other problems and another held-out set.
 
 **Read it with care.** On sudoku, words and hard, eight seeds are two base models with four seeds each, so an interval
-says nothing about a third base. On sudoku6, words6 and hard6 each seed has its own base, so intervals speak of bases. The
-models have .3 to 135 million parameters, and no task is a GPU run. Where a cell is empty, nothing was run.
+says nothing about a third base. On sudoku6, words6 and hard6 each seed has its own base, so intervals speak of bases.
+The models have .3 to 135 million parameters, and no task is a GPU run. Where a cell is empty, nothing was run.
 
 [All tables](../history/leaderboard_tables.md) have final accuracy, equal updates and summed rates, tuned updates, what
 the loop measured, and the commits. [leaderboard.csv](leaderboard.csv) has every axis of cost, both targets, pass@4 and
@@ -433,8 +433,8 @@ IN_SUMMARY = ("grpo8", "grpo16", "value4", "mean", "single_value", "popo", "bala
 BOTH = ("area at equal responses", "area at equal prompts")
 ALL_AXES = (*BOTH, "area at equal updates", f"area at equal {GPU}")
 JOINED = """
-**More bases.** Two methods that were behind on no axis over six bases were run on further ones and on a third task. Gains at equal
-responses, prompts, updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases:
+**More bases.** Two methods that were behind on no axis over six bases were run on further ones and on a third task.
+Gains at equal responses, prompts, updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases:
 
 {table}
 """
