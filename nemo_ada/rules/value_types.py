@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NotRequired, Optional, Union
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from nemo_ada.config.values import Values
@@ -31,6 +31,7 @@ PLAIN: Mapping[str, Any] = {
 }  # fmt: skip
 """Names in types that mean what they mean here."""
 CLASSES = ("TypedDict", "BaseModel")
+MISSING = "missing"  # pydantic's name of that error
 
 
 def value_types(config: Mapping[str, Any]) -> Findings:
@@ -48,44 +49,47 @@ def value_types(config: Mapping[str, Any]) -> Findings:
     else:
         return
     for place, one in _of_best_alternatives(config, [(tuple(map(str, one["loc"])), one) for one in errors]).items():
-        given = "it is missing" if one["type"] == "missing" else "null" if one["input"] is None else repr(one["input"])
+        given = "it is missing" if one["type"] == MISSING else "null" if one["input"] is None else repr(one["input"])
         yield error(place, f"{given[:80]}: NeMo-RL would stop when the run starts ({one['msg']})")
 
 
 def _of_best_alternatives(config: Any, errors: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
-    """Dotted key -> its error. Of the classes that a section may have, those count that refuse the least."""
+    """Dotted key -> its error. Of the classes that a section may have, the one counts that refuses the least."""
     found: dict[str, Any] = {}
-    alternatives = Counter(tag for location, _ in errors if (tag := _tag(config, location)) is not None)
-    for location, one in errors:
-        tag = _tag(config, location)
-        if tag is None:
+    tags = [_tag(config, location, one["type"] == MISSING) for location, one in errors]
+    refused = Counter(tag for tag in tags if tag)
+    for tag, (location, one) in zip(tags, errors, strict=True):
+        if not tag:
             found[".".join(location)] = one
-            continue
-        rivals = [other for other in alternatives if other[:-1] == tag[:-1]]
-        if tag == min(rivals, key=lambda other: alternatives[other]):
-            rest = (*tag[:-1], *location[len(tag) :])
-            found |= _of_best_alternatives(config, [(rest, one)]) if len(rest) < len(location) else {}
+        elif tag == min((other for other in refused if other[:-1] == tag[:-1]), key=lambda other: refused[other]):
+            found |= _of_best_alternatives(config, [((*tag[:-1], *location[len(tag) :]), one)])
     return found
 
 
-def _tag(config: Any, location: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the part of a location up to pydantic's name of an alternative. None where every part is a key."""
+def _tag(config: Any, location: tuple[str, ...], missing: bool) -> tuple[str, ...]:
+    """Return a location up to pydantic's name of an alternative. It is empty where every part is a key or an index.
+
+    missing: whether the last part is a key that is not there.
+    """
     node = config
     for count, part in enumerate(location, 1):
-        if isinstance(node, Mapping) and (part in node or count == len(location)):
+        if isinstance(node, Mapping) and (part in node or (missing and count == len(location))):
             node = node.get(part)
         elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
             node = node[int(part)]
         else:
             return location[:count]
-    return None
+    return ()
 
 
 @cache
 def _adapter(home: Path) -> TypeAdapter[Any]:
     checkout = Checkout(home)
     found = checkout.find(MASTER_CONFIG)
-    return TypeAdapter(Any if found is None else Classes(checkout).of_class(found))
+    try:
+        return TypeAdapter(Any if found is None else Classes(checkout).of_class(found))
+    except (TypeError, PydanticUserError):  # a type of a later version that cannot be made here: nothing is judged
+        return TypeAdapter(Any)
 
 
 class Classes:
@@ -136,7 +140,7 @@ class Classes:
         if isinstance(node, ast.Constant):
             if isinstance(node.value, str):
                 return self._of(ast.parse(node.value, mode="eval").body, module)
-            return node.value if node.value is None else Any
+            return node.value if node.value in (None, ...) else Any
         if isinstance(node, ast.Name):
             if node.id in PLAIN:
                 return PLAIN[node.id]

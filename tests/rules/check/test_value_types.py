@@ -24,6 +24,8 @@ class GRPO(Base):
     stop: list[str] | None
     part: On | Off
     other: SomeClass | None
+    pair: tuple[int, int] = (1, 2)
+    many: tuple[int, ...] = ()
     ratio: Annotated[float, Field(gt=0)]
     pool: NotRequired[Pool]
 class Base(BaseModel):
@@ -51,7 +53,7 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "more",
     [{}, {"part": {"enabled": True, "size": None}}, {"part": {"enabled": True, "size": 2}}, {"seed": "4"},
-     {"pool": {"again": "anything"}}, {"unknown": 1}],
+     {"pair": [1, 2], "many": [1, 2, 3]}, {"pool": {"again": "anything"}}, {"unknown": 1}],
 )  # fmt: skip
 def test_values_of_their_types_are_taken(more):
     assert list(value_types({"grpo": GOOD | more, "reinforce_ada": {"preset": "x"}})) == []
@@ -63,6 +65,10 @@ def test_values_of_their_types_are_taken(more):
         ({"seed": "three"}, "grpo.seed", "three"),
         ({"template": None}, "grpo.template", "null"),
         ({"stop": "a"}, "grpo.stop", "list"),
+        ({"stop": {"a": 1}}, "grpo.stop", "list"),
+        ({"stop": ["a", 1]}, "grpo.stop.1", "string"),
+        ({"pair": [1]}, "grpo.pair", "required"),
+        ({"many": [1, "b"]}, "grpo.many.1", "integer"),
         ({"ratio": []}, "grpo.ratio", "number"),
         ({"name": 3}, "grpo.name", "string"),
         ({"pool": {"count": "many"}}, "grpo.pool.count", "integer"),
@@ -99,3 +105,8 @@ def test_check_names_the_key(monkeypatch):
     monkeypatch.setenv("NEMO_RL_HOME", UPSTREAM)
     found = examine(RECIPE, ["policy.tokenizer.chat_template=null"], verifier=False, site=False)
     assert "policy.tokenizer.chat_template" in {finding.key for finding in found if finding.level == "error"}
+
+
+def test_types_that_cannot_be_made_here_judge_nothing(tmp_path):
+    (tmp_path / "nemo_rl/algorithms/grpo.py").write_text("class MasterConfig(BaseModel):\n    grpo: dict[int]\n")
+    assert list(value_types({"grpo": 3})) == []
