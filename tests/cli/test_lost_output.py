@@ -44,6 +44,7 @@ def test_a_pipe_whose_reader_has_gone_does_not_end_the_work(tmp_path):
     assert finished(process, tmp_path / "done") == (0, "the work was done")
 
 
+@pytest.mark.long
 def test_a_closed_terminal_does_not_end_the_work(tmp_path):
     ours, terminal = pty.openpty()
     process = start(tmp_path / "done", terminal, terminal, start_new_session=True)

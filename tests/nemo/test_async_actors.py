@@ -225,6 +225,7 @@ def test_updates_have_prompts_of_every_difficulty_whatever_was_finished_first(up
     assert min(live) > 0, live  # 64 groups by chance: one in 20 million leaves an update none
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.03, 0.08])
 def test_a_run_that_is_stopped_at_any_moment_goes_on_with_every_prompt_once(upstream, seconds):
     engine = Engine(labels(RATES), seconds_per_token=0.002)

@@ -177,6 +177,7 @@ def fill(results, gains):
                     results.put(job, result(job, gain + 0.001 * (seed % 3) - 0.1 * (rate != 1e-4)))
 
 
+@pytest.mark.long
 def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_results(protocol, results, tmp_path):
     fill(results, {"grpo4": 0.0, "mean": 0.05})
     first, second = tmp_path / "first", tmp_path / "second"
@@ -333,6 +334,7 @@ def test_a_rivals_default_is_part_of_the_key(protocol, monkeypatch):
     assert bench.Protocol().key(job) != before
 
 
+@pytest.mark.long
 def test_a_job_that_cannot_run_here_is_named_and_the_others_run(results, monkeypatch, capsys):
     class Picky(Scripted):
         def run(self, job):

@@ -28,6 +28,7 @@ def ends_as_told(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> in
     return int(report["code"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", recipe.BROKEN)
 def test_a_config_that_cannot_work_starts_no_worker(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "find", lambda **_: pytest.fail("a worker's interpreter was looked for"))

@@ -60,6 +60,7 @@ def site_file(folder: Path, **settings: str) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_dry_run_prints_the_golden_commands(case: str, tmp_path: Path) -> None:
     script, settings, arguments = CASES[case]
@@ -86,6 +87,7 @@ needs_checkout = pytest.mark.skipif(
 )
 
 
+@pytest.mark.long
 @needs_checkout
 def test_train_sh_asks_for_what_the_plan_says_and_the_users_options_come_last(tmp_path: Path) -> None:
     site = site_file(tmp_path, **SITE, GPUS_IN_SLURM="0")

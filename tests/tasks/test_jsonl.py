@@ -134,6 +134,7 @@ def test_exact_scoring_ignores_case_width_and_white_space_only(tmp_path: Path) -
     assert normalised("Ａ  b\n") == "a b"
 
 
+@pytest.mark.long
 def test_math_scoring_compares_values_and_a_failure_is_no_wrong_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

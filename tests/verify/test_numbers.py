@@ -52,6 +52,7 @@ def verifier() -> Iterator[MathVerifier]:
         yield started
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pairs", "label"), [(RIGHT, 1.0), (WRONG, 0.0)], ids=["right", "wrong"])
 def test_numbers_are_compared_by_value(verifier: MathVerifier, pairs: list[tuple[str, str]], label: float) -> None:
     verdicts = verifier.verify_many([(rf"\boxed{{{answer}}}", reference) for answer, reference in pairs])

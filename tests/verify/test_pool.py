@@ -79,6 +79,7 @@ def test_one_bad_answer_gets_its_cause_and_the_others_their_labels(
     assert [future.result() for future in (*before, *after)] == [RIGHT] * 10
 
 
+@pytest.mark.long
 def test_the_deadline_counts_from_the_start_of_an_answer_not_from_its_place_in_the_queue(lone: MathVerifier) -> None:
     def last_in_a_queue() -> Verdict:
         """Of an answer that takes no time, has one second, and waits for one and a half."""

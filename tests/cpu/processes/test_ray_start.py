@@ -68,6 +68,7 @@ private_ray.start(folder)
 """
 
 
+@pytest.mark.long
 def test_a_start_that_hangs_says_so_and_ends_the_process(tmp_path):
     done = subprocess.run([sys.executable, "-c", HANGS, str(tmp_path)], capture_output=True, timeout=PATIENCE)
     assert done.returncode == -signal.SIGALRM

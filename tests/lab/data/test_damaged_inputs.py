@@ -62,6 +62,7 @@ def check(folder, data: bytes) -> str:
     return printed
 
 
+@pytest.mark.long
 @cases(20)
 @given(st.lists(LINES, max_size=8), st.sampled_from([b"\n", b"\r\n"]), st.booleans(), st.booleans())
 @example([], b"\n", False, False)

@@ -22,6 +22,7 @@ def near(response, reference):
 """
 
 
+@pytest.mark.long
 def test_an_evaluation_asks_the_users_reward_and_an_answer_that_hangs_is_wrong(tmp_path, monkeypatch, capfd):
     (tmp_path / "my_scorer.py").write_text(SCORER)
     monkeypatch.chdir(tmp_path)

@@ -100,6 +100,7 @@ def planned(run, *overrides, steps=10):
     return make_plan(JSONL, [*CONFIG, cache, *overrides], time="01:00:00", run=run, run_steps=10, steps=steps)
 
 
+@pytest.mark.long
 def test_ten_steps_predict_the_rest_of_a_run(past):
     rest = History.read(past).step_S[10:]
     made = planned(past, steps=24)
@@ -384,6 +385,7 @@ def test_asynchronous_training_takes_the_longer_of_sampling_and_learner(past, tm
         make_plan(config(tmp_path, apart), [], time="04:00:00", run=past)
 
 
+@pytest.mark.long
 def test_a_group_that_no_preset_fills_is_planned(tmp_path):
     changes = {"grpo.num_generations_per_prompt": 64, "policy.train_global_batch_size": 2048}
     made = seven(tmp_path, changes, "grpo")
@@ -520,6 +522,7 @@ def test_rows_without_advantage_cost_the_update_almost_nothing(tmp_path):
     assert whole.forecast.phases["update"].p50 > 1.1 * made.forecast.phases["update"].p50
 
 
+@pytest.mark.long
 def test_the_cap_for_a_wanted_step_keeps_the_worst_step_within_it(tmp_path):
     path = config(tmp_path)
     free = make_plan(path, [], time="04:00:00", steps=8)

@@ -88,6 +88,7 @@ def judged():
     return fit_forecast.judge(fit_forecast.read_points())
 
 
+@pytest.mark.long
 def test_the_constants_and_the_range_are_what_the_published_points_give(judged):
     theta, points = judged
     for constants, experts in ((DENSE, False), (EXPERTS, True)):

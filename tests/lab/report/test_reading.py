@@ -102,6 +102,7 @@ LAUGHS = "\n".join(
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "config",
     ["a: &a {b: *a}", "a: &a [*a, *a]", "\n".join(f"k{i}: {i}" for i in range(5000)), "1: 2\n? [1, 2]\n: 3", LAUGHS],

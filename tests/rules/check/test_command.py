@@ -175,6 +175,7 @@ def test_an_image_file_must_exist(tmp_path, monkeypatch):
         assert found(image) == [("skipped", "CONTAINER")]
 
 
+@pytest.mark.long
 def test_the_verifier_is_tried_and_one_that_fails_is_an_error(monkeypatch):
     assert [(finding.level, finding.key) for finding in verifier.verifier()] == [("ok", "verifier")]
     for problem in (VerifierSelfTestError("judged 1 as 2"), ImportError("no math-verify")):
