@@ -49,8 +49,15 @@ def value_types(config: Mapping[str, Any]) -> Findings:
     else:
         return
     for place, one in _of_best_alternatives(config, [(tuple(map(str, one["loc"])), one) for one in errors]).items():
-        given = "it is missing" if one["type"] == MISSING else "null" if one["input"] is None else repr(one["input"])
-        yield error(place, f"{given[:80]}: NeMo-RL would stop when the run starts ({one['msg']})")
+        given = "it is missing" if one["type"] == MISSING else _shown(one["input"])
+        yield error(place, f"{given}: NeMo-RL would stop when the run starts ({one['msg']})")
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message. What is inside a section may be secret."""
+    if isinstance(value, Mapping | list):
+        return "a section" if isinstance(value, Mapping) else "a list"
+    return "null" if value is None else repr(value)[:80]
 
 
 def _of_best_alternatives(config: Any, errors: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
