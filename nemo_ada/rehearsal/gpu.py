@@ -438,7 +438,9 @@ class Forecasts:
                     own.warnings.append(f"nemo-ada plan, {name}: {problem}")
         if CAPPED in made.configs and GRPO in own.plans:
             seconds = round(CAP_SHARE * own.plans[GRPO].forecast.phases["sampling"].p50, 1)
-            made.configs[CAPPED]["reinforce_ada"].setdefault("budget", {}).setdefault(SECONDS.name, seconds)
+            ours = made.configs[CAPPED]["reinforce_ada"]
+            if Values(made.configs[CAPPED]).get(SECONDS.key) is None:  # a user's cap stays
+                ours["budget"] = {**(ours.get("budget") or {}), SECONDS.name: seconds}
         try:
             typical = NemoConfig.of_megatron(made.typical)
             for phase in (learner_phase, logprob_phase, refit_phase):

@@ -173,16 +173,21 @@ def test_the_forecast_is_made_for_the_card_and_the_capped_run_gets_grpos_time(tm
 
 
 @needs_nemo_rl
-def test_a_users_cap_stays_and_a_reward_beside_the_yaml_does_not_stop_the_forecast(tmp_path: Path) -> None:
-    words = ["++reinforce_ada.budget.max_seconds=7"]
-    config = load_config(CONFIG, words)
+@pytest.mark.parametrize("given", ["7", "null"])
+def test_a_users_cap_stays_and_a_reward_beside_the_yaml_does_not_stop_the_forecast(tmp_path: Path, given: str) -> None:
+    config = load_config(CONFIG, [f"++reinforce_ada.budget.max_seconds={given}"])
     config["env"]["ada_math"]["reward"] = "beside_the_yaml:exact"
     made = Configs.of(config, tmp_path, steps=2, scale=0.125, machine=H200, dry_run=False, runs=[GRPO, gpu.CAPPED])
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
     forecast = Forecasts.of(made, tmp_path)
     assert forecast.warnings == []
-    assert made.configs[gpu.CAPPED]["reinforce_ada"]["budget"]["max_seconds"] == 7
+    cap = made.configs[gpu.CAPPED]["reinforce_ada"]["budget"]["max_seconds"]
+    assert (
+        cap == 7
+        if given == "7"
+        else cap == pytest.approx(1.1 * forecast.plans[GRPO].forecast.phases["sampling"].p50, abs=0.1)
+    )
     assert set(forecast.plans) == {GRPO, gpu.CAPPED}
 
 
