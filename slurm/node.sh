@@ -113,7 +113,7 @@ private() {  # make a folder that no other user can enter; several nodes of one 
 }
 
 start_ray() {
-  local rank=1 name port where waited=0
+  local rank=1 name port where=''
   for name in "${nodes[@]}"; do [[ $name == "$me" ]] && break; rank=$((rank + 1)); done
   local common=(--block --disable-usage-stats "--resources=$(resources "$rank")" --min-worker-port=10002 --max-worker-port=11000)
   if dry; then
@@ -132,16 +132,11 @@ start_ray() {
     children+=($!)
     put ray-address "$where"
   else
-    until [[ -r $dir/ray-address ]]; do
-      if ((waited >= RAY_SECONDS)) || [[ -e $dir/end ]]; then say "error: the Ray head on $head gave no address within $RAY_SECONDS s" >&2; exit 1; fi
+    say "waiting for Ray's first node, $head"
+    until [[ -r $dir/ray-address ]] && where=$(<"$dir/ray-address") && (exec 3<>"/dev/tcp/${where%:*}/${where#*:}") 2>/dev/null; do
+      # Only the first node counts RAY_SECONDS: it names who is missing, and must not be ended before it has.
+      if [[ -e $dir/end || -e $dir/ended ]]; then say "error: $me did not reach Ray on $head (${where:-it gave no address})" >&2; exit 1; fi
       nap 1
-      waited=$((waited + 1))
-    done
-    where=$(cat "$dir/ray-address")
-    until (exec 3<>"/dev/tcp/${where%:*}/${where#*:}") 2>/dev/null; do
-      if ((waited >= RAY_SECONDS)) || [[ -e $dir/end ]]; then say "error: $me cannot reach the Ray head at $where within $RAY_SECONDS s" >&2; exit 1; fi
-      nap 1
-      waited=$((waited + 1))
     done
     env "$mark" ray start "--address=$where" "--node-ip-address=$(address)" "${common[@]}" &
     children+=($!)
