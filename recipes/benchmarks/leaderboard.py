@@ -4,10 +4,11 @@
                                          [--updates N ...] [--minutes M]
     python recipes/benchmarks/leaderboard.py list [like run, without --minutes]
     python recipes/benchmarks/leaderboard.py page
-    python recipes/benchmarks/leaderboard.py again --method NAME --task NAME --seed S
+    python recipes/benchmarks/leaderboard.py again --method NAME ... --task NAME --seed S ...
 
-`run` runs what is missing, `list` says what is missing, and `page` writes the page. `again` runs a row and its baseline
-on another seed, and says whether the difference is where the page says that one seed's difference is.
+`run` runs what is missing, `list` says what is missing, and `page` writes the page. `again` runs rows and their
+baseline on other seeds, one after the other, and says whether each difference is where the page says that one seed's
+difference is. It also compares them at equal seconds of this machine: give a new --out, so that no other hour counts.
 
 The protocol is leaderboard.yaml. A run trains until it has drawn the budget of responses, with a warm-up counted in
 responses, and it evaluates at the same numbers of responses for every method. The learning rate (and where a stage says
@@ -40,7 +41,19 @@ from typing import IO, Any
 import numpy as np
 import yaml
 from compare_cpu import ROOT
-from leaderboard_page import FOUR, area, effects, one_seed, rows_of, setting, start, unpacked, write_page
+from leaderboard_page import (
+    FOUR,
+    area,
+    effects,
+    gain_at,
+    one_seed,
+    rows_of,
+    setting,
+    start,
+    text,
+    unpacked,
+    write_page,
+)
 from measure import measure
 from rivals import Plain, rival
 
@@ -630,22 +643,26 @@ def run(
             )
 
 
-def again(results: Results, task: str, method: str, seed: int, baseline: str) -> None:
-    """Run a row of the page and its baseline on another seed, and compare the difference with the page.
+def again(results: Results, task: str, methods: Sequence[str], seeds: Sequence[int], baseline: str) -> None:
+    """Run rows of the page and their baseline on other seeds, and compare the differences with the page.
+
+    The runs of a seed follow one another on this machine, so they are also compared at equal seconds of their steps.
 
     Raises:
-        UserError: the page has no such row, or the seed is one of its own.
+        UserError: the page has no such row, or a seed is one of its own.
     """
     protocol = results.protocol
-    if seed in {*protocol.of(task, "tuning_seeds"), *protocol.of(task, "reported_seeds")}:
-        raise UserError(f"--seed {seed} is one of the protocol's; give another one")
-    found = {row.method: row for row in rows_of(protocol.values, results, task, [4], baseline, [method])}
-    if method == baseline or method not in found or len(found[method].seeds) < 2:
-        raise UserError(f"the page has no row of {method} against {baseline} on {task} ({FOUR})")
-    pair = []
+    for seed in seeds:
+        if seed in {*protocol.of(task, "tuning_seeds"), *protocol.of(task, "reported_seeds")}:
+            raise UserError(f"--seed {seed} is one of the protocol's; give another one")
+    found = {row.method: row for row in rows_of(protocol.values, results, task, [4], baseline, methods)}
+    for method in methods:
+        if method == baseline or method not in found or len(found[method].seeds) < 2:
+            raise UserError(f"the page has no row of {method} against {baseline} on {task} ({FOUR})")
+    runs: dict[str, list[Any]] = {name: [] for name in (baseline, *methods)}
     with ExitStack() as exits:
         bench = Bench(protocol, results, exits)
-        for name in (method, baseline):
+        for seed, name in ((seed, name) for seed in seeds for name in runs):
             job = Job(task, name, *found[name].cell, seed)
             while results.get(job) is None:
                 claim = results.claim(job)
@@ -654,13 +671,19 @@ def again(results: Results, task: str, method: str, seed: int, baseline: str) ->
                     continue
                 with claim:
                     results.put(job, bench.run(job))
-            pair.append(results.get(job) or {})
-    measured = effects(pair[:1], pair[1:])
-    for name in ("area at equal responses", "accuracy"):
-        low, high = one_seed(found[method].effects[name], len(found[method].seeds))
-        mean = measured[name].mean
-        inside = "inside" if low <= mean <= high else "OUTSIDE"
-        print(f"{method} - {baseline}, {task}, seed {seed}, {name}: {mean:+.3f}, {inside} [{low:+.3f}, {high:+.3f}]")
+            runs[name].append(results.get(job))
+    for method in methods:
+        row, title = found[method], f"{method} - {baseline}, {task}"
+        for seed, own, base in zip(seeds, runs[method], runs[baseline], strict=True):
+            measured = effects([own], [base])
+            for name in ("area at equal responses", "accuracy"):
+                low, high = one_seed(row.effects[name], len(row.seeds))
+                mean = measured[name].mean
+                inside = "inside" if low <= mean <= high else "OUTSIDE"
+                print(f"{title}, seed {seed}, {name}: {mean:+.3f}, {inside} [{low:+.3f}, {high:+.3f}]")
+        for axis in ("responses", "seconds"):
+            gained = text(gain_at(runs[method], runs[baseline], axis), bold=False)
+            print(f"{title}, {len(seeds)} seeds, area at equal {axis}: {gained}")
 
 
 def main() -> int:
@@ -671,7 +694,7 @@ def main() -> int:
     parser.add_argument("--method", nargs="+", action="extend", choices=list(protocol.methods), default=None)
     parser.add_argument("--updates", nargs="+", type=int, choices=list(protocol.values["grid"]), help="of run and list")
     parser.add_argument("--fresh", action="store_true", help="run and list: as if nothing had been published")
-    parser.add_argument("--seed", type=int, help="of again")
+    parser.add_argument("--seed", nargs="+", type=int, help="of again")
     usual = protocol.values["baseline"]
     parser.add_argument(
         "--baseline",
@@ -698,10 +721,8 @@ def main() -> int:
         parser.error(f"--minutes {arguments.minutes:g}: give a number above 0")
     if arguments.out.exists() and not arguments.out.is_dir():
         parser.error(f"--out {arguments.out} is a file; give a folder")
-    if arguments.what == "again" and (
-        arguments.seed is None or len(arguments.task or ()) != 1 or len(arguments.method or ()) != 1
-    ):
-        parser.error("again needs --seed, one --task and one --method")
+    if arguments.what == "again" and not (arguments.seed and arguments.method and len(arguments.task or ()) == 1):
+        parser.error("again needs --seed, --method and one --task")
     results = Results(protocol, arguments.out, None if arguments.fresh else PUBLISHED)
     tasks = arguments.task or list(protocol.values["tasks"])
     baseline = arguments.baseline or usual
@@ -712,8 +733,8 @@ def main() -> int:
     ]
     if gone and arguments.what == "again":
         raise UserError("; ".join(gone))
-    for text in gone:
-        print(text, file=sys.stderr)
+    for line in gone:
+        print(line, file=sys.stderr)
     methods = list(dict.fromkeys([baseline, *arguments.method])) if arguments.method else list(protocol.methods)
     if arguments.what == "run":
         run(results, tasks, methods, arguments.minutes or math.inf, arguments.updates)
@@ -721,7 +742,7 @@ def main() -> int:
         for job in results.missing(tasks, methods, arguments.updates):
             print(job.name)
     elif arguments.what == "again":
-        again(results, arguments.task[0], arguments.method[0], arguments.seed, baseline)
+        again(results, arguments.task[0], arguments.method, arguments.seed, baseline)
     else:
         write_page(protocol.values, results, PAGES)
     return 0

@@ -184,15 +184,16 @@ def gain(mine: Sequence[Result], baseline: Sequence[Result], value: Callable[[Re
     return effect([value(own, base) - value(base, own) for own, base in zip(mine, baseline, strict=True)])
 
 
+def gain_at(mine: Sequence[Result], baseline: Sequence[Result], axis: str) -> Effect:
+    """Compare the areas up to the cost that both runs of a pair reached."""
+    return gain(mine, baseline, lambda run, other: area(run, axis, min(costs(r, axis)[-1] for r in (run, other))))
+
+
 def effects(mine: Sequence[Result], baseline: Sequence[Result]) -> dict[str, Effect]:
     """Return all effects of a method against the baseline over the same seeds."""
-
-    def on(axis: str) -> Callable[[Result, Result], float]:
-        return lambda run, other: area(run, axis, min(costs(r, axis)[-1] for r in (run, other)))
-
     found = {"accuracy": gain(mine, baseline, lambda run, _: final(run)),
              "pass4": gain(mine, baseline, lambda run, _: final(run, "pass4"))}  # fmt: skip
-    found |= {f"area at equal {axis}": gain(mine, baseline, on(axis)) for axis in AXES}
+    found |= {f"area at equal {axis}": gain_at(mine, baseline, axis) for axis in AXES}
     found |= {"responses to 1": ratio(mine, baseline, 1.0), "responses to .9": ratio(mine, baseline, 0.9)}
     for tier in range(len(baseline[0]["tier_sizes"])):
         pairs = [(own, base) for own, base in zip(mine, baseline, strict=True) if own["tier_sizes"][tier]]

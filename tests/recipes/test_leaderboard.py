@@ -57,7 +57,7 @@ def result(job, gain=0.0, slope=3000.0):
     places = [0, 1, 256, 512, 1024, 2048, 4096, 6144, 8192]
     points = [
         {"responses": x, "updates": x // 32, "prompts": x // 4, "live_rows": x // 2, "tokens": 17 * x, "pass4": 0.5,
-         "steps": x / 128, "rows": x,
+         "steps": x / 128, "rows": x, "seconds": x / 400,
          "accuracy": 0.2 + 0.3 * (1 - math.exp(-x / slope)) + gain * (x > 0), "tiers": [0.1, 0.2, 0.3, None]}
         for x in places
     ]  # fmt: skip
@@ -422,8 +422,31 @@ def test_again_waits_for_the_other_processes_run(protocol, results, monkeypatch,
 
     patient = Patient(0.0)
     monkeypatch.setattr("leaderboard.Bench", patient)
-    bench.again(results, "sudoku", "mean", 300, "grpo4")
+    bench.again(results, "sudoku", ["mean"], [300], "grpo4")
     assert [one.method for one in patient.jobs] == ["grpo4"] and "+0.050" in capsys.readouterr().out
+
+
+def test_rows_run_again_side_by_side_and_are_compared_at_equal_seconds(results, monkeypatch, capsys):
+    fill(results, {"grpo4": 0.0, "mean": 0.05, "balance": 0.0})
+
+    class Slow(Scripted):  # a response of `balance` takes twice the time, so it learns as if it had drawn half of them
+        def run(self, job):
+            made = super().run(job)
+            for point in made["points"] if job.method == "balance" else ():
+                point["seconds"] *= 2
+            return made
+
+    slow = Slow(0.05)
+    monkeypatch.setattr("leaderboard.Bench", slow)
+    bench.again(results, "sudoku", ["mean", "balance"], [300, 301], "grpo4")
+    assert [(job.seed, job.method) for job in slow.jobs] == [
+        (seed, method) for seed in (300, 301) for method in ("grpo4", "mean", "balance")
+    ]
+    said = capsys.readouterr().out.splitlines()
+    (mean,) = (line for line in said if line.startswith("mean") and "2 seeds, area at equal seconds" in line)
+    (late,) = (line for line in said if line.startswith("balance") and "2 seeds, area at equal seconds" in line)
+    assert "+.04" in mean and ": -.0" in late
+    assert any(line.startswith("balance") and "equal responses: +.000" in line for line in said)
 
 
 CLAIMS = """
@@ -475,11 +498,11 @@ def test_a_row_again_is_compared_with_the_interval_of_one_seed(gain, word, resul
                                                                        0.05 + 0.002 * number))  # fmt: skip
     scripted = Scripted(gain)
     monkeypatch.setattr("leaderboard.Bench", scripted)
-    bench.again(results, "sudoku", "mean", 300, "grpo4")
+    bench.again(results, "sudoku", ["mean"], [300], "grpo4")
     assert {job.seed for job in scripted.jobs} == {300} and len(scripted.jobs) == 2
     said = capsys.readouterr().out
     assert said.count(word) == 2 and f"{gain:+.3f}" in said
-    bench.again(results, "sudoku", "mean", 300, "grpo4")
+    bench.again(results, "sudoku", ["mean"], [300], "grpo4")
     assert len(scripted.jobs) == 2, "a run that is there is not run again"
 
 
@@ -490,7 +513,7 @@ def test_a_row_again_is_compared_with_the_interval_of_one_seed(gain, word, resul
 def test_only_a_row_of_the_page_runs_again_and_only_on_a_new_seed(method, seed, results):
     fill(results, {"grpo4": 0.0, "mean": 0.05})
     with pytest.raises(UserError):
-        bench.again(results, "sudoku", method, seed, "grpo4")
+        bench.again(results, "sudoku", [method], [seed], "grpo4")
 
 
 def test_the_interval_of_one_seed_is_the_prediction_interval():
