@@ -445,7 +445,7 @@ def test_rows_run_again_side_by_side_and_are_compared_at_equal_seconds(results, 
     said = capsys.readouterr().out.splitlines()
     (mean,) = (line for line in said if line.startswith("mean") and "2 seeds, area at equal seconds" in line)
     (late,) = (line for line in said if line.startswith("balance") and "2 seeds, area at equal seconds" in line)
-    assert "+.04" in mean and ": -.0" in late
+    assert "+.050" in mean and ": -.0" in late
     assert any(line.startswith("balance") and "equal responses: +.000" in line for line in said)
 
 
