@@ -133,9 +133,10 @@ start_ray() {
     put ray-address "$where"
   else
     say "waiting for Ray's first node, $head"
-    until [[ -r $dir/ray-address ]] && where=$(<"$dir/ray-address") && (exec 3<>"/dev/tcp/${where%:*}/${where#*:}") 2>/dev/null; do
-      # Only the first node counts RAY_SECONDS: it names who is missing, and must not be ended before it has.
-      if [[ -e $dir/end || -e $dir/ended ]]; then say "error: $me did not reach Ray on $head (${where:-it gave no address})" >&2; exit 1; fi
+    until [[ -r $dir/ray-address ]] && where=$(<"$dir/ray-address") && timeout 5 bash -c "exec 3<>/dev/tcp/${where%:*}/${where#*:}" 2>/dev/null; do
+      # Only the first node counts RAY_SECONDS: it names who is missing, and ends the job after its own clean-up.
+      if [[ -e $dir/ended ]]; then say "$me did not reach Ray on $head (${where:-it gave no address})"; exit 0; fi
+      if [[ -e $dir/end ]]; then exit 1; fi
       nap 1
     done
     env "$mark" ray start "--address=$where" "--node-ip-address=$(address)" "${common[@]}" &

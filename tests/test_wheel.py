@@ -110,6 +110,8 @@ def test_the_base_runs_in_an_empty_folder(python, wheel, tmp_path):
     assert found["log"]["groups"] == 100
     steps = [{"step": t, "reward": 0.4, "frac_reward_zero_std": 0.5 + t % 2 / 10} for t in range(20)]
     (work / "trainer_state.json").write_text(json.dumps({"log_history": steps}))
+    refused = subprocess.run([command, "eval", ".", "--data", "nothing"], cwd=work, capture_output=True, text=True)
+    assert "math500" in refused.stderr, "the benchmarks of configs/eval are in the wheel"
     assert "55 % of your groups" in run(command, "whatif", "trainer_state.json", "--group", "8", cwd=work)
     have_torch = "import importlib.util as u; print(u.find_spec('torch') is not None)"
     assert run(environment / "bin" / "python", "-c", have_torch, cwd=work).strip() == "False"

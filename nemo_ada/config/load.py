@@ -119,17 +119,14 @@ def _no_such_file(path: Path) -> UserError:
         )
     own = sorted(path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
     shown = [Path(os.path.relpath(file)) for file in own if file.is_file()]
-    shown += [Path("configs") / folder / file.name for folder in FOLDERS for file in sorted(_shipped_configs(folder))]
+    shown += [Path("configs") / folder / file.name for folder in FOLDERS
+              for file in sorted(packaged(Path("configs", folder)).glob("*.yaml"))]  # fmt: skip
     names = {_plain_name(file): file for file in reversed(shown)}
     wanted = _plain_name(path)
     inside = [name for name in names if wanted in name.split("-")] if len(wanted) > 3 else []
     close = [wanted] if wanted in names else difflib.get_close_matches(wanted, names, n=1, cutoff=CLOSE) or inside[:1]
     works = f"did you mean {names[close[0]]}?" if close else "give the path of a YAML; configs/README.md lists them"
     return UserError(f"cannot read the configuration {path}: no such file; {works}")
-
-
-def _shipped_configs(folder: str) -> list[Path]:
-    return list(shipped(Path("configs") / "cpu" / "base.yaml").parents[1].joinpath(folder).glob("*.yaml"))
 
 
 def _plain_name(path: Path) -> str:
@@ -169,15 +166,20 @@ def split_words(path: Path, words: Sequence[str]) -> tuple[list[Path], list[str]
 
 
 def shipped(path: Path) -> Path:
-    """Return the file of this package where a path into configs/ or recipes/ names none in the working folder.
-
-    The files stand beside the package in a checkout, and inside it in a wheel (setup.py).
-    """
+    """Return the file of this package where a path into configs/ or recipes/ names none in the working folder."""
     if path.parts[:1] not in (("configs",), ("recipes",)) or os.path.exists(path):
         return path
-    inside = PACKAGE / "shipped"
-    own = (inside if inside.is_dir() else PACKAGE.parent) / path
+    own = packaged(path)
     return own if os.path.isfile(own) else path
+
+
+def packaged(path: Path) -> Path:
+    """Return the place of a file or a folder of configs/ or recipes/ that came with this package.
+
+    It stands beside the package in a checkout, and inside it in a wheel (setup.py).
+    """
+    inside = PACKAGE / "shipped"
+    return (inside if inside.is_dir() else PACKAGE.parent) / path
 
 
 def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> DictConfig:

@@ -26,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nemo_ada.config.load import shipped
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
@@ -49,7 +50,6 @@ from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.memory import GIB, learner_phase, logprob_phase, refit_phase
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop, NemoConfig, load_config
-from nemo_ada.rules.facts.site import project
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import claim, duplicate, new_folder, remove, text_of, write_atomically
@@ -192,7 +192,7 @@ def accept(
     if fp8 and uses_fp8(config):
         variants[BF16] = in_bf16(config)
     elif fp8:
-        words = [*overrides, str(project() / "configs" / "methods" / "fp8.yaml")]
+        words = [*overrides, str(shipped(Path("configs", "methods", "fp8.yaml")))]
         variants[FP8] = load_config(path, words)
         findings += [finding for finding in check(path, words, variants[FP8]) if finding not in findings]
     errors = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "error"]

@@ -22,7 +22,7 @@ from typing import Any
 
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.rehearsal import observe, probe
-from nemo_ada.rehearsal.standins import ON_GPU, kept
+from nemo_ada.rehearsal.standins import OF_RUNS, ON_GPU, kept
 from nemo_ada.rehearsal.standins.replacing import when_imported
 from nemo_ada.run.files import json_of
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
@@ -35,6 +35,8 @@ TOKENIZER = 3
 def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
     """Make the runs of all configs. Returns the exit code of the first that failed, or 0."""
     observe.note(event="versions", **environment())
+    for replacements in OF_RUNS if len(configs) > 1 else ():
+        replacements.install()
     when_imported("nemo_rl.algorithms.grpo", lambda loop: _with_probes(loop, logprobs))
     when_imported("nemo_rl.algorithms.grpo_sync", lambda loop: _with_plane_probes(loop, logprobs))
     when_imported("nemo_ada.nemo.launch.controller", lambda module: _with_controller_probes(module, logprobs))

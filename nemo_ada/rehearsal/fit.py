@@ -8,19 +8,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from math import gcd
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.shrink import Layout, Shrinker, data_of, folders_of, layout_of, model_of, shorten, shrink_caps
+from nemo_ada.rehearsal.shrink import Layout, Shrinker, batches_of, data_of, folders_of, model_of, shorten
 from nemo_ada.rules.facts.memory import learner_phase
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
 from nemo_ada.rules.gym import uses_gym
 
 ONE = "there is one GPU"
+ONE_GPU = Layout("megatron", tp=1, pp=1, cp=1, ep=1, dp=1)
 FULL = 0.85  # share of the card's memory that the learner may take by the estimate of `check`
 
 
@@ -98,20 +98,8 @@ def _layout(s: Shrinker) -> None:
 
 
 def _batches(s: Shrinker, scale: float) -> None:
-    """Take a share of the prompts. The updates per step stay, and each has as many rows as the others."""
-    prompts, group = int(s.get("grpo.num_prompts_per_step", 1)), int(s.get("grpo.num_generations_per_prompt", 1))
-    rows = int(s.get("policy.train_global_batch_size", prompts * group))
-    updates = max(1, prompts * group // max(rows, 1))
-    fewer = max(1, round(prompts * scale))
-    while (fewer * group) % updates and fewer < prompts:
-        fewer += 1
-    s.set("shrunk", "generate", "grpo.num_prompts_per_step", fewer)
-    s.set("shrunk", "update", "policy.train_global_batch_size", fewer * group // updates)
-    for key in ("train_micro_batch_size", "logprob_batch_size"):
-        old = s.get(f"policy.{key}", 1)
-        s.set("shrunk", "update", f"policy.{key}", gcd(int(old), fewer * group // updates) if old else old)
-    share = fewer / prompts
-    shrink_caps(s, fewer * group, share)
+    """Take a share of the prompts."""
+    share = batches_of(s, max(1, round(int(s.get("grpo.num_prompts_per_step", 1)) * scale)))
     if reserve := s.get("reinforce_ada.reserve_prompts"):
         s.set("shrunk", "generate", "reinforce_ada.reserve_prompts", max(1, round(reserve * share)))
 
@@ -146,8 +134,3 @@ def layers_that_fit(config: NemoConfig, shape: ModelShape) -> int:
         f"policy.model_name={config.model_name}: one layer needs more than {room:.0f} GiB of a {config.card.name}; "
         "lower policy.sequence_packing.train_mb_tokens, or rehearse without --gpu"
     )
-
-
-def one_gpu() -> Layout:
-    """Return the layout of a rehearsal on a GPU."""
-    return layout_of({"policy": {"megatron_cfg": {"enabled": True}}})

@@ -6,8 +6,8 @@ engine   vLLM alone: tokens per second
 methods  NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
 resumed  our loop again, from a checkpoint
 
-A model folder with weights trains for real: nothing is drawn, the data are the config's, and each run is a slice that
-starts with these weights.
+A model folder with weights trains for real: nothing is drawn, the data are the config's, and each run has a learner of
+its own that starts with these weights.
 
 What a slice notes is on the disk at once, so a time limit loses nothing. The forecast of `plan` and the estimate of
 `check` for this card are written before the first slice. `--dry-run` runs the same slices on a CPU, at a small size.
@@ -30,7 +30,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,8 @@ from nemo_ada.lab.plan.planned_run import PlannedRun
 from nemo_ada.lab.plan.roofline import Roofline
 from nemo_ada.rehearsal import installation
 from nemo_ada.rehearsal.accept import ON_GPUS, PLANNED, SLOT, seconds_of, stock, versions_table
-from nemo_ada.rehearsal.command import Rehearsal, Say, check, check_tokenizer, failure_of, furnish
-from nemo_ada.rehearsal.fit import fit, layers_that_fit, one_gpu
+from nemo_ada.rehearsal.command import LIMIT_SECONDS, Rehearsal, Say, check, check_tokenizer, failure_of, furnish
+from nemo_ada.rehearsal.fit import ONE_GPU, fit, layers_that_fit
 from nemo_ada.rehearsal.model import shape_of
 from nemo_ada.rehearsal.pace import PROMPT_TOKENS, PaceSpec
 from nemo_ada.rehearsal.report import (
@@ -58,7 +57,7 @@ from nemo_ada.rehearsal.report import (
     measurements,
 )
 from nemo_ada.rehearsal.shrink import NEW_TOKENS, Layout, Shrinker, shorten, shrink
-from nemo_ada.rehearsal.standins import ON_GPU, chosen, responses
+from nemo_ada.rehearsal.standins import OF_RUNS, ON_GPU, chosen, responses
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rules.facts.cards import H100, KEY, named
@@ -102,7 +101,7 @@ class Slices:
 
     Attributes:
         rehearsal: Starts the processes.
-        deadline: When the last slice must have ended, by time.monotonic(). None has no limit.
+        deadline: When the last slice must have ended, by time.monotonic(). None leaves the limit of `rehearsal`.
         ended: Called after each slice.
         events: Slice -> its events.
         failures: Slice or run -> what failed, or why it was left out.
@@ -153,7 +152,7 @@ def rehearse_on_gpu(
         overrides: Arguments of the form `key=value`.
         steps: Training steps of each run.
         scale: Share of the config's prompts per step.
-        budget: Seconds after which the last slice must have ended. None has no limit.
+        budget: Seconds after which the last slice must have ended. None gives a slice half an hour per run.
         keep: Folder for all files, which stays. Without it a temporary folder is used, which stays, too.
         dry_run: Whether everything runs on this machine's CPU, at a small size.
         say: Shows a line to the user.
@@ -210,7 +209,7 @@ def rehearse_on_gpu(
         report.warnings += forecast.warnings
         write_atomically(folder / "forecast.json", json.dumps(forecast.as_dict(), indent=1))
         say(f"forecast before the first slice: {folder / 'forecast.json'}")
-        rehearsal = Rehearsal(installed, folder, made.layout, say)
+        rehearsal = Rehearsal(installed, folder, made.layout, say, LIMIT_SECONDS * len(made.configs))
 
         def ended(slices: Slices) -> None:
             report.measurements, report.failure = [], None
@@ -284,7 +283,7 @@ class Configs:
         counts: Responses at once in the engine's slice.
         stand_ins: What is replaced.
         dry_run: Whether everything runs on a CPU.
-        real: Whether the model has weights of its own, on which each run starts anew.
+        real: Whether the model has weights of its own, with which each run starts.
         saved: The run that saves checkpoints, of which the last but one is resumed. None where no run does.
     """
 
@@ -316,7 +315,7 @@ class Configs:
         trained = [name for name in runs if name not in (ENGINE, RESUMED)]
         repeatable = [name for name in trained if name not in (GRPO, CAPPED)]
         saved = repeatable[-1] if RESUMED in runs else None
-        configs, changes, layout = {}, [], one_gpu()
+        configs, changes, layout = {}, [], ONE_GPU
         model, data = (None, None) if real else (folder / "model", folder / "data")
         for name in trained:
             variant = stock(user) if name == GRPO else _with_preset(user, PRESETS[name])
@@ -332,7 +331,7 @@ class Configs:
             configs[name] = fitted.config
             changes = fitted.changes
         if dry_run:  # one process pretends to be a GPU, as there is one
-            layout = one_gpu()
+            layout = ONE_GPU
             for one in configs.values():
                 one["cluster"]["gpus_per_node"] = 1
         shape = shape_of(str(config["policy"]["model_name"]))
@@ -351,7 +350,10 @@ class Configs:
         source = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
         rates = rates_of(source, None, None, 0)[0].draw(RATES, 0)
         draws = Draws(tuple(round(float(rate), 4) for rate in rates), lengths_of(longest, None, None)[0])
-        stand_ins = chosen(machine.libraries, gpu=not dry_run, slices=not real)
+        stand_ins = (
+            *chosen(machine.libraries, gpu=not dry_run, slices=not real),
+            *(OF_RUNS if len(configs) > 1 else ()),
+        )
         counts = () if ENGINE not in runs else DRY_COUNTS if dry_run else COUNTS
         return cls(configs, changes, layout, shape, draws, counts, stand_ins, dry_run, real, saved)
 
@@ -508,11 +510,7 @@ def _run_slices(slices: Slices, made: Configs, wanted: Sequence[str]) -> None:
         command = [str(installed.engine), "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", str(spec)]
         environment = {**installed.plain_environment(), "NEMO_ADA_REHEARSAL_EVENTS": str(rehearsal.events_of(ENGINE))}
         slices.run(ENGINE, lambda: rehearsal.process(ENGINE, command, environment))
-    if made.real:
-        for name, config in made.configs.items():
-            slices.run(name, partial(rehearsal.run, name, {name: config}))
-    else:
-        slices.run(METHODS, lambda: rehearsal.run(METHODS, made.configs))
+    slices.run(METHODS, lambda: rehearsal.run(METHODS, made.configs))
     if made.saved is None:
         return
     saved = made.configs[made.saved]

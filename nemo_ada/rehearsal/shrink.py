@@ -18,6 +18,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.budget import CAPS, TOKENS
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.gym import SECTION as GYM_SECTION
+from nemo_ada.rules.facts.nemo_config import NemoConfig
 
 PROMPT_TOKENS, NEW_TOKENS, LENGTH = 176, 16, 192
 GYM_ROW = 4 * LENGTH  # tokens of a row over NeMo-Gym: six turns, and what the tools say between them
@@ -176,7 +177,11 @@ def shrink(
     layout = _layout(s)
     if model is not None:
         model_of(s, model)
-    _batches(s, layout)
+    tokens = NEW_TOKENS / max(int(s.get("policy.generation.max_new_tokens", NEW_TOKENS)), 1)
+    batches_of(s, PROMPTS, layout.dp, tokens)
+    s.at_most("generate", "reinforce_ada.reserve_prompts", 4 * int(s.get("grpo.num_prompts_per_step", 1)))
+    s.at_most("set-up", "data_plane.storage_capacity", STORED_ROWS)
+    s.at_most("set-up", "data_plane.num_storage_units", 1)
     _lengths(s, GYM_ROW if gym else LENGTH)
     _precision(s)
     _engine(s)
@@ -241,18 +246,28 @@ def model_of(s: Shrinker, model: Path) -> None:
         s.set("off", "conversion", "policy.hf_config_overrides", {}, "they belong to the full model")
 
 
-def _batches(s: Shrinker, layout: Layout) -> None:
-    """Lower the prompts per step. The updates per step stay, and batches still divide over the ranks."""
+def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> float:
+    """Lower the prompts per step. The updates per step stay, and batches still divide over the ranks.
+
+    Args:
+        s: the configuration.
+        most: prompts of a step. A few more are taken where the batches ask for it.
+        dp: data-parallel ranks.
+        tokens: share of the tokens of a response.
+
+    Returns:
+        The share of the prompts.
+    """
     prompts, group = int(s.get("grpo.num_prompts_per_step", 1)), int(s.get("grpo.num_generations_per_prompt", 1))
     rows = int(s.get("policy.train_global_batch_size", prompts * group))
     updates = max(1, prompts * group // max(rows, 1))
-    fewer = min(prompts, PROMPTS)
-    while (fewer * group) % (updates * layout.dp) and fewer < prompts:
+    fewer = min(prompts, most)
+    while (fewer * group) % (updates * dp) and fewer < prompts:
         fewer += 1
     s.set("shrunk", "generate", "grpo.num_prompts_per_step", fewer)
     if rows * updates == prompts * group:  # otherwise NeMo-RL must refuse the config, so the wrong size stays
         s.set("shrunk", "update", "policy.train_global_batch_size", fewer * group // updates)
-    each = max(1, fewer * group // updates // layout.dp)
+    each = max(1, fewer * group // updates // dp)
     for key in ("train_micro_batch_size", "logprob_batch_size"):
         old = s.get(f"policy.{key}", 1)
         s.set("shrunk", "update", f"policy.{key}", gcd(int(old), each) if old else old)
@@ -262,11 +277,8 @@ def _batches(s: Shrinker, layout: Layout) -> None:
         groups = s.get(f"async_rl.{key}")
         if groups is not None:
             s.set("shrunk", "generate", f"async_rl.{key}", math.ceil(groups * share))
-    s.at_most("set-up", "data_plane.storage_capacity", STORED_ROWS)
-    s.at_most("set-up", "data_plane.num_storage_units", 1)
-    tokens = NEW_TOKENS / max(int(s.get("policy.generation.max_new_tokens", NEW_TOKENS)), 1)
     shrink_caps(s, fewer * group, share, tokens)
-    s.at_most("generate", "reinforce_ada.reserve_prompts", 4 * fewer)
+    return share
 
 
 def shrink_caps(s: Shrinker, rows: int, share: float, tokens: float = 1.0) -> None:
@@ -374,21 +386,11 @@ def shorten(config: Mapping[str, Any], *, out: Path, steps: int) -> Shrinker:
 
 
 def layout_of(config: Mapping[str, Any]) -> Layout:
-    """Return the processes of a config at its full size."""
-    s = Shrinker(dict(config))
-    megatron = bool(s.get("policy.megatron_cfg.enabled", False))
-    prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
-    tp = int(s.get(f"{prefix}.{'tensor_model_parallel_size' if megatron else 'tensor_parallel_size'}", 1))
-    cp = int(s.get(f"{prefix}.context_parallel_size", 1))
-    pp = int(s.get(f"{prefix}.pipeline_model_parallel_size", 1)) if megatron else 1
-    ep = int(s.get(f"{prefix}.expert_model_parallel_size", 1)) if megatron else 1
-    world = int(s.get("cluster.num_nodes", 1)) * int(s.get("cluster.gpus_per_node", 1))
-    if not s.get("policy.generation.colocated.enabled", True):
-        nodes = int(s.get("policy.generation.colocated.resources.num_nodes", 0))
-        per_node = int(s.get("policy.generation.colocated.resources.gpus_per_node", 0))
-        world -= max(nodes, 1) * per_node
-    dp = max(1, world // (tp * pp * cp))
-    return Layout("megatron" if megatron else "dtensor", tp, pp, cp, ep, dp)
+    """Return the processes of a config at its full size. Raises UserError as `NemoConfig.of` does."""
+    own = NemoConfig.of(config)
+    learner = own.learner
+    kind: Literal["megatron", "dtensor"] = "dtensor" if own.dtensor else "megatron"
+    return Layout(kind, learner.tp, learner.pp, learner.cp, learner.ep, learner.replicas)
 
 
 def _schedule(s: Shrinker, steps: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import os
-from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -31,7 +30,7 @@ PLAIN: Mapping[str, Any] = {
 }  # fmt: skip
 """Names in types that mean what they mean here."""
 CLASSES = ("TypedDict", "BaseModel")
-MISSING = "missing"  # pydantic's name of that error
+MISSING, CONSTANT = "missing", "literal_error"  # pydantic's names of these errors
 
 
 def value_types(config: Mapping[str, Any]) -> Findings:
@@ -61,15 +60,36 @@ def _shown(value: Any) -> str:
 
 
 def _of_best_alternatives(config: Any, errors: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
-    """Dotted key -> its error. Of the classes that a section may have, the one counts that refuses the least."""
+    """Dotted key -> its error.
+
+    Of the types that a value may have, the one counts that it was meant to have: no error is about the value as a
+    whole or about a constant such as `enabled: true`, and then the fewest.
+    """
     found: dict[str, Any] = {}
-    tags = [_tag(config, location, one["type"] == MISSING) for location, one in errors]
-    refused = Counter(tag for tag in tags if tag)
-    for tag, (location, one) in zip(tags, errors, strict=True):
-        if not tag:
+    of_tag: dict[tuple[str, ...], list[tuple[tuple[str, ...], Any]]] = {}
+    for location, one in errors:
+        if tag := _tag(config, location, one["type"] == MISSING):
+            of_tag.setdefault(tag, []).append((location, one))
+        else:
             found[".".join(location)] = one
-        elif tag == min((other for other in refused if other[:-1] == tag[:-1]), key=lambda other: refused[other]):
-            found |= _of_best_alternatives(config, [((*tag[:-1], *location[len(tag) :]), one)])
+
+    def refusal(tag: tuple[str, ...]) -> tuple[bool, int]:
+        own = of_tag[tag]
+        return any(location == tag or one["type"] == CONSTANT for location, one in own), len(own)
+
+    for parent in dict.fromkeys(tag[:-1] for tag in of_tag):
+        alternatives = [tag for tag in of_tag if tag[:-1] == parent]
+        best = min(alternatives, key=refusal)
+        constants: dict[tuple[str, ...], dict[str, None]] = {}
+        for tag in alternatives:
+            for at, one in of_tag[tag]:
+                if one["type"] == CONSTANT:
+                    constants.setdefault(at[len(tag) :], {})[one["ctx"]["expected"]] = None
+        chosen = [(at[len(best) :], one) for at, one in of_tag[best]]
+        for rest, one in chosen:
+            if one["type"] == CONSTANT:
+                one["msg"] = f"Input should be {' or '.join(constants[rest])}"
+        found |= _of_best_alternatives(config, [((*parent, *rest), one) for rest, one in chosen])
     return found
 
 
@@ -95,8 +115,17 @@ def _adapter(home: Path) -> TypeAdapter[Any]:
     found = checkout.find(MASTER_CONFIG)
     try:
         return TypeAdapter(Any if found is None else Classes(checkout).of_class(found))
-    except (TypeError, PydanticUserError):  # a type of a later version that cannot be made here: nothing is judged
+    except (TypeError, ValueError, SyntaxError, RecursionError, PydanticUserError):  # of a version that is not known
         return TypeAdapter(Any)
+
+
+def _has_default(value: ast.expr | None) -> bool:
+    """Return whether what is assigned to a field in its class gives it a default."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func).split(".")[-1] == "Field":
+        return any(ast.unparse(one) != "..." for one in value.args) or any(
+            word.arg in ("default", "default_factory") for word in value.keywords
+        )
+    return value is not None
 
 
 class Classes:
@@ -139,7 +168,8 @@ class Classes:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 kind = self._of(node.annotation, module)
                 wrapped = ast.unparse(node.annotation).startswith("NotRequired[")
-                fields[node.target.id] = kind if wrapped or not (optional or node.value) else NotRequired[kind]
+                may_lack = optional or _has_default(node.value) or node.target.id.startswith("_")
+                fields[node.target.id] = NotRequired[kind] if may_lack and not wrapped else kind
         return fields
 
     def _of(self, node: ast.expr, module: str) -> Any:

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
+from nemo_ada.config import load
 from nemo_ada.config.load import apply_overrides, backend_of, find_prompt_files, load_run, load_words, load_yaml, plain
 from nemo_ada.config.presets import overlay
 from nemo_ada.core.sampling.exits import PoolView
 from nemo_ada.errors import UserError
+from nemo_ada.lab.evaluation import benchmark
+from nemo_ada.rehearsal.contract.command import inherited_examples
 
 CPU = Path(__file__).resolve().parents[2] / "configs" / "cpu"
 SUDOKU = CPU / "mini_sudoku.yaml"
@@ -345,3 +348,18 @@ def test_a_yaml_that_nobody_has_gets_the_name_of_one_like_it(words, meant, tmp_p
     with pytest.raises(UserError, match=meant):
         load_words(Path(words[0]), words[1:])
     assert (Path(__file__).resolve().parents[2] / meant).is_file() or "YAML" in meant
+
+
+def test_files_of_a_wheel_are_found_in_any_folder(tmp_path, monkeypatch):
+    """A wheel has them inside the package. Evaluation and `contract` looked beside it, where nothing is."""
+    for name in ("eval/mine.yaml", "methods/fp8.yaml"):
+        file = tmp_path / "package" / "shipped" / "configs" / name
+        file.parent.mkdir(parents=True)
+        file.write_text("defaults: x/examples/configs/recipes/llm.yaml\n")
+    monkeypatch.setattr(load, "PACKAGE", tmp_path / "package")
+    monkeypatch.chdir(tmp_path)
+    assert list(benchmark.presets()) == ["mine"]
+    assert load.shipped(Path("configs/methods/fp8.yaml")).is_file()
+    assert inherited_examples() == [Path("examples/configs/recipes/llm.yaml")] * 2
+    (tmp_path / "configs/eval").mkdir(parents=True)
+    assert list(benchmark.presets()) == [], "the user's own folder wins"

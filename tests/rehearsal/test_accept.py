@@ -179,14 +179,19 @@ def test_a_config_in_fp8_is_compared_with_bf16():
 
 
 def test_a_short_run_keeps_every_size():
-    config = {"grpo": {"num_prompts_per_step": 512, "max_num_steps": 400, "val_period": 10},
+    config = {"grpo": {"num_prompts_per_step": 512, "num_generations_per_prompt": 4, "max_num_steps": 400,
+                       "val_period": 10},
               "checkpointing": {"enabled": True, "save_period": 10, "keep_top_k": 3},
-              "policy": {"megatron_cfg": {"enabled": True, "tensor_model_parallel_size": 4}},
-              "cluster": {"num_nodes": 2, "gpus_per_node": 8}}  # fmt: skip
+              "policy": {"megatron_cfg": {"enabled": True, "tensor_model_parallel_size": 4,
+                                          "pipeline_model_parallel_size": 1},
+                         "max_total_sequence_length": 4096, "train_global_batch_size": 512, "train_micro_batch_size": 1,
+                         "generation": {"max_new_tokens": 1024,
+                                        "colocated": {"enabled": False, "resources": {"num_nodes": 1}}}},
+              "cluster": {"num_nodes": 3, "gpus_per_node": 8}}  # fmt: skip
     short = shorten(config, out=Path("run"), steps=3).config
     assert short["policy"] == config["policy"] and short["grpo"]["num_prompts_per_step"] == 512
     assert (short["grpo"]["max_num_steps"], short["checkpointing"]["save_period"]) == (3, 2)
-    assert layout_of(config) == Layout("megatron", 4, 1, 1, 1, 4)
+    assert layout_of(config) == Layout("megatron", 4, 1, 1, 1, 4), "a node is vLLM's, though its GPUs are not counted"
 
 
 def test_a_resumed_run_with_other_responses_must_have_the_same_prompts():

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import pytest
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import gpu, installation, standins
 from nemo_ada.rehearsal.command import Rehearsal
-from nemo_ada.rehearsal.fit import one_gpu
+from nemo_ada.rehearsal.fit import ONE_GPU
 from nemo_ada.rehearsal.gpu import BALANCE, GRPO, METHODS, RESUMED, Configs, Forecasts, Machine, Slices
 from nemo_ada.rehearsal.report import Events, Report
 from nemo_ada.rules.facts.nemo_config import load_config
@@ -47,7 +48,7 @@ def real() -> Events:
 def slices(folder: Path, deadline: float | None = None) -> Slices:
     """Slices without processes."""
     nothing = installation.Installation(folder, folder, folder, folder, folder)
-    return Slices(Rehearsal(nothing, folder, one_gpu(), lambda text: None), deadline, lambda done: None)
+    return Slices(Rehearsal(nothing, folder, ONE_GPU, lambda text: None), deadline, lambda done: None)
 
 
 def test_the_runs_of_a_driver_are_told_apart_and_a_cut_one_keeps_its_steps() -> None:
@@ -74,7 +75,7 @@ def test_the_largest_memory_of_a_phase_is_what_was_in_use_while_it_ran() -> None
 def test_the_tables_of_the_first_run_are_those_of_its_page(tmp_path: Path) -> None:
     done = slices(tmp_path)
     done.events[METHODS] = real()
-    report = Report("c", "nemo-ada rehearse c --gpu", one_gpu(), [], [])
+    report = Report("c", "nemo-ada rehearse c --gpu", ONE_GPU, [], [])
     gpu.judge(report, done, Forecasts(memory={"refit": 9.75}), None, steps=2, exact=False)
     assert not report.passed, "a slice was cut"
     assert {number.name for number in report.measurements if not number.passed} == {"balance: steps that are missing"}
@@ -153,7 +154,8 @@ def test_a_folder_with_weights_keeps_its_weights_and_the_users_data(tmp_path: Pa
             assert config["policy"]["model_name"] == str(folder)
             assert config["data"]["train"]["data_path"] == "mine.jsonl"
         titles = {one.title for one in made.stand_ins}
-        assert "lengths and verdicts of trained weights" not in titles and "New workers for each run" not in titles
+        assert "lengths and verdicts of trained weights" not in titles and "A new learner for each run" not in titles
+        assert "A new engine for each run" in titles
 
 
 @needs_nemo_rl
@@ -246,3 +248,29 @@ def test_the_dry_run_passes_every_slice_with_real_workers(tmp_path: Path) -> Non
     assert all(float(row[-2]) < 1.0001 for row in steps), "engine and learner agree in float32"
     pace = next(table["rows"] for table in report["tables"] if table["title"] == "vLLM alone")
     assert [int(row[0]) for row in pace] == list(gpu.DRY_COUNTS)
+
+
+@pytest.mark.slow
+@needs_nemo_rl
+def test_runs_with_real_weights_share_a_driver_and_its_engine(tmp_path: Path) -> None:
+    """The weights are those that a rehearsal of random ones has left."""
+    try:
+        installation.find()
+    except UserError as missing:
+        pytest.skip(str(missing))
+
+    def rehearse(name: str, words: Sequence[str], runs: Sequence[str]) -> dict[str, Any]:
+        code = gpu.rehearse_on_gpu(CONFIG, words, steps=2, scale=0.125, budget=None, keep=tmp_path / name,
+                                   dry_run=True, say=lambda text: None, runs=runs)  # fmt: skip
+        report: dict[str, Any] = json.loads((tmp_path / name / "report.json").read_text(encoding="utf-8"))
+        assert (code, report["failure"]) == (0, None)
+        return report
+
+    rehearse("random", [], ["lean"])
+    words = [f"policy.model_name={tmp_path}/random/model", f"data.train.data_path={tmp_path}/random/data/train.jsonl"]
+    report = rehearse("real", words, [GRPO, "lean"])
+    steps = next(table["rows"] for table in report["tables"] if table["title"] == "Every step")
+    assert [row[0] for row in steps] == [GRPO, GRPO, "lean", "lean"]
+    assert all(float(row[-2]) < 1.0001 for row in steps), "each refit gave the engine the learner of its run"
+    log = (tmp_path / "real" / f"{METHODS}.log").read_text(errors="replace")
+    assert log.count("Initializing a V1 LLM engine") == 1

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
+from nemo_ada.config.load import packaged
 from nemo_ada.config.parsing import Section, parse
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import is_data_file
@@ -22,7 +23,6 @@ from nemo_ada.tasks.prompting import PromptFormat
 PRESETS = Path("configs") / "eval"
 NAME = re.compile(r"\w([\w .+()-]*[\w)])?")
 RESERVED = ("overall", "settings.json", "results.json")  # a row of the tables, and files beside the folders
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Benchmark(Section):
@@ -157,8 +157,8 @@ def at_revisions(benchmarks: Sequence[Benchmark], revisions: Sequence[str]) -> l
 
 
 def presets() -> dict[str, Path]:
-    """Return the YAML files of the presets by name: those of the working directory, else of this checkout."""
-    folder = PRESETS if PRESETS.is_dir() else ROOT / PRESETS
+    """Return the YAML files of the presets by name: those of the working directory, else of this package."""
+    folder = PRESETS if PRESETS.is_dir() else packaged(PRESETS)
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 

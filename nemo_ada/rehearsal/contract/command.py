@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from nemo_ada.config.load import packaged
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.contract.compare import NameDifference, differences
 from nemo_ada.rehearsal.contract.uses import listed, own
@@ -94,10 +95,9 @@ def _short(text: str) -> str:
 
 
 def inherited_examples() -> list[Path]:
-    """The files of NeMo-RL's examples that configs of this checkout inherit from; empty for an installed package."""
-    configs = Path(__file__).parents[3] / "configs"
+    """The files of NeMo-RL's examples that the configs of this package inherit from."""
     result = []
-    for path in sorted(configs.rglob("*.yaml")):
+    for path in sorted(packaged(Path("configs")).rglob("*.yaml")):
         content = read_yaml(path)
         bases = content.get("defaults", []) if isinstance(content, dict) else []
         for base in [bases] if isinstance(bases, str) else bases:

@@ -55,8 +55,10 @@ FILES: tuple[Replacements, ...] = (
     transfer_queue.REPLACEMENTS,
 )
 """On a CPU."""
-OF_SLICES: tuple[Replacements, ...] = (responses.DRAWN, kept.REPLACEMENTS)
-"""In the slices of a rehearsal on a GPU, and in their dry run on a CPU."""
+OF_SLICES: tuple[Replacements, ...] = (responses.DRAWN, kept.LEARNER)
+"""In the slices of a rehearsal on a GPU with random weights, and in their dry run on a CPU."""
+OF_RUNS: tuple[Replacements, ...] = (kept.ENGINE,)
+"""In the driver of several runs."""
 ALWAYS = (megatron_parts.REPLACEMENTS, ray_placement.REPLACEMENTS)
 """On every machine."""
 WITHOUT_TE = (megatron_core.REPLACEMENTS, megatron_bridge.REPLACEMENTS)

@@ -1,4 +1,8 @@
-"""Several runs of one driver share its workers, because starting them takes longer than a run of a few steps."""
+"""Several runs of one driver share its workers, because starting them takes longer than a run of a few steps.
+
+All runs share the engine, which gets its weights from the learner. Runs of random weights share the learner, too. With
+real weights each run starts with a learner of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,45 @@ from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 
-REPLACEMENTS = Replacements("New workers for each run", "those of the driver's first run")
+ENGINE = Replacements("A new engine for each run", "that of the driver's first run")
+LEARNER = Replacements("A new learner for each run", "that of the driver's first run")
 
 _KEPT: dict[str, Any] = {}
 _SHUT_DOWN: list[Any] = []
 
 
-@REPLACEMENTS.after(
+@ENGINE.after(
     "nemo_rl.algorithms.grpo",
     "RayVirtualCluster",
     "VllmGeneration",
     "Policy",
-    why="A run that follows another in the same driver trains on with its learner and its engine.",
+    "setup",
+    why="An engine starts for more than a minute.",
 )
-def _keep(names: Names) -> None:
-    for name in ("RayVirtualCluster", "VllmGeneration", "Policy"):
+def _keep_engine(names: Names) -> None:
+    for name in ("RayVirtualCluster", "VllmGeneration"):
         names.put(name, _kept(names.get(name)))
+    names.put("Policy", _one_at_a_time(names.get("Policy")))
+    set_up = names.get("setup")
+
+    @functools.wraps(set_up)
+    def setup(*args: Any, **kwargs: Any) -> Any:
+        made = set_up(*args, **kwargs)
+        _KEPT["set-up"] = True
+        return made
+
+    names.put("setup", setup)
+
+
+@LEARNER.after(
+    "nemo_rl.algorithms.grpo", "Policy", why="A run that follows another in the same driver trains on with its learner."
+)
+def _keep_learner(names: Names) -> None:
+    names.put("Policy", _kept(names.get("Policy")))
 
 
 def _kept(create: Any) -> Any:
-    """Return a function that creates an object once. It takes the batch sizes of a later run's config."""
+    """Return a function that creates an object once. A kept learner takes the batch sizes of a later run's config."""
 
     @functools.wraps(create, updated=())
     def once(*args: Any, **kwargs: Any) -> Any:
@@ -41,7 +64,21 @@ def _kept(create: Any) -> Any:
     return once
 
 
-@REPLACEMENTS.after(
+def _one_at_a_time(create: Any) -> Any:
+    """Return a function that creates a learner after it has ended the one before, which a failed set-up may leave."""
+    last: list[Any] = []
+
+    @functools.wraps(create, updated=())
+    def after_the_last(*args: Any, **kwargs: Any) -> Any:
+        if last:
+            last.pop().shutdown()
+        last.append(create(*args, **kwargs))
+        return last[0]
+
+    return after_the_last
+
+
+@ENGINE.after(
     "nemo_rl.environments.utils", "create_env", why="Each run would start the processes of a verifier of its own."
 )
 def _environment_stays(names: Names) -> None:
@@ -56,7 +93,7 @@ def _environment_stays(names: Names) -> None:
     names.put("create_env", create_env)
 
 
-@REPLACEMENTS.after(
+@ENGINE.after(
     "nemo_rl.models.generation.vllm.vllm_generation",
     "VllmGeneration.finish_generation",
     "VllmGeneration.prepare_for_generation",
@@ -70,8 +107,8 @@ def _engine_stays(names: Names) -> None:
     def finish_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(self, "_rehearsal_sleeps", False):
             return True
-        self._rehearsal_sleeps = True
-        return finish(self, *args, **kwargs)
+        self._rehearsal_sleeps = asleep = finish(self, *args, **kwargs)
+        return asleep
 
     @functools.wraps(prepare)
     def prepare_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -83,7 +120,7 @@ def _engine_stays(names: Names) -> None:
     _end_later(names, "VllmGeneration.shutdown")
 
 
-@REPLACEMENTS.after(
+@LEARNER.after(
     "nemo_rl.models.policy.lm_policy", "Policy.shutdown", why="The end of a run would end the learner of the next one."
 )
 def _learner_stays(names: Names) -> None:
@@ -104,8 +141,8 @@ def _end_later(names: Names, dotted: str) -> None:
 
 
 def started() -> bool:
-    """Return whether a run has started the learner. Then other runs can follow it."""
-    return "Policy" in _KEPT
+    """Return whether the set-up of a run was complete. Then other runs can follow it."""
+    return "set-up" in _KEPT
 
 
 def end() -> None:

@@ -16,6 +16,7 @@ class Inner(Other):
 class On(TypedDict):
     enabled: Literal[True]
     size: "Size"
+    kind: str
 class Off(TypedDict):
     enabled: Literal[False]
 class GRPO(Base):
@@ -28,6 +29,13 @@ class GRPO(Base):
     many: tuple[int, ...] = ()
     ratio: Annotated[float, Field(gt=0)]
     pool: NotRequired[Pool]
+    sets: Set | list[Set] = None
+    least: int = Field(1, gt=0)
+    most: int = Field(gt=0)
+    _own: int
+class Set(TypedDict):
+    path: str
+    column: str
 class Base(BaseModel):
     name: str = "a"
 class Pool(TypedDict, total=False):
@@ -38,7 +46,7 @@ class MasterConfig(BaseModel):
     parts: dict[str, On] = {}
 Size = Union[int, None]
 """
-GOOD = {"template": "a", "stop": None, "part": {"enabled": False}, "other": 3, "ratio": 1.5}
+GOOD = {"template": "a", "stop": None, "part": {"enabled": False}, "other": 3, "ratio": 1.5, "most": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -52,8 +60,8 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"part": {"enabled": True, "size": None}}, {"part": {"enabled": True, "size": 2}}, {"seed": "4"},
-     {"pair": [1, 2], "many": [1, 2, 3]}, {"pool": {"again": "anything"}}, {"unknown": 1}],
+    [{}, {"part": {"enabled": True, "size": None, "kind": "a"}}, {"part": {"enabled": True, "size": 2, "kind": "a"}},
+     {"seed": "4"}, {"pair": [1, 2], "many": [1, 2, 3]}, {"pool": {"again": "anything"}}, {"unknown": 1}],
 )  # fmt: skip
 def test_values_of_their_types_are_taken(more):
     assert list(value_types({"grpo": GOOD | more, "reinforce_ada": {"preset": "x"}})) == []
@@ -73,12 +81,21 @@ def test_values_of_their_types_are_taken(more):
         ({"name": 3}, "grpo.name", "string"),
         ({"pool": {"count": "many"}}, "grpo.pool.count", "integer"),
         ({"part": {"enabled": 7}}, "grpo.part.enabled", "7"),
-        ({"part": {"enabled": True, "size": "large"}}, "grpo.part.size", "large"),
+        ({"part": {"enabled": True, "size": "large", "kind": "a"}}, "grpo.part.size", "large"),
         ({"part": {"enabled": True}}, "grpo.part.size", "missing"),
+        ({"part": {"enabled": True}}, "grpo.part.kind", "missing"),
+        ({"part": {"enabled": None}}, "grpo.part.enabled", "True or False"),
+        ({"sets": [{"path": 5, "column": 6}]}, "grpo.sets.0.path", "string"),
+        ({"sets": {"path": 5, "column": 6}}, "grpo.sets.column", "string"),
+        ({"sets": 5}, "grpo.sets", "5"),
+        ({"least": 1}, "grpo.most", "missing"),
     ],
 )
 def test_a_value_of_another_type_is_named_by_its_own_key(more, key, says):
-    found = list(value_types({"grpo": GOOD | more}))
+    given = GOOD | more
+    if key == "grpo.most":
+        del given["most"]
+    found = list(value_types({"grpo": given}))
     assert key in {finding.key for finding in found}
     assert says in " ".join(finding.message for finding in found)
     assert {finding.key.split(".")[1] for finding in found} == {key.split(".")[1]}
@@ -86,7 +103,7 @@ def test_a_value_of_another_type_is_named_by_its_own_key(more, key, says):
 
 def test_a_missing_section_and_a_value_in_a_mapping_of_the_users_names_are_found():
     assert [finding.key for finding in value_types({})] == ["grpo"]
-    found = list(value_types({"grpo": GOOD, "parts": {"mine": {"enabled": False, "size": 1}}}))
+    found = list(value_types({"grpo": GOOD, "parts": {"mine": {"enabled": False, "size": 1, "kind": "a"}}}))
     assert [finding.key for finding in found] == ["parts.mine.enabled"]
 
 
@@ -107,6 +124,8 @@ def test_check_names_the_key(monkeypatch):
     assert "policy.tokenizer.chat_template" in {finding.key for finding in found if finding.level == "error"}
 
 
-def test_types_that_cannot_be_made_here_judge_nothing(tmp_path):
-    (tmp_path / "nemo_rl/algorithms/grpo.py").write_text("class MasterConfig(BaseModel):\n    grpo: dict[int]\n")
+@pytest.mark.parametrize("kind", ["dict[int]", "Literal[Mode.X]", "'list[int'", "Tree", "Literal['a', *MORE]"])
+def test_types_that_cannot_be_made_here_judge_nothing(kind, tmp_path):
+    classes = f"class MasterConfig(BaseModel):\n    grpo: {kind}\nTree = dict[str, 'Tree'] | int\n"
+    (tmp_path / "nemo_rl/algorithms/grpo.py").write_text(classes)
     assert list(value_types({"grpo": 3})) == []
