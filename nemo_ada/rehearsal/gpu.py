@@ -209,7 +209,7 @@ def rehearse_on_gpu(
         report.warnings += forecast.warnings
         write_atomically(folder / "forecast.json", json.dumps(forecast.as_dict(), indent=1))
         say(f"forecast before the first slice: {folder / 'forecast.json'}")
-        rehearsal = Rehearsal(installed, folder, made.layout, say, LIMIT_SECONDS * len(made.configs))
+        rehearsal = Rehearsal(installed, folder, made.layout, say, limit=LIMIT_SECONDS * len(made.configs))
 
         def ended(slices: Slices) -> None:
             report.measurements, report.failure = [], None

@@ -40,6 +40,7 @@ from typing import Any
 
 import numpy as np
 from measure import measure
+from tables import markdown_table
 from workload import GROUP, HARD
 
 from nemo_ada.config.presets import ada_settings
@@ -48,7 +49,7 @@ from nemo_ada.core.sampling.budget import GroupLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
-from nemo_ada.lab.report.curves import difference, markdown_table
+from nemo_ada.lab.report.curves import difference
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 WARM_STEPS = 2

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 from measure import measure
+from tables import markdown_table
 from workload import GROUP, PROMPT_TOKENS, SPREAD, ReplaySource
 
 from nemo_ada.config.presets import ada_settings
@@ -43,7 +44,6 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
-from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.lab.simulate.engine import LengthModel, Workload
 
 ROOT = Path(__file__).parents[2]

@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 from measure import measure
+from tables import markdown_table
 from workload import HARD, LENGTHS, ReplaySource
 
 from nemo_ada.core.sampling.budget import Budget
@@ -47,7 +48,6 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
-from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, Workload
 
 FFN = 2  # times the hidden size

@@ -18,15 +18,14 @@ from pathlib import Path
 
 import numpy as np
 from measure import measure
+from tables import comparison_rows, markdown_table
 
 from nemo_ada.cli.progress import observer
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
-from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.lab.report.run import Run
-from nemo_ada.lab.report.summary import comparison_rows
 from nemo_ada.run.job_control import EXIT_DONE
 
 EVALUATIONS = 5  # per run, beside the one before the first step

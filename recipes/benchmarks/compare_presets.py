@@ -25,15 +25,14 @@ from pathlib import Path
 import numpy as np
 from compare_cpu import ROOT
 from measure import measure
+from tables import against, comparison_rows, markdown_table
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
-from nemo_ada.lab.report.curves import against, markdown_table
 from nemo_ada.lab.report.run import Run
-from nemo_ada.lab.report.summary import comparison_rows
 from nemo_ada.run.folder import RunDir, read_lines
 from nemo_ada.run.job_control import EXIT_DONE
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 from measure import measure
+from tables import markdown_table
 
 from nemo_ada.lab.data.contamination import Contamination, Excluded
 from nemo_ada.lab.data.source import Source
-from nemo_ada.lab.report.curves import markdown_table
 
 VOCABULARY, FEWEST, MOST = 3000, 4, 60
 ASK = "Let's think step by step and output the final answer within \\boxed{}."

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 from measure import measure
+from tables import markdown_table
 
 from nemo_ada.lab.evaluation.statistics import FloatArray, estimate, paired_test
-from nemo_ada.lab.report.curves import markdown_table
 
 CASES, PAIRED_CASES, FLIPS = 2000, 1000, 199
 PROBLEMS = (30, 100, 500)

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 from measure import measure
+from tables import markdown_table
 
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule, endings
-from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.lab.report.draw import COLOURS
 from nemo_ada.lab.simulate.exact import summary
 

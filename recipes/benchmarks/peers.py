@@ -41,6 +41,7 @@ import numpy as np
 from compare_cpu import ROOT, fresh_folder
 from measure import measure
 from process_tree import memory_bytes
+from tables import markdown_table
 
 from nemo_ada.config.load import load_run
 from nemo_ada.config.run import RunConfig
@@ -49,7 +50,7 @@ from nemo_ada.cpu.rollout import max_new_tokens
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import UserError
-from nemo_ada.lab.report.curves import difference, markdown_table
+from nemo_ada.lab.report.curves import difference
 from nemo_ada.run.folder import read_lines
 
 HERE = Path(__file__).resolve().parent

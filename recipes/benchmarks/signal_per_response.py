@@ -20,13 +20,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from measure import measure
+from tables import markdown_table
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.factor import kept_counts
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 CERTAIN = 1e6  # mass of a Beta distribution that knows the pass rate

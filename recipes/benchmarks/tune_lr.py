@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from compare_cpu import LEARNING_RATES, METHODS, ROOT, fresh_folder, method_config
 from measure import measure
+from tables import markdown_table
 
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
-from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.lab.report.run import Run
 from nemo_ada.run.job_control import EXIT_DONE
 

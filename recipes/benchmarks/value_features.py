@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from compare_cpu import LEARNING_RATES, ROOT
 from measure import measure
+from tables import markdown_table
 from transformers import AutoModelForCausalLM
 
 from nemo_ada.config.load import load_run
@@ -26,7 +27,6 @@ from nemo_ada.core.prompts.estimators import ValueRegressor, ValueSettings
 from nemo_ada.cpu.base import REPORT, base_folder, prepare_base
 from nemo_ada.cpu.stack import Stack
 from nemo_ada.errors import UserError
-from nemo_ada.lab.report.curves import markdown_table
 from nemo_ada.nemo.features import prompt_features
 from nemo_ada.run.files import read_json
 from nemo_ada.tasks.registry import build_task

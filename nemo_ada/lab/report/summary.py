@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,12 +43,6 @@ def overview(runs: Sequence[Run]) -> pd.DataFrame:
             columns[name.replace("update rows with non-zero advantage", "non-zero rows")] = _last(axis)
     columns["step p50 / p95 (s)"] = _step_times
     return _frame(runs, {name: [cell(run) for run in runs] for name, cell in columns.items()})
-
-
-def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Return one row per run: what it reached and what it cost."""
-    rows: list[dict[str, Any]] = overview(runs).reset_index().to_dict("records")
-    return rows
 
 
 def equal_cost(runs: Sequence[Run]) -> pd.DataFrame | None:

@@ -15,13 +15,12 @@ from made_runs import make_run, rewrite, step_record
 import nemo_ada.lab.report
 from nemo_ada.core import metrics
 from nemo_ada.lab.report import summary
-from nemo_ada.lab.report.curves import ALL_AXES, FINAL, HALFWAY, against, band, by_method, difference, markdown_table
+from nemo_ada.lab.report.curves import band, by_method, difference
 from nemo_ada.lab.report.draw import panel_canvas, panel_svg
 from nemo_ada.lab.report.figures import SAMPLING, all_figures
 from nemo_ada.lab.report.page import render
-from nemo_ada.lab.report.run import Run, read_usable
+from nemo_ada.lab.report.run import read_usable
 from nemo_ada.lab.report.series import TREND, in_blocks, number_text, trend
-from nemo_ada.lab.report.summary import comparison_rows
 from tests.lazy import Lazy
 
 stats = Lazy("scipy.stats")
@@ -215,19 +214,6 @@ def test_the_interval_over_seeds_is_students_t_with_one_degree_of_freedom_less_t
 )
 def test_a_table_shows_no_interval_that_does_not_exist(gains, shown):
     assert str(difference(gains)) == shown
-
-
-def test_methods_are_compared_in_pairs_of_seeds_at_their_common_cost(tmp_path):
-    ada = [Run.read(make_run(tmp_path / f"ada{i}", 30, lift=0.1 + 0.02 * i), "ada") for i in range(3)]
-    base = [Run.read(make_run(tmp_path / f"grpo{i}", 60, lift=0.02 * i), "grpo") for i in range(3)]
-    gains = against({"ada": ada, "grpo": base}, "grpo")["ada"]
-    for axis in ALL_AXES:
-        assert (gains[axis].mean, gains[axis].half_width) == pytest.approx((0.1, 0.0), abs=1e-9)
-    behind = 0.4 * (np.exp(-30 / 40) - np.exp(-60 / 40))  # the curve from 30 to 60 steps
-    assert gains[HALFWAY].mean == pytest.approx(0.1 - behind) and np.isnan(gains[FINAL].mean)
-    assert against({"ada": ada, "grpo": ada}, "grpo")["ada"][FINAL].mean == 0.0
-    table = markdown_table(comparison_rows([ada[0], base[0]])).splitlines()
-    assert len(table) == 4 and len({line.count("|") for line in table}) == 1
 
 
 def test_settings_that_differ_are_named_and_folders_are_not(tmp_path):
