@@ -10,9 +10,8 @@ import pytest
 
 from nemo_ada.lab.report.run import Run
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "recipes" / "benchmarks"))
-sys.path.insert(0, str(ROOT / "tests" / "lab" / "report"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "lab" / "report"))
 from made_runs import make_run
 from tables import ALL_AXES, FINAL, HALFWAY, against, comparison_rows, markdown_table
 
