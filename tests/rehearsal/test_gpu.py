@@ -267,8 +267,14 @@ def test_runs_with_real_weights_share_a_driver_and_its_engine(tmp_path: Path) ->
         return report
 
     rehearse("random", [], ["lean"])
-    words = [f"policy.model_name={tmp_path}/random/model", f"data.train.data_path={tmp_path}/random/data/train.jsonl"]
-    report = rehearse("real", words, [GRPO, "lean"])
+    sets = {name: {"dataset_name": "ResponseDataset", "data_path": f"{tmp_path}/random/data/{name}.jsonl",
+                   "input_key": "problem", "output_key": "gt"} for name in ("train", "validation")}  # fmt: skip
+    own = tmp_path / "own.yaml"
+    own.write_text(json.dumps({"data": sets, "policy": {
+        "model_name": f"{tmp_path}/random/model", "max_total_sequence_length": 384, "train_global_batch_size": 64,
+        "generation": {"vllm_cfg": {"max_model_len": 384}},
+    }, "grpo": {"num_prompts_per_step": 64}}))  # fmt: skip
+    report = rehearse("real", [str(own)], [GRPO, "lean"])
     steps = next(table["rows"] for table in report["tables"] if table["title"] == "Every step")
     assert [row[0] for row in steps] == [GRPO, GRPO, "lean", "lean"]
     assert all(float(row[-2]) < 1.0001 for row in steps), "each refit gave the engine the learner of its run"
