@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nemo_ada.config.load import shipped
 from nemo_ada.config.values import Values
@@ -45,7 +45,7 @@ from nemo_ada.rehearsal.report import (
     compare_resumed_on_other_responses,
     measurements,
 )
-from nemo_ada.rehearsal.shrink import ConfigChange, Layout, Shrinker, layout_of, shorten, shrink
+from nemo_ada.rehearsal.shrink import ConfigChange, Layout, Shrinker, shorten, shrink
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.memory import GIB, learner_phase, logprob_phase, refit_phase
@@ -234,6 +234,14 @@ def accept(
     control.status(ended, steps if report.passed else 0)
     held.close()
     return EXIT_DONE if report.passed else code or EXIT_FAILED
+
+
+def layout_of(config: Mapping[str, Any]) -> Layout:
+    """Return the processes of a config at its full size. Raises UserError as `NemoConfig.of` does."""
+    own = NemoConfig.of(config)
+    learner = own.learner
+    kind: Literal["megatron", "dtensor"] = "dtensor" if own.dtensor else "megatron"
+    return Layout(kind, learner.tp, learner.pp, learner.cp, learner.ep, learner.replicas)
 
 
 def _short(

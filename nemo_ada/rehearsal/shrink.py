@@ -18,7 +18,6 @@ from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.budget import CAPS, TOKENS
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.gym import SECTION as GYM_SECTION
-from nemo_ada.rules.facts.nemo_config import NemoConfig
 
 PROMPT_TOKENS, NEW_TOKENS, LENGTH = 176, 16, 192
 GYM_ROW = 4 * LENGTH  # tokens of a row over NeMo-Gym: six turns, and what the tools say between them
@@ -383,14 +382,6 @@ def shorten(config: Mapping[str, Any], *, out: Path, steps: int) -> Shrinker:
     _trackers(s)
     folders_of(s, out)
     return s
-
-
-def layout_of(config: Mapping[str, Any]) -> Layout:
-    """Return the processes of a config at its full size. Raises UserError as `NemoConfig.of` does."""
-    own = NemoConfig.of(config)
-    learner = own.learner
-    kind: Literal["megatron", "dtensor"] = "dtensor" if own.dtensor else "megatron"
-    return Layout(kind, learner.tp, learner.pp, learner.cp, learner.ep, learner.replicas)
 
 
 def _schedule(s: Shrinker, steps: int) -> None:

@@ -19,7 +19,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import PlanOptions
 from nemo_ada.rehearsal import accept, installation
 from nemo_ada.rehearsal.report import Events, compare_resumed_on_other_responses
-from nemo_ada.rehearsal.shrink import Layout, layout_of, shorten
+from nemo_ada.rehearsal.shrink import Layout, shorten
 from nemo_ada.rules.facts.nemo_config import load_config
 from nemo_ada.run.files import claim
 
@@ -191,7 +191,9 @@ def test_a_short_run_keeps_every_size():
     short = shorten(config, out=Path("run"), steps=3).config
     assert short["policy"] == config["policy"] and short["grpo"]["num_prompts_per_step"] == 512
     assert (short["grpo"]["max_num_steps"], short["checkpointing"]["save_period"]) == (3, 2)
-    assert layout_of(config) == Layout("megatron", 4, 1, 1, 1, 4), "a node is vLLM's, though its GPUs are not counted"
+    assert accept.layout_of(config) == Layout("megatron", 4, 1, 1, 1, 4), (
+        "a node is vLLM's, though its GPUs are not counted"
+    )
 
 
 def test_a_resumed_run_with_other_responses_must_have_the_same_prompts():
