@@ -686,6 +686,11 @@ def again(results: Results, task: str, methods: Sequence[str], seeds: Sequence[i
             print(f"{title}, {len(seeds)} seeds, area at equal {axis}: {gained}")
 
 
+def unique(values: Sequence[Any]) -> list[Any]:
+    """Return each value once: a seed that is given twice is one sample."""
+    return list(dict.fromkeys(values))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("run", "list", "page", "again"))
@@ -742,7 +747,7 @@ def main() -> int:
         for job in results.missing(tasks, methods, arguments.updates):
             print(job.name)
     elif arguments.what == "again":
-        again(results, arguments.task[0], arguments.method, arguments.seed, baseline)
+        again(results, arguments.task[0], unique(arguments.method), unique(arguments.seed), baseline)
     else:
         write_page(protocol.values, results, PAGES)
     return 0
