@@ -176,13 +176,17 @@ def test_ray_spans_both_nodes(two_nodes: Cluster, start: Callable[..., Run]) -> 
     run.until(lambda: not two_nodes.processes())
 
 
-def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", ["n2", "n1"])
+def test_a_node_that_does_not_come_is_named(
+    late: str, two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Where it is the first one, the other must not give up before it: that would end the job without a name."""
     pytest.importorskip("ray")
-    late = tmp_path / "late"
-    late.mkdir()
-    (late / "ray").write_text("#!/bin/sh\nexec sleep 600\n")
-    (late / "ray").chmod(0o755)
-    absent = f"if [[ $me == n2 ]]; then export PATH={late}:$PATH; fi"
+    folder = tmp_path / "late"
+    folder.mkdir()
+    (folder / "ray").write_text("#!/bin/sh\nexec sleep 600\n")
+    (folder / "ray").chmod(0o755)
+    absent = f"if [[ $me == {late} ]]; then export PATH={folder}:$PATH; fi"
     run = start(
         two_nodes,
         "cluster.num_nodes=2",
@@ -194,8 +198,11 @@ def test_a_node_that_does_not_come_is_named(two_nodes: Cluster, start: Callable[
         extra=absent,
     )
     run.until(lambda: "ended: interrupted" in run.log())
-    head = (run.run_dir / "attempts" / f"{run.job}-0" / "node-n1.log").read_text()
+    attempt = run.run_dir / "attempts" / f"{run.job}-0"
+    head = (attempt / "node-n1.log").read_text()
     assert re.search(r"Ray runs on [01] of 2 nodes; missing: (n1, )?n2\.", head)
+    if late == "n1":
+        assert "n2 did not reach Ray on n1" in (attempt / "node-n2.log").read_text()
     assert run.reasons() == ["own failure"], "it counts, or the chain would repeat it for ever"
     run.until(lambda: not two_nodes.processes())
 
