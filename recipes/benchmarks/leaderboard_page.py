@@ -658,12 +658,15 @@ def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path
 
 
 def packed(result: Result, reported: bool) -> dict[str, Any]:
-    """Return a result for leaderboard.jsonl. A try that is not reported keeps its score only."""
+    """Return a result for leaderboard.jsonl. A try that is not reported keeps its score only.
+
+    The seconds of its points are left out: they are those of a shared machine, and no axis uses them.
+    """
     kept = {key: result[key] for key in KEPT}
     if not reported:
         return kept
     points = result["points"]
-    columns = {key: [point[key] for point in points] for key in points[0]}
+    columns = {key: [point[key] for point in points] for key in points[0] if key != "seconds"}
     kept |= {"halves": result["halves"]} if "halves" in result else {}
     return kept | {"tier_sizes": result["tier_sizes"], "why": result["why"], "points": columns}
 
