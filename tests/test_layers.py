@@ -42,6 +42,7 @@ LAYERS = {
     "rules.check": CONFIG | {"rules.facts", "rules", "cpu"},  # what the CPU's trainer refuses, inside a function
     "nemo": CONFIG | {"rules.facts", "rules"},
     "trl": CONFIG,
+    "vllm": set(),
     "lab": RULES | {"cpu"},  # the CPU's engine, on first use
     "rehearsal": RULES | {"lab"},
     "cli": EVERYTHING,
@@ -50,13 +51,13 @@ LAYERS = {
 HOME = {
     "nemo_rl": {"nemo", "rehearsal"},
     "ray": {"cpu", "nemo", "rehearsal"},  # NeMo-RL's environments and workers are its actors
-    "vllm": {"cpu", "rehearsal"},
+    "vllm": {"cpu", "rehearsal", "vllm"},
     "megatron": {"cpu", "rehearsal"},
     "torch": {"cpu", "nemo", "rules.check", "rehearsal"},
 }
 HEAVY = set(HOME)
 # Layers whose import may load heavy libraries; every other one, the command line too, must start without them.
-MAY_BE_HEAVY = {"cpu", "nemo"}
+MAY_BE_HEAVY = {"cpu", "nemo", "vllm"}
 
 
 def layer_of(path, package=PACKAGE):

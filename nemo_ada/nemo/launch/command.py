@@ -20,6 +20,7 @@ from typing import Any
 from nemo_ada.config.load import find_prompt_files, merge_overlays, refuse_foreign_code, split_words
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.nemo import optimizer_offload
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.gym.set_up import end_servers, prepared_for_gym
@@ -156,6 +157,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     try:
         with on_signals(_stop_set_up):
             parts = _set_up(loop, master_config, run_dir.path, resolved)
+            if resolved.get(optimizer_offload.KEY, optimizer_offload.PINNED) == optimizer_offload.PINNED:
+                optimizer_offload.move_through_pinned_memory(parts["policy"])
         loader = None if training.draws_ahead else parts["dataloader"]
         progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
