@@ -78,10 +78,11 @@ from nemo_ada.run.files import claim, new_folder, remove, write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
 ENGINE, STOCK, METHODS, RESUMED = "engine", "grpo-sync", "methods", "resumed"
-GRPO, BALANCE, CAPPED = "grpo", "balance", "balance-capped"
+GRPO, BALANCE, SINGLE_4, CAPPED = "grpo", "balance", "single4", "balance-capped"
 PRESETS: Mapping[str, str] = {
     BALANCE: "ada_seq_balance",
     "single": "ada_single",
+    SINGLE_4: "ada_single",
     "lean": "ada_seq_lean",
     "idle": "ada_seq_idle",
     CAPPED: "ada_seq_balance",
@@ -329,7 +330,7 @@ class Configs:
         configs, changes, layout = {}, [], ONE_GPU
         model, data = (None, None) if real else (folder / "model", folder / "data")
         for name in trained:
-            variant = _variant(user, name)
+            variant = variant_of(user, name)
             fitted = fit(variant, model=model, data=data, out=folder / name, steps=steps, scale=scale, te=te,
                          apex="apex" in machine.libraries)  # fmt: skip
             if dry_run:
@@ -398,10 +399,10 @@ def has_weights(config: Mapping[str, Any]) -> bool:
     return any(Path(str(Values(config).get("policy.model_name", ""))).expanduser().glob("*.safetensors"))
 
 
-def _variant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+def variant_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the config of a run."""
     if name not in (STOCK, GRPO):
-        return _with_preset(config, PRESETS[name])
+        return _with_preset(config, PRESETS[name], alone=name != SINGLE_4)
     own = stock(config)
     if name == STOCK:  # as a user of NeMo-RL has it, without what our presets need and without what makes it faster
         own["optimizer_offload"] = "pageable"
@@ -412,13 +413,17 @@ def _variant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return own
 
 
-def _with_preset(config: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    """Return the config with another preset. Single stream has a response per prompt, and as many prompts as rows."""
+def _with_preset(config: Mapping[str, Any], preset: str, *, alone: bool) -> dict[str, Any]:
+    """Return the config with another preset. `ada_single` has a response per prompt and as many prompts as rows.
+
+    Without `alone` it keeps the prompts and the responses of the config's groups.
+    """
     own = copy.deepcopy(dict(config))
     budget = own["reinforce_ada"].get("budget")
     own["reinforce_ada"] = {"preset": preset, **({"budget": budget} if budget else {})}
     if preset == "ada_single":
         own["reinforce_ada"].pop("budget", None)
+    if preset == "ada_single" and alone:
         grpo = own["grpo"]
         grpo["num_prompts_per_step"] *= grpo["num_generations_per_prompt"]
         grpo["num_generations_per_prompt"] = 1
