@@ -253,7 +253,7 @@ def _print_exact(
     if not 0.0 <= pass_rate <= 1.0:
         raise UserError(f"--pass-rate={pass_rate} must lie between 0 and 1")
     plan = settings.plan(group, 1)
-    if isinstance(settings.sampling, EstimationSampling) or plan.idle:
+    if isinstance(settings.sampling, EstimationSampling):
         raise UserError(
             f"what {settings.preset} draws for one prompt depends on the others of its step; leave out --pass-rate to "
             f"simulate whole steps"

@@ -359,8 +359,8 @@ class AdaSettings(Section):
             UserError: settings contradict each other.
         """
         shown = "`nemo-ada simulate --objective` shows what it follows"
-        if isinstance(self.sampling, EstimationSampling) or self.budget.mode == "idle":
-            return f"no objective is declared, and an estimate or the engine decides what is drawn; {shown}"
+        if isinstance(self.sampling, EstimationSampling):
+            return f"no objective is declared, and an estimate decides what is drawn; {shown}"
         kind, low, high = self.advantage.objective.kind, *RANGE
         self.check_rows(group)
         rows = RowSettings(group, self.sampling.stop(group), self.advantage)

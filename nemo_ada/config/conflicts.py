@@ -172,7 +172,6 @@ class Conflict:
 
 ADA, SAMPLING, ADVANTAGE = "reinforce_ada", "reinforce_ada.sampling", "reinforce_ada.advantage"
 N = "grpo.num_generations_per_prompt"
-IDLE = f"{ADA}.budget.mode=idle"
 RESERVE = f"{ADA}.reserve_prompts={{f.ada.reserve_prompts}}"
 
 CONFLICTS: tuple[Conflict, ...] = (
@@ -238,31 +237,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"set {SAMPLING}.scheduler=continuous or {SAMPLING}.stopping.kind=wave",
         lambda f: f.in_order and f.sampling.scheduler == "rounds",
     ),
-    # -- idle mode and the cap on seconds
-    Conflict(
-        IDLE,
-        "fills the tail of the first waves with whole extra waves",
-        f"it needs {SAMPLING}.scheduler=continuous and {SAMPLING}.stopping.kind=wave",
-        lambda f: f.budget.mode == "idle" and not f.estimation and (f.sampling.scheduler == "rounds" or f.in_order),
-    ),
-    Conflict(
-        f"{SAMPLING}.wave_size={{f.first_wave}}",
-        f"is not {N}={{f.n}}, and the first waves of {IDLE} are GRPO's own",
-        "set wave_size to {f.n}, to null or to a list that begins with {f.n}",
-        lambda f: f.budget.mode == "idle" and not f.estimation and f.first_wave != f.n,
-    ),
-    Conflict(
-        RESERVE,
-        f"would start new prompts after the first waves, which {IDLE} rules out",
-        "set reserve_prompts to 0 or mode to capped",
-        lambda f: f.budget.mode == "idle" and not f.estimation and f.ada.reserve_prompts > 0,
-    ),
-    Conflict(
-        IDLE,
-        "adds waves after the first, and these settings have none",
-        "set budget.mode=capped, or an exit rule and max_responses that ask for more (preset ada_seq_idle)",
-        lambda f: f.budget.mode == "idle" and not f.estimation and f.once,
-    ),
+    # -- the cap on seconds
     Conflict(
         f"{SECONDS.key}={{f.seconds:g}}",
         "bounds waves after the first, and these settings have none",
@@ -287,8 +262,8 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         f"{SAMPLING}.kind=estimation",
         "draws once and trains on all of it",
-        f"set {ADA}.budget.mode=capped and {ADA}.reserve_prompts=0",
-        lambda f: f.estimation and (f.budget.mode == "idle" or f.ada.reserve_prompts > 0),
+        f"set {ADA}.reserve_prompts=0",
+        lambda f: f.estimation and f.ada.reserve_prompts > 0,
     ),
     # -- advantages
     Conflict(
@@ -327,13 +302,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         "is missed by {f.missed:.0%} at some pass rate from .05 to .95, because too few pools have both labels there",
         f"raise {{f.larger}}, take an objective nearer to the linear one, or set {ADVANTAGE}.weighting=reference",
         lambda f: f.missed > LARGEST_DEVIATION,
-    ),
-    Conflict(
-        f"{ADVANTAGE}.weighting=objective with {IDLE}",
-        "cannot follow an objective: whether a prompt draws its extra waves depends on the engine, and no weights are "
-        "right with and without them",
-        "use weighting: reference (`nemo-ada simulate --objective` shows what it follows), or another budget.mode",
-        lambda f: f.declared and f.budget.mode == "idle",
     ),
     Conflict(
         f"{ADVANTAGE}.max_weight={{f.advantage.max_weight:g}} and min_pass_rate={{f.advantage.min_pass_rate:g}}",

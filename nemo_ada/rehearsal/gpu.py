@@ -75,7 +75,6 @@ PRESETS: Mapping[str, str] = {
     BALANCE: "ada_seq_balance",
     "single": "ada_single",
     "lean": "ada_seq_lean",
-    "idle": "ada_seq_idle",
     CAPPED: "ada_seq_balance",
 }
 """Run -> preset, in the order of the runs. The first run of all is NeMo-RL's own loop."""

@@ -189,22 +189,21 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
         )
     stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
     stops_one = uses_async_engine(values) and values.get(BACKEND, "") == "vllm"
-    for needed, key, value, other in (
-        (ada.budget.mode == "idle", "budget.mode", "idle", "budget.mode=capped"),
-        (stops_by_prefix, "sampling.stopping.kind", "issue_order", "sampling.stopping.kind=wave"),
-    ):
-        if needed and uses_gym(values):
-            yield error(
-                f"{SECTION}.{key}",
-                f"{SECTION}.{key}={value} stops running responses, and NeMo-Gym's servers ({GYM}=true) cannot stop a "
-                f"rollout; choose {SECTION}.{other}",
-            )
-        elif needed and not stops_one:
-            yield error(
-                f"{SECTION}.{key}",
-                f"{SECTION}.{key}={value} stops running responses, which only NeMo-RL's asynchronous vLLM engine "
-                f"allows; set {BACKEND}=vllm and {ASYNC_ENGINE}=true, or choose {SECTION}.{other}",
-            )
+    if not stops_by_prefix:
+        return
+    key, other = f"{SECTION}.sampling.stopping.kind", f"{SECTION}.sampling.stopping.kind=wave"
+    if uses_gym(values):
+        yield error(
+            key,
+            f"{key}=issue_order stops running responses, and NeMo-Gym's servers ({GYM}=true) cannot stop a rollout; "
+            f"choose {other}",
+        )
+    elif not stops_one:
+        yield error(
+            key,
+            f"{key}=issue_order stops running responses, which only NeMo-RL's asynchronous vLLM engine allows; set "
+            f"{BACKEND}=vllm and {ASYNC_ENGINE}=true, or choose {other}",
+        )
 
 
 def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
@@ -247,12 +246,6 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.sampling.stopping.kind",
             f"{SECTION}.sampling.stopping.kind=issue_order aborts requests all the time, which NeMo-RL's engine can "
             f"only do for all groups of the same prompt at once, and {loop} runs several; use stopping.kind=wave",
-        )
-    if ada.budget.mode == "idle":
-        yield error(
-            f"{SECTION}.budget.mode",
-            f"{SECTION}.budget.mode=idle fills the tail of a sampling phase, and with {loop} there is no such "
-            "phase: the engine never waits for a step's slowest response; use budget.mode=capped",
         )
     if (cap := ada.budget.caps().get(SECONDS)) is not None:
         others = " or ".join(other.name for other in CAPS if other is not SECONDS)

@@ -97,7 +97,6 @@ METHODS = {
     "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
     "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
     "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
-    "ada_seq_idle": ["reinforce_ada.preset=ada_seq_idle"],
     "ada_seq_log": ["reinforce_ada.preset=ada_seq_log"],
     "ada_est_ema n=8": ["reinforce_ada.preset=ada_est_ema", N8],
     "ada_est_value n=8": ["reinforce_ada.preset=ada_est_value", N8],

@@ -33,10 +33,10 @@ def test_exact_figures_of_the_papers_rules():
 
 def test_presets_are_compared_side_by_side_with_a_figure(tmp_path):
     figure = tmp_path / "costs.png"
-    two = words("--preset grpo --preset ada_seq_idle --seeds 2 --prompts 32")
+    two = words("--preset grpo --preset ada_seq_lean --seeds 2 --prompts 32")
     done = run(*two, "--plot", str(figure))
     assert "grpo" in done.stdout
-    assert "ada_seq_idle" in done.stdout
+    assert "ada_seq_lean" in done.stdout
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
@@ -57,7 +57,6 @@ def test_presets_are_compared_side_by_side_with_a_figure(tmp_path):
         (words("--exit positive --k-neg 2"), "--k-neg has no effect with --exit positive"),
         (words("--pass-rate .1 --preset grpo --preset ada_seq_lean"), "takes one preset, not 2"),
         (words("--pass-rate .1 --preset ada_est_ema --group 8"), "depends on the others of its step"),
-        (words("--pass-rate .1 --preset ada_seq_idle"), "depends on the others of its step"),
     ],
 )
 def test_bad_input_says_what_would_work(arguments, message):
@@ -93,7 +92,6 @@ def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
     done = run(*words("--group 8 --seeds 1 --prompts 8 --json"))
     names = [row["name"] for row in json.loads(done.stdout)]
     assert "grpo (n=8)" in names
-    assert "ada_seq_idle (n=8)" in names
     assert "ada_est_ema (n=8, pass rates known)" in names
     assert "ada_seq_lean (n=8)" in names
     assert done.stderr == ""
@@ -130,7 +128,7 @@ def test_single_stream_has_groups_of_one_and_as_many_responses_as_grpo(tmp_path)
 
 def test_a_figure_replaces_only_a_figure_of_ours(tmp_path):
     figure = tmp_path / "costs.png"
-    both = words("--preset grpo --preset ada_seq_idle --seeds 2 --prompts 8")
+    both = words("--preset grpo --preset ada_seq_lean --seeds 2 --prompts 8")
     for _ in range(2):
         assert run(*both, "--plot", str(figure)).exit_code == 0
     figure.write_bytes(b"somebody's photograph")

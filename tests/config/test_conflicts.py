@@ -20,15 +20,13 @@ CASES = [
     ({"sampling": {"kind": "sequential", "exit": {"kind": "positive"}, "wave_size": 2}}, 4),
     ({"preset": "grpo", "sampling": {"exit": SPREAD, **ORDER}, "reserve_prompts": 2, "advantage": DECLARED}, 4),
     ({"preset": "ada_seq_balance", "sampling": {**ORDER, "scheduler": "rounds"}}, 4),
-    ({"preset": "ada_seq_idle", "sampling": {"scheduler": "rounds", "wave_size": 8}, "reserve_prompts": 2}, 4),
-    ({"preset": "grpo", "budget": {"mode": "idle", "max_seconds": 9.0}}, 4),
+    ({"preset": "grpo", "budget": {"max_seconds": 9.0}}, 4),
     ({**EST, "reserve_prompts": 1}, 2),
     ({**EST, "advantage": {**DECLARED, "objective": {"kind": "log"}}}, 8),
     ({**EST, "sampling": {"min_responses": 1}, "advantage": DECLARED}, 8),
     ({**EST, "sampling": {"min_responses": 4}}, 4),
     ({**SINGLE, "advantage": {"normalize": "std"}}, 1),
     ({"preset": "grpo", "advantage": {**DECLARED, "normalize": "std"}}, 1),
-    ({"preset": "ada_seq_idle", "advantage": DECLARED}, 4),
     ({"preset": "ada_seq_log", "advantage": {"max_weight": 8.0}}, 4),
     ({"preset": "ada_seq_lean", "advantage": {**DECLARED, "objective": {"kind": "log"}}}, 4),
     ({**EST, "estimator": {"kind": "ema", "per_prompt": False}}, 8),
@@ -59,7 +57,7 @@ def test_every_conflict_can_occur():
 
 def test_no_preset_contradicts_itself():
     groups = {"ada_est_ema": 8, "ada_est_value": 8, "ada_single": 1, "ada_pilot": 8}
-    for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_idle", "ada_seq_log", *groups):
+    for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", *groups):
         assert conflicts(ada_settings({"preset": name}), groups.get(name, 4), rows=True) == []
 
 

@@ -57,11 +57,6 @@ def test_every_cpu_recipe_loads(path):
         ("grpo.num_prompts_per_step=-3", "grpo.num_prompts_per_step=-3: input should be greater than 0"),
         ("reinforce_ada.sampling.exit={kind: balanced, k_pos: 20, k_neg: 20}", "raise it to at least 40"),
         ("reinforce_ada.preset=ada_est_ema", "every prompt would get 4 responses, which is GRPO"),
-        ("reinforce_ada={preset: ada_seq_idle, sampling: {wave_size: 8}}", "set wave_size to 4, to null or to a list"),
-        (
-            "reinforce_ada={preset: ada_seq_idle, advantage: {weighting: objective}}",
-            "depends on the engine",
-        ),
         ("reinforce_ada.sampling.wave_size=2", None),  # balanced(2, 2) cannot exit with less than a group
         ("reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}", "raise wave_size to at least 4"),
         ("reinforce_ada={preset: grpo, sampling: {wave_size: 2}}", None),
@@ -83,8 +78,6 @@ def test_every_cpu_recipe_loads(path):
             "does not divide num_prompts_per_step * num_generations_per_prompt = 256",
         ),
         ("reinforce_ada.advantage={weighting: objective, normalize: std}", "set normalize: none"),
-        ("reinforce_ada={preset: ada_seq_idle, sampling: {scheduler: rounds}}", "scheduler=continuous"),
-        ("reinforce_ada={preset: ada_seq_idle, reserve_prompts: 4}", "set reserve_prompts to 0 or mode to capped"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
         ("reinforce_ada.advantage={pass_rate: haldane}", "pass_rate is no longer a setting: weights are computed"),
         ("reinforce_ada.candidate_prompts=256", "candidate_prompts is no longer a setting: it gained little at equal"),
@@ -97,7 +90,6 @@ def test_every_cpu_recipe_loads(path):
             "set reinforce_ada.sampling.scheduler=continuous",
         ),
         ("grpo.num_generations_per_prompt=1", "(preset ada_single)"),
-        ("reinforce_ada={preset: grpo, budget: {mode: idle}}", "preset ada_seq_idle"),
         ("a=[1", "override"),
     ],
 )

@@ -48,7 +48,6 @@ COMBINATIONS = [
 NAMES = ("run_dir", "checkpointing.checkpoint_dir", "logger.log_dir", "logger.wandb.name")
 PRESET = {
     "ada-lean": "ada_seq_lean",
-    "ada-idle": "ada_seq_idle",
     "ada-est": "ada_est_ema",
     "ada-single": "ada_single",
     **dict.fromkeys(("grpo4", "grpo8", "grpo16", "dapo"), "grpo"),
@@ -204,8 +203,6 @@ def test_the_sampling_section_is_valid_and_the_methods_own(words):
     assert config.grpo.adv_estimator.name == "reinforce_ada"
     if method.startswith("grpo"):
         assert group == int(method.removeprefix("grpo"))
-    if method == "ada-idle":
-        assert config.policy.generation.vllm_cfg.async_engine
 
 
 @every_combination

@@ -153,7 +153,7 @@ def saved_sampler(config, step=4):
 
 @pytest.mark.slow
 def test_a_resumed_run_knows_what_its_sampler_had_learned(stack, task, trained):
-    config = trained("reinforce_ada.preset=ada_seq_idle", "grpo.max_num_steps=3")
+    config = trained("reinforce_ada={preset: ada_seq_lean, budget: {max_seconds: 600}}", "grpo.max_num_steps=3")
     saved = saved_sampler(config, 3)
     assert saved["latency"]["lengths"]
     training.Trainer(config.model_copy(update={"resume": "auto"}), stack, task).run()

@@ -13,7 +13,6 @@ import numpy as np
 
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import IntArray
-from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.budget import Ledger
 from nemo_ada.core.sampling.deadline import Deadline
 from nemo_ada.core.sampling.latency import LatencyModel
@@ -59,11 +58,10 @@ class Granter:
             self._ledger.reserve(total, total * each, forced=True)
             return waiting, state.want_P[waiting]
         while True:
-            in_time = self._deadline.in_time(waiting, now - began, now, self._ranked)
+            in_time = self._deadline.in_time(waiting, now - began, self._ranked)
             prompts, sizes = self._affordable(in_time, each)
             left = np.flatnonzero(state.want_P)
             if len(prompts) or state.in_flight or len(left) == 0 or np.array_equal(left, waiting):
-                state.held_P[prompts] = 0
                 self._deadline.book(prompts, sizes, now - began)
                 return prompts, sizes
             waiting = left  # The budget refused all requests that were in time. Retry with the remaining prompts.
@@ -82,8 +80,6 @@ class Granter:
             ledger.reserve(total, total * each)
             return waiting, state.want_P[waiting]
         granted_P = np.zeros(len(state.uid_P), np.int64)
-        short = ledger.refusal(claims, claims * each)
-        state.held_P[waiting] = 0 if short is None else BOUNDS.index(short.name)
         level_W = self._level(waiting)
         for level in np.unique(level_W):
             if not self._serve(waiting[level_W == level], int(level), each, granted_P):

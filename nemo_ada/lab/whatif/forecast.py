@@ -1,7 +1,7 @@
 """What each way of sampling would have cost and given, from the pass rates of a log.
 
 Rules that look at one prompt at a time, and the single stream, are computed exactly (`simulate.exact`), for every pass
-rate. Idle mode, the estimation variant and caps of a step depend on the whole step. These figures, and all times, come
+rate. The estimation variant and caps of a step depend on the whole step. These figures, and all times, come
 from the simulated engine (`simulate.steps`) with the logged lengths.
 Axes: J pass rates of the mixture, E endings of a pool.
 """
@@ -170,7 +170,7 @@ def _with_cap(engine: EngineLoad, name: str, cap: int, left_out: list[str]) -> I
 
 def _alone(settings: AdaSettings, variant: Variant) -> bool:
     """Return whether a preset looks at one prompt at a time, so that its figures are computed."""
-    return isinstance(settings.sampling, SequentialSampling) and not variant.plan.idle and not variant.own_baseline
+    return isinstance(settings.sampling, SequentialSampling) and not variant.own_baseline
 
 
 def _row(engine: EngineLoad, settings: AdaSettings, variant: Variant) -> Row:

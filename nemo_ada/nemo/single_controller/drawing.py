@@ -85,7 +85,7 @@ class Drawing:
                     return session.result()
                 if session.state.in_flight == 0:  # a budget that is shared serves other groups first
                     await self._engine.wait(WAIT_SECONDS)
-                elif not session.aborting:
+                else:
                     session.record(await self._finished(), time.monotonic())
         finally:
             await self._cancel(list(self._tasks))

@@ -280,7 +280,7 @@ def test_a_cap_of_a_step_asks_for_the_simulation(tmp_path):
     assert report["timed"] and found["ada_seq_balance"]["simulated"]
     assert found["ada_seq_balance"]["responses"]["value"] <= 10.0
     without = json.loads(CliRunner().invoke(app, words).stdout)
-    assert not without["timed"] and "ada_seq_idle" not in {row["name"] for row in without["rows"]}
+    assert not without["timed"] and "ada_est_ema" not in {row["name"] for row in without["rows"]}
     assert any("--times" in note for note in without["notes"])
 
 
