@@ -1,7 +1,7 @@
 """Rules for what NeMo-RL's set-up, megatron-core and vLLM refuse, or ignore with a wrong result, minutes into a job.
 
-The rules follow NeMo-RL v0.7.0 and the megatron-core and vLLM that it pins. recipes/history/config_rules.md has one row
-per setting that was tried. The row says where a job would end without the rule, and what `check` says.
+The rules follow NeMo-RL v0.7.0 and the megatron-core and vLLM that it pins. recipes/results/config_rules.csv has a row
+per setting that was tried. It says where a job would end without the rule, and what `check` says.
 """
 
 from __future__ import annotations

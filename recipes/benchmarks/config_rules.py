@@ -2,11 +2,12 @@
 
 Each entry breaks one shipped config in a way that an assert, a raise or a silent default of NeMo-RL v0.7.0,
 megatron-core or vLLM would meet after the job has its GPUs. NEMO_RL_HOME must name a checkout. It writes
-recipes/history/config_rules.md; without a GPU, in a minute. tests/rules/check/test_config_rules.py walks the same list.
+recipes/results/config_rules.csv; without a GPU, in a minute. tests/rules/check/test_config_rules.py walks this list.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from nemo_ada.rules.finding import Finding
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs/qwen2.5-math-7b.yaml"
-PAGE = ROOT / "recipes/history/config_rules.md"
+TABLE = ROOT / "recipes/results/config_rules.csv"
 LEARNER, VLLM, KWARGS = "policy.megatron_cfg", "policy.generation.vllm_cfg", "policy.generation.vllm_kwargs"
 OPTIMIZER, SCHEDULER, LOSS = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler", "loss_fn"
 FILES = {
@@ -170,34 +171,25 @@ def found(config: Mapping[str, Any], broken: Broken, folder: Path) -> Finding | 
     return next((one for level in ("error", "warning") for one in said if one.level == level), None)
 
 
-def page(config: Mapping[str, Any]) -> tuple[str, int]:
-    """The page, and how many configs check says nothing of."""
-    rows, silent = [], 0
+def table(config: Mapping[str, Any]) -> tuple[list[tuple[str, str, str]], int]:
+    """A row per config (the setting, where its job would end, what check says), and on how many check is silent."""
+    rows, silent = [("setting", "where the job would end without the check", "check")], 0
     with tempfile.TemporaryDirectory() as name:
         write_files(Path(name))
         for broken in BROKEN:
             said = found(config, broken, Path(name))
             silent += said is None
-            level = "**silent**" if said is None else said.level
             value = str(broken.value).replace(name, "").replace("{tmp}/", "")
-            rows.append(f"| `{broken.key}={value}` | {broken.ends} | {level} |")
-    table = "\n".join(["| setting | where the job would end without the check | `check` |", "|---|---|---|", *rows])
-    return (
-        "# Configs that cannot work\n\n"
-        f"Each row breaks the 7B config in one way. `nemo-ada check` is silent on {silent} of {len(BROKEN)}.\n"
-        "Where a job would end was read in the sources of NeMo-RL v0.7.0, megatron-core and vLLM. Nobody ran these on\n"
-        "GPUs.\n\n"
-        "Made by `NEMO_RL_HOME=/path/to/RL python recipes/benchmarks/config_rules.py` (a minute, no GPU).\n\n"
-        f"{table}\n",
-        silent,
-    )
+            rows.append((f"{broken.key}={value}", broken.ends, "silent" if said is None else said.level))
+    return rows, silent
 
 
 def main() -> None:
-    """Write the page; exit code 1 where a config passes in silence."""
-    text, silent = page(load_config(CONFIG))
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"{PAGE}: {silent} of {len(BROKEN)} silent")
+    """Write the table; exit code 1 where a config passes in silence."""
+    rows, silent = table(load_config(CONFIG))
+    with TABLE.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+    print(f"{TABLE}: {silent} of {len(BROKEN)} silent")
     sys.exit(1 if silent else 0)
 
 
