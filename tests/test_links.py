@@ -119,7 +119,6 @@ def test_no_page_gives_run_dir_to_a_train_script() -> None:
 
 
 LIMITS = {
-    "CHANGELOG.md": 900,
     "README.md": 900,
     "SECURITY.md": 1640,
     "configs/README.md": 1810,

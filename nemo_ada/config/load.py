@@ -73,12 +73,6 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
             f"{path} is a file of data, no configuration; give a YAML of configs/ and task.path={path.name} (CPU) or "
             f"data.train.data_path={path.name} (NeMo-RL) behind it"
         )
-    successor = Path(f"{path.parent}.yaml")  # configs/MODEL/METHOD-MODEL.yaml was the name until methods were overlays
-    if not os.path.exists(path) and os.path.isfile(successor):  # a Path would raise for a name that is too long
-        raise UserError(
-            f"cannot read the configuration {path}: no such file; a model has one file now, {successor}, and its "
-            "methods are overlays in configs/methods (CHANGELOG.md has the old names)"
-        )
     if not _children and not os.path.exists(path):
         raise _no_such_file(path)
     named_by = f", which {_children[-1]} names in `defaults`," if _children else ""

@@ -38,22 +38,6 @@ Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """A number of steps, rows or prompts, at least zero."""
 
-INSTEAD = "use preset grpo, or ada_single with n = 4"
-CHOSEN_PROMPTS = (
-    f"it gained little at equal responses and lost at equal prompts (recipes/results/leaderboard.csv); {INSTEAD}"
-)
-NEVER_GIVE_UP = f"it gained nothing at equal responses (recipes/results/leaderboard.md); {INSTEAD}"
-REMOVED = {
-    "candidate_choice": CHOSEN_PROMPTS,
-    "candidate_prompts": CHOSEN_PROMPTS,
-    "retry_probability": NEVER_GIVE_UP,
-    "ngu": NEVER_GIVE_UP,
-    "keep_fraction": "all rows that carry an advantage are trained on; leave it out",
-    "pass_rate": "weights are computed from objective, exit rule and waves (`nemo-ada simulate --objective`); leave it "
-    "out",
-}
-"""Settings and presets of earlier releases, and what to do. An entry stays for one release."""
-
 
 class Section(BaseModel):
     """A block of the YAML. Unknown keys are errors, and nothing changes after loading."""
@@ -123,8 +107,6 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
             tagged = [t for t in parents if part in _tags(t)]
             parents = tagged or [inner for t in parents for inner in _models(_fields(t).get(str(part)))]
         names = sorted({name for t in parents for name in _fields(t)})
-        if path[-1] in REMOVED:
-            return f"{key} is no longer a setting: {REMOVED[path[-1]]}"
         return f"unknown key {key}; {_meant(path, names, kind, where)}"
     if cause == "union_tag_invalid":
         choices = [choice.strip().strip("'") for choice in context["expected_tags"].split(",")]

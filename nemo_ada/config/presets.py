@@ -10,9 +10,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.parsing import REMOVED, parse, suggestion
+from nemo_ada.config.parsing import parse, suggestion
 from nemo_ada.errors import UserError
-from nemo_ada.run.folder import LEFT
 
 SECTION = "reinforce_ada"
 
@@ -29,10 +28,7 @@ def ada_settings(section: Mapping[str, Any]) -> AdaSettings:
     """Parse the section `reinforce_ada:` of a YAML over the values of its preset. Raises UserError."""
     if not isinstance(section, Mapping):
         raise UserError(f"{SECTION}={str(section)[:80]}: it must be a mapping, such as {{preset: ada_seq_balance}}")
-    section = {key: value for key, value in section.items() if (f"{SECTION}.{key}", value) not in LEFT.items()}
     name = section.get("preset")
-    if isinstance(name, str) and name in REMOVED:
-        raise UserError(f"{SECTION}.preset={name} is no longer a preset: {REMOVED[name]}")
     if name is None:
         return parse(AdaSettings, section, SECTION)
     if not isinstance(name, str) or name not in presets():

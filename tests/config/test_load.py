@@ -79,11 +79,6 @@ def test_every_cpu_recipe_loads(path):
         ),
         ("reinforce_ada.advantage={weighting: objective, normalize: std}", "set normalize: none"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
-        ("reinforce_ada.advantage={pass_rate: haldane}", "pass_rate is no longer a setting: weights are computed"),
-        ("reinforce_ada.candidate_prompts=256", "candidate_prompts is no longer a setting: it gained little at equal"),
-        ("reinforce_ada.retry_probability=0.8", "use preset grpo, or ada_single with n = 4"),
-        ("reinforce_ada={preset: ngu}", "use preset grpo, or ada_single with n = 4"),
-        ("reinforce_ada={retry_probability: 0.0, candidate_prompts: 0}", None),  # of a run's config.yaml
         ("reinforce_ada={preset: ada_seq_log, sampling: {max_responses: 8}}", "raise reinforce_ada.sampling.max_resp"),
         (
             "reinforce_ada={sampling: {stopping: {kind: issue_order}, scheduler: rounds}}",

@@ -215,12 +215,6 @@ def test_the_state_of_another_estimator_is_refused():
         other.load_state_dict(own.state_dict())
 
 
-def test_the_state_of_a_method_that_left_is_refused():
-    chains = {"chains": {"ids": [], "counts": [], "rewards": []}}
-    with pytest.raises(UserError, match="finish the run with the commit"):
-        sampler().load_state_dict(sampler().state_dict() | chains)
-
-
 def test_settings_that_need_an_estimator_are_refused_without_one():
     with pytest.raises(InvariantError, match="need an estimator"):
         sampler(EST, allocation=ALLOCATION)

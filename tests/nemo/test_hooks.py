@@ -456,7 +456,6 @@ REFUSED = [
     ({"preset": "ada_est_ema"}, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
     (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),
     (BALANCE | {"reserve_prompts": 4}, {}, "reinforce_ada.reserve_prompts=4"),
-    (BALANCE | {"candidate_prompts": 12}, {}, "reinforce_ada.candidate_prompts is no longer a setting"),
     (
         BALANCE | {"advantage": {"denominator": "live_rows"}},
         {"loss_fn__reference_policy_kl_penalty": 0.01},
