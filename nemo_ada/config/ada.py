@@ -31,7 +31,6 @@ from nemo_ada.core.sampling.exits import (
     BalancedExit,
     ExitRule,
     FixedExit,
-    PilotExit,
     PoolView,
     PositiveExit,
     SpreadExit,
@@ -115,22 +114,6 @@ class FixedSettings(Section):
         return FixedExit(self.n or group)
 
 
-class PilotSettings(Section):
-    """Give a prompt up when its first responses have equal labels, and draw all n otherwise (Pilot-Commit)."""
-
-    kind: Literal["pilot"]
-    pilot: Responses | None = None
-    """Responses of the first wave, from 2 to n - 1 (default: 4, or n - 1 in a smaller group)."""
-
-    def size(self, group: int) -> int:
-        """Return the responses of the first wave for groups of n = `group`."""
-        return self.pilot or min(4, group - 1)
-
-    def rule(self, group: int) -> ExitRule:
-        """Return the rule for groups of n = `group`."""
-        return PilotExit(group, self.size(group))
-
-
 class SpreadSettings(Section):
     """Stop when the rewards of a prompt differ enough, for rewards between 0 and 1."""
 
@@ -170,7 +153,7 @@ class OwnExitSettings(Section):
 
 
 Exit = Annotated[
-    PositiveSettings | BalancedSettings | FixedSettings | PilotSettings | SpreadSettings | OwnExitSettings,
+    PositiveSettings | BalancedSettings | FixedSettings | SpreadSettings | OwnExitSettings,
     Field(discriminator="kind"),
 ]
 
@@ -193,9 +176,6 @@ class SequentialSampling(Section):
 
     def waves(self, group: int) -> tuple[int, ...]:
         """Return the sizes of the waves for groups of n = `group`. The last size repeats."""
-        if isinstance(self.exit, PilotSettings):
-            size = self.exit.size(group)
-            return (size, group - size)
         if self.wave_size is None:
             return (group,)
         return tuple(self.wave_size) if isinstance(self.wave_size, list) else (_at(self.wave_size, group),)

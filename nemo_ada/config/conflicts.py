@@ -93,11 +93,6 @@ class Facts:
         return "min" if self.n == self.fewest else "max"
 
     @property
-    def most_pilots(self) -> int:
-        """The largest pilot of this group."""
-        return max(self.n - 1, 2)
-
-    @property
     def once(self) -> bool:
         """Whether no prompt draws after its first wave."""
         if self.estimation:
@@ -128,14 +123,14 @@ class Facts:
         return isinstance(self.advantage.objective, Linear) and power == 0.0
 
     @property
-    def chosen_by_labels(self) -> bool:
-        """Whether labels or rewards choose the rows of a pool, beyond the number of each side."""
-        return not self.estimation and (self.exit == "pilot" or self.rule.judges_rewards)
+    def chosen_by_rewards(self) -> bool:
+        """Whether rewards choose the rows of a pool, beyond the number of each side."""
+        return not self.estimation and self.rule.judges_rewards
 
     @cached_property
     def missed(self) -> float:
         """By how much the mean update misses the declared objective. 0 where none is declared."""
-        if not self.declared or self.n < 2 or self.chosen_by_labels or (self.estimation and self.fewest < 2):
+        if not self.declared or self.n < 2 or self.chosen_by_rewards or (self.estimation and self.fewest < 2):
             return 0.0
         stop = StopRule(FixedExit(1), (self.cap,), self.cap) if self.estimation else self.sampling.stop(self.n)
         settings = RowSettings(self.n, stop, self.advantage, keep_all=self.estimation)
@@ -177,22 +172,10 @@ RESERVE = f"{ADA}.reserve_prompts={{f.ada.reserve_prompts}}"
 CONFLICTS: tuple[Conflict, ...] = (
     # -- how responses are drawn, wave by wave
     Conflict(
-        f"{SAMPLING}.exit.pilot={{f.first_wave}} with {N}={{f.n}}",
-        "is no pilot: a pilot has at least 2 responses and fewer than the group",
-        "set num_generations_per_prompt to 8 or more, or exit.pilot between 2 and {f.most_pilots}",
-        lambda f: f.exit == "pilot" and not 2 <= f.first_wave < f.n,
-    ),
-    Conflict(
-        f"{SAMPLING}.exit.kind=pilot",
-        "has two waves, the pilot and the rest of the group",
-        f"leave out {SAMPLING}.wave_size and max_responses, and use {SAMPLING}.stopping.kind=wave",
-        lambda f: f.exit == "pilot" and (f.sampling.wave_size is not None or f.cap != f.n or f.in_order),
-    ),
-    Conflict(
         f"{SAMPLING}.exit.kind={{f.exit}}",
-        f"chooses rows by labels or rewards, which no weight of {ADVANTAGE}.weighting=objective undoes",
+        f"chooses rows by rewards, which no weight of {ADVANTAGE}.weighting=objective undoes",
         "use weighting: reference",
-        lambda f: f.declared and f.chosen_by_labels,
+        lambda f: f.declared and f.chosen_by_rewards,
     ),
     Conflict(
         f"{SAMPLING}.exit",
@@ -205,7 +188,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{SAMPLING}.wave_size={{f.largest_wave}}",
         f"is above {SAMPLING}.max_responses={{f.cap}}",
         "lower wave_size to {f.cap} or raise max_responses to {f.largest_wave}",
-        lambda f: not f.estimation and f.exit != "pilot" and f.largest_wave > f.cap,
+        lambda f: not f.estimation and f.largest_wave > f.cap,
     ),
     Conflict(
         f"{SAMPLING}.wave_size={{f.first_wave}}",

@@ -50,8 +50,8 @@ def test_presets_are_compared_side_by_side_with_a_figure(tmp_path):
         (["--beta", "1"], "two numbers"),
         (words("--max-samples 100 --preset grpo"), "cannot hold the first waves"),
         (words("--max-tokens 2000 --preset ada_seq_balance"), "64 prompts x 8 responses x 30 tokens"),
-        (words("--pass-rate .1 --wave 4 --cap 8"), "--wave, --cap belongs to a rule of your own; add --exit"),
-        (words("--preset grpo --window 3"), "--window belongs to a rule of your own"),
+        (words("--pass-rate .1 --wave 4 --cap 8"), "--wave, --cap works only with --exit; add --exit"),
+        (words("--preset grpo --window 3"), "--window works only with --exit"),
         (words("--pass-rate .1 --max-samples 9 --beta 1,2"), "--beta, --max-samples has no effect with --pass-rate"),
         (words("--exit fixed --preset grpo"), "give one of the two"),
         (words("--exit positive --k-neg 2"), "--k-neg has no effect with --exit positive"),
@@ -96,8 +96,8 @@ def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
     assert "ada_seq_lean (n=8)" in names
     assert done.stderr == ""
     pair = run(*words("--group 2 --seeds 1 --prompts 8 --json"))
-    assert not any("ada_pilot" in row["name"] for row in json.loads(pair.stdout))
-    assert "left out: ada_pilot: reinforce_ada.sampling.exit.pilot=1" in pair.stderr
+    assert not any("ada_est_ema" in row["name"] for row in json.loads(pair.stdout))
+    assert "left out: ada_est_ema: grpo.num_generations_per_prompt=2 must lie between" in pair.stderr
 
 
 def test_in_large_groups_the_published_rule_draws_more_than_grpo():
@@ -107,12 +107,6 @@ def test_in_large_groups_the_published_rule_draws_more_than_grpo():
     assert balance["responses"]["mean"] > 2 * grpo["responses"]["mean"]
     assert balance["zero_signal"]["mean"] < grpo["zero_signal"]["mean"]
     assert grpo["responses"]["mean"] < lean["responses"]["mean"] <= 2 * grpo["responses"]["mean"]
-
-
-def test_the_pilot_says_from_which_group_size_on_it_pays():
-    flat = run(*words("--preset ada_pilot --group 16 --seeds 1 --prompts 8 --beta 400,400")).stdout
-    ends = run(*words("--preset ada_pilot --group 16 --seeds 1 --prompts 8 --beta .05,.05")).stdout
-    assert "none" in flat.splitlines()[-1] and "n = 4 on" in ends.splitlines()[-1]
 
 
 def test_single_stream_has_groups_of_one_and_as_many_responses_as_grpo(tmp_path):

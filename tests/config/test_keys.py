@@ -30,7 +30,7 @@ def config(*words):
     return done.stdout
 
 
-@pytest.mark.parametrize("preset", ["ada_seq_balance", "ada_est_value", "ada_pilot", "grpo"])
+@pytest.mark.parametrize("preset", ["ada_seq_balance", "ada_est_value", "grpo"])
 def test_every_value_of_a_run_is_in_the_list_with_a_meaning(preset):
     run = load_run(SUDOKU, [f"reinforce_ada.preset={preset}", "grpo.num_generations_per_prompt=8"])
     listed = {setting.key: setting for setting in settings()}

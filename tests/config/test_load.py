@@ -132,7 +132,6 @@ LINEAR = "advantage: {weighting: objective, objective: {kind: linear}, max_weigh
         (f"{SHRUNK}, reserve_prompts: 8", 4, "set reserve_prompts to 0"),
         ("preset: ada_seq_balance, advantage: {baseline: shrunk}", 4, "exit.kind=fixed"),
         ("preset: ada_seq_positive, advantage: {baseline: shrunk}", 4, "exit.kind=fixed"),
-        ("preset: ada_pilot, advantage: {baseline: shrunk}", 8, "exit.kind=fixed"),
         (f"{SHRUNK}, sampling: {{exit: {{kind: fixed, n: 8}}, wave_size: 8, max_responses: 8}}", 4, "exit.kind=fixed"),
         (f"{SHRUNK}, sampling: {{wave_size: 3, max_responses: 8}}", 4, "exit.kind=fixed"),
         (f"{SHRUNK}, sampling: {{wave_size: 2}}", 4, None),

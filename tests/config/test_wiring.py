@@ -14,7 +14,7 @@ from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampling.budget import Budget
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PilotExit, PositiveExit, SpreadExit
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit, SpreadExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
 
@@ -46,7 +46,6 @@ PRESETS = {
         None,
         ValueRegressor,
     ),
-    "ada_pilot": (16, StopRule(PilotExit(16, 4), (4, 12), 16), {}, {}, None, None),
     "ada_est_ema": (8, ONCE, {}, HYBRID, SHARED_OUT, EmaBeta),
     "ada_est_value": (8, ONCE, {}, HYBRID, SHARED_OUT, ValueRegressor),
 }

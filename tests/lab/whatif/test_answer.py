@@ -229,7 +229,7 @@ def test_presets_that_do_not_fit_are_named_or_refused():
     with pytest.raises(UserError):
         answer(log, replace(FEW, presets=("nope",)))
     with pytest.raises(UserError):
-        answer(rollouts(rates(200), 2), replace(FEW, presets=("ada_pilot",), group=2))
+        answer(rollouts(rates(200), 2), replace(FEW, presets=("ada_est_ema",), group=2))
 
 
 def test_the_command_prints_tables_and_json(tmp_path):
