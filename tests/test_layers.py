@@ -165,7 +165,7 @@ def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path):
 
 
 def test_the_rehearsal_stands_apart():
-    """Only its three commands import it, and few of its modules import other rooms of ours."""
+    """Only its two commands import it, and few of its modules import other rooms of ours."""
     inside = PACKAGE.relative_to(ROOT) / "rehearsal"
     importers, ours = set(), {}
     for relative, names in names_by_module(PACKAGE):
@@ -174,13 +174,10 @@ def test_the_rehearsal_stands_apart():
             ours[str(relative.relative_to(inside).with_suffix(""))] = layers - {"errors", "run", "config", "rehearsal"}
         elif "rehearsal" in layers:
             importers.add(str(relative))
-    assert importers == {f"nemo_ada/cli/{command}.py" for command in ("accept", "contract", "rehearse")}
+    assert importers == {f"nemo_ada/cli/{command}.py" for command in ("accept", "rehearse")}
     beyond = {
         "accept": {"lab", "rules", "rules.facts"},
         "command": {"rules", "rules.check", "rules.facts"},
-        "contract/command": {"rules.facts"},
-        "contract/compare": {"rules.facts"},
-        "contract/uses": {"rules.facts"},
         "fit": {"rules", "rules.facts"},
         "gpu": {"core.sampling", "lab", "rules", "rules.facts"},
         "installation": {"rules.facts"},

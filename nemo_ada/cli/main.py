@@ -34,7 +34,6 @@ COMMANDS = {
     "plan": "Predict step times, job slots, and caps.",
     "rehearse": "Run a cluster config on this machine's CPU, at a small size.",
     "accept": "Spend the first GPU hour: short runs at full size, and a report.",
-    "contract": "Compare two checkouts of NeMo-RL in what we touch.",
     "export": "Write a checkpoint as a Hugging Face folder.",
     "model": "Write a small published language model as a folder, for the CPU.",
     "report": "Write a page with figures and tables of runs.",

@@ -12,7 +12,6 @@ from nemo_ada.config.presets import overlay
 from nemo_ada.core.sampling.exits import PoolView
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation import benchmark
-from nemo_ada.rehearsal.contract.command import inherited_examples
 
 CPU = Path(__file__).resolve().parents[2] / "configs" / "cpu"
 SUDOKU = CPU / "mini_sudoku.yaml"
@@ -337,7 +336,7 @@ def test_a_yaml_that_nobody_has_gets_the_name_of_one_like_it(words, meant, tmp_p
 
 
 def test_files_of_a_wheel_are_found_in_any_folder(tmp_path, monkeypatch):
-    """A wheel has them inside the package. Evaluation and `contract` looked beside it, where nothing is."""
+    """A wheel has them inside the package. Evaluation looked beside it, where nothing is."""
     for name in ("eval/mine.yaml", "methods/fp8.yaml"):
         file = tmp_path / "package" / "shipped" / "configs" / name
         file.parent.mkdir(parents=True)
@@ -346,6 +345,5 @@ def test_files_of_a_wheel_are_found_in_any_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert list(benchmark.presets()) == ["mine"]
     assert load.shipped(Path("configs/methods/fp8.yaml")).is_file()
-    assert inherited_examples() == [Path("examples/configs/recipes/llm.yaml")] * 2
     (tmp_path / "configs/eval").mkdir(parents=True)
     assert list(benchmark.presets()) == [], "the user's own folder wins"

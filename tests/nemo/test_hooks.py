@@ -443,7 +443,7 @@ def test_a_changed_result_is_named_before_anything_is_touched(make, name, change
     original = getattr(run.loop, name)
     setattr(run.loop, name, functools.wraps(original)(changed(original)))
     before = run.names()
-    with pytest.raises(UserError, match=f"{name}.*{message}.*contract OLD NEW"):
+    with pytest.raises(UserError, match=f"{name}.*{message}.*contract.py OLD NEW"):
         run.steps()
     assert run.names() == before
 

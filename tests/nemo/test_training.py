@@ -177,7 +177,7 @@ def test_a_nemo_rl_whose_baselines_come_with_a_fourth_value_is_refused_before_an
         return *original(*args, **kwargs)[:2], torch.zeros(2).bool(), torch.zeros(2)
 
     monkeypatch.setattr(harness.grpo, "calculate_baseline_and_std_per_prompt", changed)
-    with pytest.raises(UserError, match=r"returns 4 values .* `nemo-ada contract OLD NEW`"):
+    with pytest.raises(UserError, match=r"returns 4 values .* contract\.py OLD NEW`"):
         run("grpo", steps=1)
 
 

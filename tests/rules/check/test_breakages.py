@@ -399,7 +399,7 @@ def test_a_nemo_rl_that_the_hooks_do_not_fit_is_refused(tmp_path, monkeypatch):
     rollouts.write_text(rollouts.read_text().replace("task_to_env", "environments", 1))
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     found = [finding for finding in everything({}) if finding.key == "NEMO_RL_HOME" and finding.level == "error"]
-    assert all("nemo-ada contract" in finding.message for finding in found)
+    assert all("recipes/upstream/contract.py" in finding.message for finding in found)
     returned, parameters = sorted(finding.message for finding in found)
     assert "calculate_baseline_and_std_per_prompt returns 4 values, expected 2 values or 3 values" in returned
     assert "run_multi_turn_rollout takes" in parameters and "environments" in parameters
