@@ -56,7 +56,6 @@ WRONG_VALUES = [
     ("policy.logprob_batch_size", 2, "set logprob_batch_size=1"),
     ("loss_fn.force_on_policy_ratio", True, "policy.train_global_batch_size=2048"),
     ("policy.dynamic_batching.enabled", True, "set it to false"),
-    ("policy.sequence_packing.algorithm", "first_fit_increasing", "did you mean first_fit_decreasing?"),
     (FUSED, True, "set it to false", {PP: 2}),
     (FUSED, True, "set it to false", FP8_TRAINING),
     (FUSED, True, "HybridEP", EXPERTS | {f"{LEARNER}.moe_flex_dispatcher_backend": "hybridep"}),
