@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -289,7 +288,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
                 key = text.partition("=")[0]
                 works = f"write text with a comma in quotes, such as '{key}=\"one,two\"'"
                 raise UserError(f"override {text[:100]!r}: one run takes one value; {works}")
-            ConfigLoaderImpl._apply_overrides_to_config([override], config)
+            _apply(override, config)
         except UserError:
             raise
         except _LIBRARY_ERRORS as error:
@@ -303,6 +302,23 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             f"library reads, such as WANDB_API_KEY or HF_TOKEN"
         )
     return config
+
+
+def _apply(override: Override, config: DictConfig) -> None:
+    """Set, add or remove a key. A mapping is merged into the one that is there."""
+    key, value = override.key_or_group, override.value()
+    there = OmegaConf.select(config, key)
+    if override.package is not None:
+        raise UserError(f"override {override.input_line!r}: a key has no @; write it as section.key")
+    if override.is_delete():
+        if there is None or value not in (None, there):
+            raise UserError(f"override {override.input_line!r}: {key} is {there}, so there is nothing to remove")
+        parent, _, name = key.rpartition(".")
+        del (OmegaConf.select(config, parent) if parent else config)[name]
+        return
+    if override.is_add() and there is not None and not isinstance(value, dict | list):
+        raise UserError(f"override {override.input_line!r}: {key} is there already; write ++{key}=... to replace it")
+    OmegaConf.update(config, key, value, merge=True, force_add=True)
 
 
 @lru_cache(maxsize=4096)

@@ -27,12 +27,6 @@ ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", Loop.ASYNC.value
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
 PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
 FASTEST = 0.002  # seconds of an engine step, at best
-ENGINE_SWITCHES = {
-    "vllm": ASYNC_ENGINE,
-    "sglang": "policy.generation.use_async_rollouts",
-    "megatron": "policy.generation.mcore_generation_config.async_engine",
-}
-"""Back end of the engine -> the key that makes NeMo-RL's rollouts asynchronous."""
 
 
 def uses_reinforce_ada(values: Values) -> bool:
@@ -41,9 +35,8 @@ def uses_reinforce_ada(values: Values) -> bool:
 
 
 def uses_async_engine(values: Values) -> bool:
-    """Return whether NeMo-RL runs its asynchronous rollouts. It reads the same three keys."""
-    switch = ENGINE_SWITCHES.get(str(values.get(BACKEND, "")))
-    return switch is not None and bool(values.get(switch, False))
+    """Return whether responses are issued one by one. Of NeMo-RL's engines, vLLM was tried with that."""
+    return values.get(BACKEND, "") == "vllm" and bool(values.get(ASYNC_ENGINE, False))
 
 
 def method_settings(values: Values) -> AdaSettings:
@@ -95,7 +88,7 @@ def asynchronous_training(values: Values) -> Findings:
     """What NeMo-RL's asynchronous training needs. NeMo-RL checks some of it late, some only in its example script."""
     if not values.get(ASYNC, False):
         return
-    if values.get(BACKEND, "") != "vllm" or not uses_async_engine(values):
+    if not uses_async_engine(values):
         yield error(ASYNC_ENGINE, f"{ASYNC_ON} draws responses one by one: set {BACKEND}=vllm and {ASYNC_ENGINE}=true")
     if values.get("policy.generation.colocated.enabled", True):
         yield error(
@@ -188,7 +181,6 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier",
         )
     stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
-    stops_one = uses_async_engine(values) and values.get(BACKEND, "") == "vllm"
     if not stops_by_prefix:
         return
     key, other = f"{SECTION}.sampling.stopping.kind", f"{SECTION}.sampling.stopping.kind=wave"
@@ -198,7 +190,7 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
             f"{key}=issue_order stops running responses, and NeMo-Gym's servers ({GYM}=true) cannot stop a rollout; "
             f"choose {other}",
         )
-    elif not stops_one:
+    elif not uses_async_engine(values):
         yield error(
             key,
             f"{key}=issue_order stops running responses, which only NeMo-RL's asynchronous vLLM engine allows; set "
