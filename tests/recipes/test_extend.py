@@ -20,7 +20,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from nemo_ada.lab.simulate.exact import summary
-from nemo_ada.tasks import build_task
+from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings, OwnTaskSettings
 from nemo_ada.trl import AdaRollout
 from tests.patience import PATIENCE
