@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemo_ada.core.learning.factor import LARGEST_DEVIATION, declared_deviation
 from nemo_ada.core.learning.objectives import Linear
@@ -20,19 +20,16 @@ from nemo_ada.core.sampling.exits import ExitRule, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 
-if TYPE_CHECKING:
-    from nemo_ada.config.ada import AdaSettings
-
 
 class Facts:
     """What a section means for groups of n responses. The names stand in the table's texts.
 
     Attributes:
-        ada: the section.
+        ada: the section, an AdaSettings. That class refuses by this table, so the table does not import it.
         n: the group size, grpo.num_generations_per_prompt.
     """
 
-    def __init__(self, ada: AdaSettings, n: int) -> None:
+    def __init__(self, ada: Any, n: int) -> None:
         self.ada, self.n = ada, n
         self.advantage, self.budget, self.estimator = ada.advantage, ada.budget, ada.estimator
         self.seconds = self.budget.caps().get(SECONDS)
@@ -103,12 +100,12 @@ class Facts:
     @property
     def declared(self) -> bool:
         """Whether the weights follow a declared objective."""
-        return self.advantage.weighting == "objective"
+        return bool(self.advantage.weighting == "objective")
 
     @property
     def shrunk(self) -> bool:
         """Whether a response is compared with a predicted pass rate."""
-        return self.advantage.baseline == "shrunk"
+        return bool(self.advantage.baseline == "shrunk")
 
     @property
     def one_mean(self) -> bool:
@@ -305,7 +302,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{ADA}.estimator.per_prompt=false",
         f"without {ADA}.estimator.adaptive_prior=true predicts the same pass rate for ever",
         "set adaptive_prior to true",
-        lambda f: f.one_mean and not f.estimator.adaptive_prior,  # type: ignore[union-attr]
+        lambda f: f.one_mean and not f.estimator.adaptive_prior,
     ),
     Conflict(
         f"{ADA}.estimator.per_prompt=false",
@@ -339,7 +336,7 @@ CONFLICTS: tuple[Conflict, ...] = (
 )
 
 
-def conflicts(ada: AdaSettings, group: int, *, rows: bool = False) -> list[str]:
+def conflicts(ada: Any, group: int, *, rows: bool = False) -> list[str]:
     """Return a message for every conflict of a section.
 
     Args:

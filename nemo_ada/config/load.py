@@ -25,8 +25,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_ada.by_name import search_working_folder
-from nemo_ada.config.parsing import CLOSE, parse, suggestion
-from nemo_ada.config.run import RunConfig
+from nemo_ada.config.parsing import CLOSE, suggestion
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import secret_keys
 from nemo_ada.run.yaml_file import read_yaml
@@ -389,8 +388,3 @@ def backend_of(config: Mapping[str, Any]) -> str:
     if backend not in BACKENDS:
         raise UserError(f"backend={backend}: no such back end; {suggestion(backend, BACKENDS, 'choices')}")
     return backend
-
-
-def load_run(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The checked configuration of a CPU run; `overrides` may name overlays, too."""
-    return parse(RunConfig, plain(load_words(path, overrides)))

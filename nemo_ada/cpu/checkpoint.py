@@ -18,8 +18,8 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from nemo_ada.config.parsing import parse
-from nemo_ada.config.run import RunConfig
 from nemo_ada.cpu.learner.group import LearnerGroup
+from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import read_json, remove_slowly, write_atomically, write_folder
 from nemo_ada.run.folder import STATE, RunDir, fingerprint

@@ -28,8 +28,7 @@ from compare_cpu import ROOT
 from measure import measure
 from tables import against, comparison_rows, markdown_table
 
-from nemo_ada.config.load import load_run
-from nemo_ada.config.run import RunConfig
+from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
 from nemo_ada.errors import UserError

@@ -21,10 +21,10 @@ from measure import measure
 from tables import markdown_table
 from transformers import AutoModelForCausalLM
 
-from nemo_ada.config.load import load_run
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.prompts.estimators import ValueRegressor, ValueSettings
 from nemo_ada.cpu.base import REPORT, base_folder, prepare_base
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.stack import Stack
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.features import prompt_features

@@ -7,9 +7,10 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemo_ada.config import load
-from nemo_ada.config.load import apply_overrides, backend_of, find_prompt_files, load_run, load_words, load_yaml, plain
+from nemo_ada.config.load import apply_overrides, backend_of, find_prompt_files, load_words, load_yaml, plain
 from nemo_ada.config.presets import overlay
 from nemo_ada.core.sampling.exits import PoolView
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation import benchmark
 

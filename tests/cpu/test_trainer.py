@@ -22,9 +22,9 @@ from safetensors.numpy import load_file
 
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import presets
-from nemo_ada.config.run import LossSettings, OptimizerSettings, RunConfig
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.processes.actors import alive
+from nemo_ada.cpu.settings import LossSettings, OptimizerSettings, RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.run.files import verify_folder
 from nemo_ada.run.folder import read_lines

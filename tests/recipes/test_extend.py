@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_ada.config.load import load_run
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload

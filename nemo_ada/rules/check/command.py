@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 from nemo_ada.config.load import backend_of, load_yaml, split_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.config.run import RunConfig
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
@@ -109,6 +108,8 @@ def replaced_loop(values: Values, paths: Sequence[Path]) -> Findings:
 
 def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
     """A CPU run: the strict schema, and what its trainer refuses before it starts anything."""
+    from nemo_ada.cpu.settings import RunConfig
+
     try:
         run = parse(RunConfig, config)
         from nemo_ada.cpu.stack import run_task
