@@ -355,8 +355,8 @@ class AdaSettings(Section):
         factor_P = factors(rows, np.array([low, 0.5, high]))
         few, many = factor_P[[0, 2]] / factor_P[1]
         return (
-            f"no objective is declared: a prompt of pass rate {low} weighs {few:.1f} times and one of {high} "
-            f"{many:.1f} times as much as one of 0.5; {shown}"
+            f"no objective is declared: gradient weight by pass rate: {few:.1f}x at {low}, 1x at 0.5, {many:.1f}x at "
+            f"{high}; {shown}"
         )
 
     def _drawn_as(self) -> float | None:

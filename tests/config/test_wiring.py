@@ -5,10 +5,11 @@ change what is trained, and none of them would fail.
 """
 
 from functools import reduce
+from importlib.resources import files
 
 import pytest
 
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.presets import ada_settings, presets, side_by_side
 from nemo_ada.core.learning.objectives import Linear, Log, Power
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
@@ -196,3 +197,8 @@ def test_the_prior_arrives(estimator, counts):
     made = sampler({"preset": "ada_est_ema", "estimator": {"kind": "ema", **estimator}}, 8)
     assert made.estimator is not None
     assert tuple(part.tolist() for part in made.estimator.beta(["new"])) == ([counts[0]], [counts[1]])
+
+
+def test_the_head_of_the_presets_has_the_table_of_their_settings():
+    text = files("nemo_ada.config").joinpath("presets.yaml").read_text(encoding="utf-8")
+    assert side_by_side() in text, "run python -m nemo_ada.config.presets"

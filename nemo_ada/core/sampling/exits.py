@@ -156,7 +156,7 @@ class SpreadExit(ExitRule):
 
 @dataclass(frozen=True, slots=True)
 class AtLeastExit(ExitRule):
-    """A pool has enough when it meets `rule` and has `size` responses. With `issue_order` it then fills its group."""
+    """A pool has enough when it meets `rule` and has `size` responses, so that it fills its group (`issue_order`)."""
 
     rule: ExitRule
     size: int

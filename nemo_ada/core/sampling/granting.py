@@ -88,12 +88,25 @@ class Granter:
         return prompts, granted_P[prompts]
 
     def _serve(self, group: IntArray, level: int, each: int, granted_P: IntArray) -> bool:
-        """Serve the requests of one level. Returns False when some must wait. Then higher levels must wait, too."""
+        """Serve the requests of one level. Returns False when some must wait. Then higher levels must wait, too.
+
+        An example: waves of 8 and max_samples = 48. Prompts A and B have their first wave without an exit and want the
+        second one (level 16). C's first wave still runs. So 24 of the cap are left. The random order of the level is
+        A, C, B:
+
+            before  C's first wave may fail and be redrawn: ahead = 8, `unknown`.
+            A       ahead = 16 fits into 24: granted, taken = 8.
+            C       wants nothing yet, but it may want a second wave: ahead = 24.
+            B       ahead = 32 does not fit. taken + 8 = 16 would, so no cap refuses B for good: it waits.
+
+        When C's first wave has ended without a failure, B and C share the 16 that are left.
+        """
         state, ledger = self._state, self._ledger
         want_P = np.zeros(len(granted_P), np.int64)
         want_P[group] = state.want_P[group]
-        net_P = state.issued_P - state.failed_P + granted_P
+        net_P = state.issued_P - state.failed_P + granted_P  # responses that count towards a prompt's cap
         running_P = (state.in_flight_P > 0) | (granted_P > 0)
+        # What each prompt may still ask for below this level, and at it. Lower levels come first, whoever asks.
         before_P, claim_P = self._demand(level - int(want_P.max()), net_P), self._demand(level, net_P)
         claim_P -= before_P
         before_P += self._redraws()

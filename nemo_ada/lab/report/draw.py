@@ -34,7 +34,7 @@ WIDTH, HEIGHT, ROW = 360, 232, 34
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 30, 42  # around the axes of a panel
 PNG_DPI, PNG_COLUMNS = 110, 3
 SETTINGS: dict[str, Any] = {
-    "svg.fonttype": "none",  # texts stay texts, which are small
+    "svg.fonttype": "none",  # text as text makes a smaller file than text as outlines
     "text.parse_math": False,  # a `$` in a run's name is a dollar sign
     "text.usetex": False,
     "font.family": "DejaVu Sans",
