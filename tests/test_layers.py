@@ -34,7 +34,7 @@ BUDGETS = {
     "tasks": 1976,  # wanted: 1,900
     "run": 2090,  # wanted: 1,900
     "rules": 5950,  # wanted: 5,400
-    "nemo": 7632,  # wanted: 7,000
+    "nemo": 7638,  # wanted: 7,000
     "cpu": 4933,  # wanted: 4,900
     "lab": 11043,  # wanted: 7,600
     "rehearsal": 6019,  # wanted: 5,300
