@@ -34,9 +34,7 @@ COMMANDS = {
     "plan": "Predict step times, job slots, and caps.",
     "rehearse": "Run a cluster config on this machine's CPU, at a small size.",
     "accept": "Spend the first GPU hour: short runs at full size, and a report.",
-    "contract": "Compare two checkouts of NeMo-RL in what we touch.",
     "export": "Write a checkpoint as a Hugging Face folder.",
-    "model": "Write a small published language model as a folder, for the CPU.",
     "report": "Write a page with figures and tables of runs.",
 }
 EXAMPLES = {
@@ -49,7 +47,6 @@ EXAMPLES = {
     "eval": "eval runs/first/hf/step_20 --data my.jsonl --out runs/eval",
     "export": "export runs/first",
     "report": "report runs/first",
-    "model": "model smollm2 --out models/smollm2",
 }
 """What a command that lacks an argument could have been."""
 MODULES = {"eval": "evaluate"}  # the module's name where it is not the command's

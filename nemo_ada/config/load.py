@@ -18,7 +18,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -26,8 +25,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nemo_ada.by_name import search_working_folder
-from nemo_ada.config.parsing import CLOSE, parse, suggestion
-from nemo_ada.config.run import RunConfig
+from nemo_ada.config.parsing import CLOSE, suggestion
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import secret_keys
 from nemo_ada.run.yaml_file import read_yaml
@@ -72,12 +70,6 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         raise UserError(
             f"{path} is a file of data, no configuration; give a YAML of configs/ and task.path={path.name} (CPU) or "
             f"data.train.data_path={path.name} (NeMo-RL) behind it"
-        )
-    successor = Path(f"{path.parent}.yaml")  # configs/MODEL/METHOD-MODEL.yaml was the name until methods were overlays
-    if not os.path.exists(path) and os.path.isfile(successor):  # a Path would raise for a name that is too long
-        raise UserError(
-            f"cannot read the configuration {path}: no such file; a model has one file now, {successor}, and its "
-            "methods are overlays in configs/methods (CHANGELOG.md has the old names)"
         )
     if not _children and not os.path.exists(path):
         raise _no_such_file(path)
@@ -295,7 +287,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
                 key = text.partition("=")[0]
                 works = f"write text with a comma in quotes, such as '{key}=\"one,two\"'"
                 raise UserError(f"override {text[:100]!r}: one run takes one value; {works}")
-            ConfigLoaderImpl._apply_overrides_to_config([override], config)
+            _apply(override, config)
         except UserError:
             raise
         except _LIBRARY_ERRORS as error:
@@ -309,6 +301,23 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             f"library reads, such as WANDB_API_KEY or HF_TOKEN"
         )
     return config
+
+
+def _apply(override: Override, config: DictConfig) -> None:
+    """Set, add or remove a key. A mapping is merged into the one that is there."""
+    key, value = override.key_or_group, override.value()
+    there = OmegaConf.select(config, key)
+    if override.package is not None:
+        raise UserError(f"override {override.input_line!r}: a key has no @; write it as section.key")
+    if override.is_delete():
+        if there is None or value not in (None, there):
+            raise UserError(f"override {override.input_line!r}: {key} is {there}, so there is nothing to remove")
+        parent, _, name = key.rpartition(".")
+        del (OmegaConf.select(config, parent) if parent else config)[name]
+        return
+    if override.is_add() and there is not None and not isinstance(value, dict | list):
+        raise UserError(f"override {override.input_line!r}: {key} is there already; write ++{key}=... to replace it")
+    OmegaConf.update(config, key, value, merge=True, force_add=True)
 
 
 @lru_cache(maxsize=4096)
@@ -379,8 +388,3 @@ def backend_of(config: Mapping[str, Any]) -> str:
     if backend not in BACKENDS:
         raise UserError(f"backend={backend}: no such back end; {suggestion(backend, BACKENDS, 'choices')}")
     return backend
-
-
-def load_run(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The checked configuration of a CPU run; `overrides` may name overlays, too."""
-    return parse(RunConfig, plain(load_words(path, overrides)))

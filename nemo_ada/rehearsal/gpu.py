@@ -84,7 +84,6 @@ PRESETS: Mapping[str, str] = {
     "single": "ada_single",
     SINGLE_4: "ada_single",
     "lean": "ada_seq_lean",
-    "idle": "ada_seq_idle",
     CAPPED: "ada_seq_balance",
 }
 """Run -> preset, in the order of the runs. The first runs of all are NeMo-RL's own loop."""

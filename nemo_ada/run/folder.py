@@ -101,9 +101,6 @@ LAYOUT = (
     "validation.max_prompts",
 )  # fmt: skip
 """Settings of layout and memory. After a change the numbers are the same up to rounding."""
-LEFT = {"reinforce_ada.candidate_prompts": 0, "reinforce_ada.retry_probability": 0.0}
-"""Settings that have left the package, with the values of a run that does not use them. An entry stays for one release.
-"""
 CHANGES = "config_changes.jsonl"
 BEFORE_A_RUN = frozenset(
     {
@@ -134,17 +131,13 @@ def of_class(key: str, settings: Collection[str]) -> bool:
 
 
 def identity(config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT)) -> dict[str, Any]:
-    """Return what identifies a run: all values except secrets, those that may change on resume, and unused old ones."""
-    values = {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
-    return {key: value for key, value in values.items() if key not in LEFT or value != LEFT[key]}
+    """Return what identifies a run: all values except secrets and those that may change on resume."""
+    return {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
 
 
-def fingerprint(
-    config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT), left: Mapping[str, Any] | None = None
-) -> str:
-    """Return a hash of `identity` and of settings that have left the package."""
-    values = identity(config, may_change) | dict(left or {})
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """Return a hash of `identity`."""
+    return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
 class RunDir:

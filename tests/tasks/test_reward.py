@@ -15,9 +15,9 @@ import yaml
 from nemo_ada.config.load import load_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
-from nemo_ada.tasks import build_task
+from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.verify import Verdict
+from nemo_ada.verify.verdict import Verdict
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -188,6 +188,22 @@ class Checkout:
                 result |= self.keys(f"{found.module}.{name}", f"{key}.", containers=containers, seen=seen | {dotted})
         return result
 
+    def listed(self, dotted: str) -> set[str]:
+        """Return the texts that a mapping has as keys, an enumeration as values, or a function compares something with.
+
+        Empty where the name is none of these.
+        """
+        found = self.find(dotted)
+        node = None if found is None else found.node
+        if isinstance(node, ast.ClassDef):
+            texts: list[ast.expr | None] = [line.value for line in node.body if isinstance(line, ast.Assign)]
+        elif isinstance(node, ast.expr):
+            texts = next((list(one.keys) for one in ast.walk(node) if isinstance(one, ast.Dict)), [])
+        else:
+            compared = [one for one in ast.walk(node) if isinstance(one, ast.Compare)] if node is not None else []
+            texts = [text for one in compared for text in one.comparators]
+        return {one.value for one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+
     def strings(self, module: str, functions: tuple[str, ...], kind: str) -> set[str]:
         """Strings that some functions of a module use in one way.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.parsing import Count, CountOrNone, Section, Size
+from nemo_ada.config.load import load_words, plain
+from nemo_ada.config.parsing import Count, CountOrNone, Section, Size, parse
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
 from nemo_ada.tasks.prompting import PromptFormat
@@ -273,3 +275,8 @@ class RunConfig(Section):
     def folder(self) -> Path:
         """The run directory."""
         return Path(self.run_dir)
+
+
+def load_run(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The checked configuration of a CPU run; `overrides` may name overlays, too."""
+    return parse(RunConfig, plain(load_words(path, overrides)))

@@ -1,4 +1,4 @@
-"""`nemo-ada contract`: it finds what a plug-in of NeMo-RL would fail on.
+"""recipes/upstream/contract.py: it finds what a plug-in of NeMo-RL would fail on.
 
 1. On small checkouts: names, parameters, returned values, keys, metrics, files, examples. Equal checkouts have none.
 2. On NeMo-RL v0.7.0 and main, where they are at hand: the collector's change and the third value of the baselines.
@@ -7,17 +7,19 @@
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from nemo_ada.cli.main import app
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.contract import compare, uses
 from nemo_ada.rules.facts import checkout as source
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import misfits
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "recipes" / "upstream"))
+import contract  # noqa: E402
 
 LOOP = """
 from typing import TypedDict
@@ -59,7 +61,7 @@ def checkout(folder: Path, loop: str = LOOP, utils: str = UTILS) -> Path:
 
 
 NAMES = [
-    uses.Use(f"nemo_rl.{name}", "a plug-in")
+    contract.Use(f"nemo_rl.{name}", "a plug-in")
     for name in ("algorithms.grpo.grpo_train", "algorithms.grpo.split", "algorithms.grpo.Tool.work", "utils.Tool")
 ]
 BASE = Path("examples/configs/base.yaml")
@@ -67,7 +69,7 @@ BASE = Path("examples/configs/base.yaml")
 
 def found(folder: Path, **changed: str) -> set[tuple[str, str]]:
     old, new = checkout(folder / "old"), checkout(folder / "new", **changed)
-    result = compare.differences(source.Checkout(old), source.Checkout(new), NAMES, [BASE])
+    result = contract.differences(source.Checkout(old), source.Checkout(new), NAMES, [BASE])
     return {(one.kind, one.what) for one in result}
 
 
@@ -107,23 +109,28 @@ def test_an_example_that_changed_or_went_is_found(tmp_path):
     old, new = checkout(tmp_path / "old"), checkout(tmp_path / "new")
     (new / BASE).write_text("grpo: {seed: 2}", encoding="utf-8")
     one, two = source.Checkout(old), source.Checkout(new)
-    (difference,) = compare.differences(one, two, [], [BASE])
+    (difference,) = contract.differences(one, two, [], [BASE])
     assert (difference.what, difference.old, difference.new) == (f"{BASE}: grpo.seed", "1", "2")
     (new / BASE).unlink()
-    (difference,) = compare.differences(one, two, [], [BASE])
+    (difference,) = contract.differences(one, two, [], [BASE])
     assert (difference.old, difference.new) == ("exists", "does not exist")
 
 
-def test_the_command_reads_a_plug_ins_list_and_ends_with_3(tmp_path):
+def test_the_command_reads_a_plug_ins_list_and_ends_with_3(tmp_path, capsys, monkeypatch):
     old, new = checkout(tmp_path / "old"), checkout(tmp_path / "new", utils=UTILS.replace("x, 1", "x, 1, 2"))
     names = tmp_path / "names.yaml"
     names.write_text("[nemo_rl.utils.split]", encoding="utf-8")
     arguments = [str(old), str(new), "--uses", str(names), "--json", str(tmp_path / "out.json")]
-    result = CliRunner().invoke(app, ["contract", *arguments])
-    assert result.exit_code == 3 and "old: 2 values" in result.output and "new: 3 values" in result.output
+    assert contract.main(arguments) == 3
+    printed = capsys.readouterr().out
+    assert "old: 2 values" in printed and "new: 3 values" in printed
     (difference,) = json.loads((tmp_path / "out.json").read_text())["differences"]
     assert difference["what"] == "nemo_rl.utils.split"
-    assert CliRunner().invoke(app, ["contract", str(old), str(old), "--uses", str(names)]).exit_code == 0
+    monkeypatch.setenv("NEMO_RL_HOME", str(old))
+    assert contract.main([str(old), "--uses", str(names)]) == 0
+    assert contract.main([str(old)] * 3) == contract.main([str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "more than two checkouts" in said and "holds no folder nemo_rl" in said
 
 
 @pytest.mark.parametrize("content", ["[]", "[torch.nn.Linear]", "{"])
@@ -131,7 +138,7 @@ def test_a_list_without_names_of_nemo_rl_is_refused(tmp_path, content):
     path = tmp_path / "names.yaml"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(UserError):
-        uses.listed(path)
+        contract.listed(path)
 
 
 def test_a_folder_without_nemo_rl_is_refused(tmp_path):
@@ -140,7 +147,7 @@ def test_a_folder_without_nemo_rl_is_refused(tmp_path):
 
 
 def test_our_own_list_has_what_the_hooks_replace_and_subclass():
-    names = {use.name for use in uses.own()}
+    names = {use.name for use in contract.own()}
     assert "nemo_rl.algorithms.utils.calculate_baseline_and_std_per_prompt" in names
     assert "nemo_rl.algorithms.async_utils.AsyncTrajectoryCollector._run_prompt_group_worker" in names
 
@@ -165,7 +172,7 @@ def test_between_v070_and_main_with_the_change_of_v080_both_breaks_are_found(tmp
     utils.write_text(
         text.replace("    return baseline, std\n", "    return baseline, std, std == 0\n"), encoding="utf-8"
     )
-    result = compare.differences(source.Checkout(old), source.Checkout(patched), uses.own())
+    result = contract.differences(source.Checkout(old), source.Checkout(patched), contract.own())
     kinds = {(one.kind, one.what.rpartition(".")[2]): one for one in result}
     assert ("name", "_run_prompt_group_worker") in kinds
     baselines = kinds["returned values", "calculate_baseline_and_std_per_prompt"]
