@@ -38,6 +38,7 @@ COMMANDS = {
     "export": "Write a checkpoint as a Hugging Face folder.",
     "model": "Write a small published language model as a folder, for the CPU.",
     "report": "Write a page with figures and tables of runs.",
+    "allow": "Let commands use a file that they find and that nobody names.",
 }
 EXAMPLES = {
     "train": "train configs/cpu/mini_sudoku.yaml",
@@ -49,6 +50,7 @@ EXAMPLES = {
     "eval": "eval runs/first/hf/step_20 --data my.jsonl --out runs/eval",
     "export": "export runs/first",
     "report": "report runs/first",
+    "allow": "allow runs/first/heldout.yaml",
     "model": "model smollm2 --out models/smollm2",
 }
 """What a command that lacks an argument could have been."""

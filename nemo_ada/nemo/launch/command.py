@@ -91,7 +91,7 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         config = merge_overlays(paths, [load_config(one) for one in paths])
         if values:
             config = parse_hydra_overrides(config, values)
-        refuse_foreign_code(config, paths, values)
+        refuse_foreign_code(config, values)
         resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     except (OmegaConfBaseException, OSError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}; is NEMO_RL_HOME set to NeMo-RL's checkout?") from None
@@ -99,7 +99,7 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         if type(error).__module__.partition(".")[0] in ("hydra", "nemo_rl"):
             raise UserError(f"override {' '.join(str(error).split())}; a new key needs a leading +") from None
         raise
-    return find_prompt_files(resolved, paths)
+    return find_prompt_files(resolved, paths, overrides)
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
