@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from nemo_ada.by_name import search_working_folder
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded, write_atomically
 
@@ -118,6 +117,8 @@ def code_of(name: str) -> Path | None:
 
     Nothing of it runs.
     """
+    from nemo_ada.by_name import search_working_folder  # loads numpy
+
     search_working_folder()
     try:
         found = find_spec(name.partition(":")[0].partition(".")[0])  # for a module in a package this would import both

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json, text_of
 from nemo_ada.run.redaction import hide, printable
+from nemo_ada.run.start import SubprocessError, run
 
 LEAST = 4  # columns of a line of both tables
 STARTED, SAVED, FOLDER, ENDED, REASON, DETAIL = 2, 3, 4, 5, 6, 7  # columns of attempts.tsv
@@ -80,8 +80,8 @@ def queue() -> list[str] | None:
     if shutil.which(SQUEUE[0]) is None:
         return None
     try:
-        done = subprocess.run(SQUEUE, capture_output=True, text=True, timeout=SQUEUE_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
+        done = run(SQUEUE, capture_output=True, text=True, timeout=SQUEUE_SECONDS, check=True)
+    except (OSError, SubprocessError):
         return None
     return done.stdout.splitlines()
 

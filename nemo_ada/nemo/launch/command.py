@@ -46,6 +46,7 @@ from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, key_to_lower, on_signals
+from nemo_ada.run.start import without_working_folder
 from nemo_ada.run.tracking import tracking_id
 from nemo_ada.run.yaml_file import read_yaml
 
@@ -305,7 +306,11 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     values = Values(master_config)
     values.assign("logger.log_dir", get_next_experiment_dir(values.get("logger.log_dir")))
     continue_tracking(master_config.logger, run_dir)
-    init_ray()
+    with ExitStack() as started:
+        sections = [section for section in (resolved.get("env") or {}).values() if isinstance(section, Mapping)]
+        if not any(section.get("class") for section in sections):  # the workers find these in the working folder
+            started.enter_context(without_working_folder(importlib.import_module("ray.job_config").JobConfig))
+        init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:
         return controller.set_up(master_config)
     media = uses_media(Values(resolved))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.contract.compare import NameDifference, differences
 from nemo_ada.rehearsal.contract.uses import listed, own
 from nemo_ada.rules.facts.checkout import Checkout
+from nemo_ada.run import start
 from nemo_ada.run.files import write_result
 from nemo_ada.run.job_control import EXIT_DONE
 from nemo_ada.run.yaml_file import read_yaml
@@ -120,11 +120,11 @@ def rehearsals(old: Path, new: Path, config: Path, say: Callable[[str], None]) -
 
     passed = {}
     for name, checkout in (("old", old), ("new", new)):
-        command = [sys.executable, "-m", "nemo_ada.cli", "rehearse", str(config), "--steps", "1", "--no-resume"]
-        environment = {**os.environ, "NEMO_RL_HOME": str(checkout)}
+        command = start.python(sys.executable, "-m", "nemo_ada.cli", "rehearse", config, "--steps", "1", "--no-resume")
+        environment = start.environment(NEMO_RL_HOME=str(checkout))
         if (checkout / SUBMODULE / "src").is_dir():
             environment = {key: value for key, value in environment.items() if key not in (BRIDGE, MEGATRON)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = start.run(command, env=environment, capture_output=True, text=True)
         passed[name] = done.returncode == 0
         lines = (done.stdout + done.stderr).strip().splitlines()
         verdict = next((line for line in lines if line.startswith(("passed", "failed"))), lines[-1] if lines else "")

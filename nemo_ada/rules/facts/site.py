@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from functools import lru_cache
 from pathlib import Path
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
+from nemo_ada.run.start import TimeoutExpired, run
 from nemo_ada.trust import allowed
 
 CODE = Path(__file__).parents[3]
@@ -85,10 +85,8 @@ def _read_by_bash(path: Path, content: bytes, environment: tuple[tuple[str, str]
     given = {key: value for key, value in environment if key != "BASH_ENV" and not key.startswith("BASH_FUNC_")}
     command = ["bash", "--noprofile", "--norc", "-c", READ, "bash", str(path)]
     try:
-        done = subprocess.run(
-            command, env=given, stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as problem:
+        done = run(command, env=given, capture_output=True, timeout=READ_SECONDS)
+    except (OSError, TimeoutExpired) as problem:
         raise UserError(f"bash cannot read {path}: {problem}") from None
     if done.returncode:
         said = " ".join(done.stderr.decode(errors="replace").split())[-300:]
