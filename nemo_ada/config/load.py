@@ -12,7 +12,8 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from nemo_ada import trust
 from nemo_ada.config.parsing import CLOSE, parse, suggestion
 from nemo_ada.config.run import RunConfig
 from nemo_ada.errors import UserError
-from nemo_ada.run.redaction import secret_keys
+from nemo_ada.run.redaction import secret_keys, secret_values
 from nemo_ada.run.yaml_file import read_yaml
 
 BACKENDS = ("embedded", "nemo_rl")
@@ -48,6 +49,7 @@ _KEY_VALUE = re.compile(r"(?P<key>\+{0,2}[\w./@-]+)=(?P<value>.*)", re.DOTALL)
 _SENTENCE = re.compile(r"\w, \w")  # what makes a text of words between commas
 _BLANKS = re.compile(r"\s*(?P<key>[\w./@+~-]+)\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
 FOLDERS = ("", "cpu", "methods")  # of configs/, whose YAMLs a wrong name may mean
+MAX_INTERPOLATIONS = 5_000  # of a configuration; NeMo-RL's own have some hundred
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
 _LIBRARY_ERRORS = (
@@ -208,8 +210,9 @@ def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> Dict
 def load_words(path: Path, words: Sequence[str] = ()) -> DictConfig:
     """Load a YAML, merge the overlays among `words` and apply the overrides among them. Raises UserError."""
     paths, overrides = split_words(path, words)
-    config = apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
-    refuse_foreign_code(config, overrides)
+    with bounded_interpolations():
+        config = apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
+        refuse_foreign_code(config, overrides)
     return config
 
 
@@ -352,12 +355,53 @@ def _literal(key: str, value: str) -> Override:
     return dataclasses.replace(_parsed(f"{key}=x"), _value=value)
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
-    """Resolve the interpolations of a configuration. Raises UserError."""
+def plain(config: DictConfig, *, complete: bool = True) -> dict[str, Any]:
+    """Resolve the interpolations of a configuration.
+
+    Args:
+        config: the configuration.
+        complete: whether every value must be there.
+
+    Raises:
+        UserError: an interpolation cannot be resolved, or a value would be a secret that the run stores or sends.
+    """
+    with bounded_interpolations():
+        try:
+            resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=complete)
+        except _LIBRARY_ERRORS as error:
+            raise UserError(f"configuration: {_one_line(error)}") from None
+    refuse_secret_values(resolved)
+    return dict(resolved)  # type: ignore[arg-type]
+
+
+def refuse_secret_values(config: Any) -> None:
+    """Raise UserError for a value that redaction would hide: a run writes its values, and loggers send them."""
+    for key in secret_values(config):
+        raise UserError(
+            f"{key} is or holds a secret, and runs save and send their configuration; leave it out and let the library "
+            "read the variable by itself"
+        )
+
+
+@contextmanager
+def bounded_interpolations() -> Iterator[None]:
+    """Within the block at most MAX_INTERPOLATIONS are resolved. Ten lines can stand for billions of them."""
+    resolve, left = Container.resolve_parse_tree, MAX_INTERPOLATIONS
+
+    def counted(self: Container, *args: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise InterpolationResolutionError(
+                f"more than {MAX_INTERPOLATIONS:,} interpolations are resolved; some of them contain each other"
+            )
+        return resolve(self, *args, **named)
+
+    Container.resolve_parse_tree = counted  # type: ignore[method-assign]
     try:
-        return dict(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))  # type: ignore[arg-type]
-    except _LIBRARY_ERRORS as error:
-        raise UserError(f"configuration: {_one_line(error)}") from None
+        yield
+    finally:
+        Container.resolve_parse_tree = resolve  # type: ignore[method-assign]
 
 
 def _one_line(error: Exception) -> str:

@@ -174,6 +174,29 @@ def secret_keys(config: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> 
             yield name
 
 
+def secret_values(config: Any) -> Iterator[str]:
+    """Yield the dotted keys of a resolved configuration whose text, or name, `hide` would change.
+
+    An interpolation can put a secret of the environment anywhere, such as into the name of a project that W&B gets.
+    """
+    texts = list(_texts(config))
+    whole = "\n\0\n".join(text for _, text in texts)
+    if hide(whole) != whole:
+        yield from (key for key, text in texts if hide(text) != text)
+
+
+def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts of a configuration, and the names of its keys, each with its dotted key."""
+    if isinstance(node, str):
+        yield key, node
+    pairs = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list | tuple) else ()
+    for name, inner in pairs:
+        shown = f"{key}.{hide(str(name))}" if key else hide(str(name))
+        if isinstance(name, str):
+            yield shown, name
+        yield from _texts(inner, shown)
+
+
 def printable(text: str) -> str:
     """Replace the characters that steer a terminal. A foreign file's name may hold some."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import find_prompt_files, merge_overlays, refuse_foreign_code, split_words
+from nemo_ada.config.load import find_prompt_files, merge_overlays, plain, refuse_foreign_code, split_words
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
@@ -81,7 +81,6 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
             f"backend=nemo_rl needs NeMo-RL, which cannot be imported here ({error}); run inside its container or "
             "environment with its checkout on PYTHONPATH, or use a recipe of configs/cpu (backend=embedded)"
         ) from None
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     paths, values = split_words(path, overrides)
@@ -93,7 +92,9 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         if values:
             config = parse_hydra_overrides(config, values)
         refuse_foreign_code(config, values)
-        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        resolved = plain(config, complete=False)
+    except UserError:
+        raise
     except (OmegaConfBaseException, OSError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}; is NEMO_RL_HOME set to NeMo-RL's checkout?") from None
     except Exception as error:  # the errors of NeMo-RL and of hydra have no common base class

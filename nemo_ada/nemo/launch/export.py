@@ -17,7 +17,16 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import REPOSITORY, missing_files, snapshot
 from nemo_ada.rules.facts.nemo_config import HOME, Values
 from nemo_ada.rules.facts.site import site_setting, worker_python
-from nemo_ada.run.files import MANIFEST, duplicate, read_json, text_of, verify_folder, write_atomically, write_folder
+from nemo_ada.run.files import (
+    MANIFEST,
+    duplicate,
+    opened_to_read,
+    read_json,
+    text_of,
+    verify_folder,
+    write_atomically,
+    write_folder,
+)
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.json_lines import records
 from nemo_ada.run.start import python
@@ -390,7 +399,7 @@ def _run(name: str, command: Sequence[str]) -> None:
 
 def _whole(file: Path) -> bool:
     """Return whether a safetensors file has all the bytes that its header lists."""
-    with file.open("rb") as stream:
+    with opened_to_read(file) as stream:
         length = int.from_bytes(stream.read(8), "little")
         try:
             header = json.loads(stream.read(min(length, 1 << 28)))
