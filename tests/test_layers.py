@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
-BASE = {"errors", "by_name", "core", "core.sampling", "core.learning", "core.prompts", "run"}
+BASE = {"errors", "by_name", "trust", "core", "core.sampling", "core.learning", "core.prompts", "run"}
 CONFIG = BASE | {"config", "tasks", "verify"}
 RULES = CONFIG | {"rules.facts", "rules", "rules.check"}
 EVERYTHING = {"*"}
@@ -67,6 +67,7 @@ LAYERS = {
     "core.prompts": {"errors", "core"},
     "core": {"errors", "core.sampling", "core.learning", "core.prompts"},
     "run": {"errors"},
+    "trust": {"errors", "by_name", "run"},
     "verify": BASE,
     "tasks": BASE | {"verify"},
     "config": BASE,
@@ -261,7 +262,7 @@ def test_what_a_job_imports_is_nothing_of_lab_cpu_or_rehearsal():
         waiting += fresh
     assert "nemo_ada.core.sampler" in reached
     rooms = {name.split(".")[1] for name in reached}
-    assert rooms <= {"by_name", "core", "config", "errors", "nemo", "rules", "run", "tasks", "verify"}
+    assert rooms <= {"by_name", "core", "config", "errors", "nemo", "rules", "run", "tasks", "trust", "verify"}
 
 
 def line_count(paths):

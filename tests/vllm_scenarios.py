@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,8 @@ class Scenarios:
 
     async def dropped(self, number: int) -> None:
         """A request that its caller gives up."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self.last(1000 + number, max_tokens=LONG), 0.3)
-        except TimeoutError:
-            pass
 
     async def seeded(self) -> list[Any]:
         """Responses that end by a token or by length, with others beside them that are dropped."""

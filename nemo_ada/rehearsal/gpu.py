@@ -25,7 +25,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -74,6 +73,7 @@ from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import NemoConfig, load_config
 from nemo_ada.rules.facts.site import CODE
 from nemo_ada.rules.method import uses_reinforce_ada
+from nemo_ada.run import start
 from nemo_ada.run.files import claim, new_folder, remove, write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
@@ -264,9 +264,9 @@ class Machine:
             "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
             "print(json.dumps([torch.cuda.get_device_name(), installed(), capability]))"
         )
-        path = os.pathsep.join(part for part in (str(CODE), os.environ.get("PYTHONPATH", "")) if part)
-        environment = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True, env=environment)
+        path = os.pathsep.join([str(CODE), *start.users_path()])
+        environment = start.environment(PYTHONPATH=path)
+        done = start.run(start.python(python, "-c", look), capture_output=True, text=True, check=True, env=environment)
         card, names, capability = json.loads(done.stdout.splitlines()[-1])
         local = {"NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}  # there may be no network
         return cls(card, frozenset(names), {ON_GPU: "1", "TORCH_CUDA_ARCH_LIST": capability, **local})
@@ -460,7 +460,8 @@ class Forecasts:
             }  # for NeMo-RL's own loop, whose rows are all trained on
             known["env"] = {key: _without_reward(section) for key, section in config.get("env", {}).items()}
             write_atomically(paths[name], json.dumps(known, default=str))  # JSON is YAML
-        with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
+        spawned = start.listed(**start.SAFE)
+        with spawned, ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
             plans = {name: beside.submit(_plan, path, rates) for name, path in paths.items()}
             for name, plan in plans.items():
                 try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, read_bounded
+from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
 from nemo_ada.run.json_lines import OnDamage, Record, bounded, numbered, parse_line
 
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -43,9 +44,9 @@ def rows(path: Path) -> Iterator[tuple[int, Raw]]:
         if not packed and (array := _array(path)) is not None:
             yield from enumerate(array, start=1)
             return
-        with cast(IO[bytes], gzip.open(path) if packed else path.open("rb")) as file:
+        with opened_to_read(path) as raw, cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw as file:
             yield from numbered(bounded(file))
-    except (OSError, EOFError) as problem:
+    except (OSError, EOFError, zlib.error) as problem:
         raise UserError(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
 
 
@@ -71,7 +72,7 @@ def records(path: Path, on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
 
 def _array(path: Path) -> list[Record] | None:
     """Return the records of a file that is one JSON array of objects. None for any other file."""
-    with path.open("rb") as file:
+    with opened_to_read(path) as file:
         if not file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
             return None
     try:

@@ -24,7 +24,7 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.formats import LoggedResponse, Reader, UnreadableRecord, digest, reader_for
 from nemo_ada.run.data_files import rows
-from nemo_ada.run.files import MAX_TEXT, json_of, read_bounded
+from nemo_ada.run.files import MAX_TEXT, json_of, opened_to_read, read_bounded
 from nemo_ada.run.json_lines import Record, bounded, numbered, parse_line
 
 PARQUET, CSV = ".parquet", ".csv"
@@ -340,7 +340,7 @@ def _parts(name: str) -> list[str]:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file that are not blank, with their numbers. A file may be compressed by gzip."""
-    with path.open("rb") as raw, gzip.open(raw) if _is_gzip(raw) else raw as file:
+    with opened_to_read(path) as raw, gzip.open(raw) if _is_gzip(raw) else raw as file:
         try:
             yield from numbered(bounded(cast(IO[bytes], file)))
         except (EOFError, gzip.BadGzipFile, zlib.error) as damage:
