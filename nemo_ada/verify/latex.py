@@ -112,10 +112,11 @@ _FRACTION = re.compile(r"\\(?:frac|binom)\s*")
 _POWER_OF = re.compile(r"([\^_])\s*\(")
 _END = re.compile(r"(?:[\s.,;:]|\\\\)+$")
 _OPEN = "([{"
+_WORD = re.compile(r"\w+")
 
 
-def tidy(text: str) -> str:
-    """Return the text in one spelling, without dressing and without the punctuation at its end."""
+def undressed(text: str) -> str:
+    """Return a text without what changes only how it looks: dollars, sizes of brackets, fonts, styles of fractions."""
     if not text.isascii():
         text = _ascii(text)
     text = _dollars(_MARKDOWN.sub(r"\2", text))
@@ -126,7 +127,12 @@ def tidy(text: str) -> str:
     )
     text = _BRACED_SIGN.sub(r"\1", text)
     text = _BLANKS.sub(" ", text)
-    text = _unwrapped(_vector(text))
+    return text
+
+
+def tidy(text: str) -> str:
+    """Return the text in one spelling, without dressing and without the punctuation at its end."""
+    text = _unwrapped(_vector(undressed(text)))
     text = _POWER_IN_TEXT.sub(r"\1}\2", text)
     text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
     text = _PARAMETER.sub("", text)
@@ -145,6 +151,12 @@ def tidy(text: str) -> str:
     while text.startswith("{") and closing(text, 0) == len(text) - 1:
         text = _END.sub("", text[1:-1].strip())
     return text
+
+
+def words_in(text: str) -> list[str]:
+    r"""Return the words of a text with LaTeX, which \dfrac, \left and \text do not change."""
+    bare = _arguments(_unwrapped(undressed(text))).replace("\\text", " ").replace("\x00", " ")
+    return [word for word in _WORD.findall(bare) if word not in ("cdot", "times")]
 
 
 def compact(text: str) -> str:
