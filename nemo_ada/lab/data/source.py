@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.journal import PINS
-from nemo_ada.run.data_files import FORMS, Raw, is_data_file, rows
+from nemo_ada.run.data_files import FORMS, Raw, is_data_file, rows, shards
 from nemo_ada.run.files import opened_to_read, read_json, text_of, write_atomically
 
 log = logging.getLogger(__name__)
@@ -54,6 +54,9 @@ def open_source(
 ) -> Source:
     """Open a local file, or a data set of the hub where no file has this name. Raises UserError where neither fits."""
     path = Path(name).expanduser()
+    if path.is_dir() or ("*" in path.name and path.parent.is_dir()):
+        files = shards(path, split)
+        return Source(lambda: {"files": [file_identity(file) for file in files]}, partial(rows, path, split))
     if path.is_file():
         if not is_data_file(path):
             raise UserError(f"{where}={name}: unknown suffix {path.suffix!r}; {FORMS}")
