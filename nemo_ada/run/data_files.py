@@ -9,14 +9,10 @@ import csv
 import gzip
 import io
 import json
-<<<<<<< HEAD
-import zlib
-from collections.abc import Iterator, Mapping
-=======
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
->>>>>>> claim
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -105,11 +101,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Raw]]:
         if suffix not in PACKED and (array := _array(path)) is not None:
             yield from enumerate(array, start=1)
             return
-<<<<<<< HEAD
-        with opened_to_read(path) as raw, cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw as file:
-=======
         with _opened(path) as file:
->>>>>>> claim
             yield from numbered(bounded(file))
     except (OSError, EOFError, zlib.error) as problem:
         raise UserError(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
@@ -117,14 +109,16 @@ def _rows(path: Path) -> Iterator[tuple[int, Raw]]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    if path.suffix.lower() == ".zst":
-        import pyarrow
+    with opened_to_read(path) as raw:
+        if path.suffix.lower() == ".zst":
+            import pyarrow
 
-        with pyarrow.input_stream(str(path), compression="zstd") as stream, io.BufferedReader(stream) as file:
-            yield cast(IO[bytes], file)
-        return
-    with cast(IO[bytes], gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")) as file:
-        yield file
+            with pyarrow.input_stream(raw, compression="zstd") as stream, io.BufferedReader(stream) as file:
+                yield cast(IO[bytes], file)
+        elif path.suffix.lower() == ".gz":
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+        else:
+            yield raw
 
 
 def records(path: Path, on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
@@ -148,16 +142,11 @@ def records(path: Path, on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
 
 
 def _array(path: Path) -> list[Record] | None:
-<<<<<<< HEAD
-    """Return the records of a file that is one JSON array of objects. None for any other file."""
-    with opened_to_read(path) as file:
-=======
     """Return the records of a file that is one JSON array: of objects, or of rows below a row of names.
 
     None for any other file.
     """
-    with path.open("rb") as file:
->>>>>>> claim
+    with opened_to_read(path) as file:
         if not file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
             return None
     try:
