@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
-BASE = {"errors", "by_name", "core", "core.sampling", "core.learning", "core.prompts", "run"}
+BASE = {"errors", "by_name", "trust", "core", "core.sampling", "core.learning", "core.prompts", "run"}
 CONFIG = BASE | {"config", "tasks", "verify"}
 RULES = CONFIG | {"rules.facts", "rules", "rules.check"}
 EVERYTHING = {"*"}
@@ -67,6 +67,7 @@ LAYERS = {
     "core.prompts": {"errors", "core"},
     "core": {"errors", "core.sampling", "core.learning", "core.prompts"},
     "run": {"errors"},
+    "trust": {"errors", "by_name", "run"},
     "verify": BASE,
     "tasks": BASE | {"verify"},
     "config": BASE,
@@ -76,6 +77,7 @@ LAYERS = {
     "rules.check": CONFIG | {"rules.facts", "rules", "cpu"},  # what the CPU's trainer refuses, inside a function
     "nemo": CONFIG | {"rules.facts", "rules"},
     "trl": CONFIG,
+    "vllm": set(),
     "lab": RULES | {"cpu"},  # the CPU's engine, on first use
     "rehearsal": RULES | {"lab"},
     "cli": EVERYTHING,
@@ -84,13 +86,13 @@ LAYERS = {
 HOME = {
     "nemo_rl": {"nemo", "rehearsal"},
     "ray": {"cpu", "nemo", "rehearsal"},  # NeMo-RL's environments and workers are its actors
-    "vllm": {"cpu", "rehearsal"},
+    "vllm": {"cpu", "rehearsal", "vllm"},
     "megatron": {"cpu", "rehearsal"},
     "torch": {"cpu", "nemo", "rules.check", "rehearsal"},
 }
 HEAVY = set(HOME)
 # Layers whose import may load heavy libraries; every other one, the command line too, must start without them.
-MAY_BE_HEAVY = {"cpu", "nemo"}
+MAY_BE_HEAVY = {"cpu", "nemo", "vllm"}
 
 
 def layer_of(path, package=PACKAGE):
@@ -260,7 +262,7 @@ def test_what_a_job_imports_is_nothing_of_lab_cpu_or_rehearsal():
         waiting += fresh
     assert "nemo_ada.core.sampler" in reached
     rooms = {name.split(".")[1] for name in reached}
-    assert rooms <= {"by_name", "core", "config", "errors", "nemo", "rules", "run", "tasks", "verify"}
+    assert rooms <= {"by_name", "core", "config", "errors", "nemo", "rules", "run", "tasks", "trust", "verify"}
 
 
 def line_count(paths):

@@ -36,6 +36,7 @@ COMMANDS = {
     "accept": "Spend the first GPU hour: short runs at full size, and a report.",
     "export": "Write a checkpoint as a Hugging Face folder.",
     "report": "Write a page with figures and tables of runs.",
+    "allow": "Let commands use a file that they find and that nobody names.",
 }
 EXAMPLES = {
     "train": "train configs/cpu/mini_sudoku.yaml",
@@ -47,6 +48,7 @@ EXAMPLES = {
     "eval": "eval runs/first/hf/step_20 --data my.jsonl --out runs/eval",
     "export": "export runs/first",
     "report": "report runs/first",
+    "allow": "allow runs/first/heldout.yaml",
 }
 """What a command that lacks an argument could have been."""
 MODULES = {"eval": "evaluate"}  # the module's name where it is not the command's

@@ -34,7 +34,7 @@ from nemo_ada.run.files import (
 )
 from nemo_ada.run.json_lines import Record, records
 from nemo_ada.run.provenance import environment
-from nemo_ada.run.redaction import hide, hide_in
+from nemo_ada.run.redaction import hide, hide_in, secret_values
 from nemo_ada.run.tracking import Curves
 from nemo_ada.run.yaml_file import read_yaml
 
@@ -309,6 +309,8 @@ class RunDir:
             settings: What `wandb.init` takes.
             config: The configuration.
         """
+        for key in secret_values(settings):
+            raise UserError(f"logger.wandb.{key} is or holds a secret, and W&B shows it; leave it out")
         self._curves = Curves(self.path, settings, hide_in(config))
 
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:

@@ -156,7 +156,7 @@ class JsonlTask:
 
     def _read(self) -> list[Prompt]:
         path = str(self._path)
-        if not self._path.is_file():
+        if not self._path.exists() and "*" not in path:
             raise UserError(f"task.path: {path!r} is no file (from {str(Path.cwd())!r}); {FORMS}")
         rows: list[Prompt] = []
         names = self.settings

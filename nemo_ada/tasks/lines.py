@@ -2,7 +2,8 @@ r"""Read the prompt and the reference answer of a record, whatever layout its fi
 
 The jsonl task, data preparation, evaluation and `nemo-ada check` use it. A field is a column or a dotted path
 (`reward_model.ground_truth`). A prompt is a text or a list of messages, also as JSON text. A reference is a text, a
-number or a list of one, the content of its last \boxed{}, or what stands behind gsm8k's `####`.
+number or a list of one, the content of its last \boxed{}, or what stands behind gsm8k's `####`. Capitals in names of
+columns do not matter. Options in columns of their own become part of the prompt (`options`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from nemo_ada.tasks.options import with_options
 from nemo_ada.verify.boxed import last_boxed
 
 PROMPT_FIELDS = (
     "problem", "prompt", "question", "messages", "conversations", "responses_create_params.input", "input",
-    "instruction", "query",
+    "instruction", "query", "question_stem", "ctx", "goal",
 )  # fmt: skip
 ANSWER_FIELDS = (
     "answer", "gt", "reward_model.ground_truth", "ground_truth", "expected_answer", "final_answer", "solution", "label",
@@ -29,6 +31,11 @@ ANSWER_FIELDS = (
 )  # fmt: skip
 MAX_PRESENT = 120  # characters of a record's column names in a reason
 _ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "developer": "system"}
+NO_ANSWERS = frozenset((
+    "proof", "prove", "qed", "notfound", "not found", "n/a", "na", "null", "nan", "unknown", "tbd", "todo", "?", "-",
+    "...", "no answer", "not provided", "not given", "see solution", "see above", "omitted", "证明略", "略",
+))  # fmt: skip
+"""What data sets write in place of an answer."""
 _MARKED = re.compile(r"####\s*([^\n]+?)\s*\Z|<answer>\s*(.+?)\s*</answer>\s*\Z", re.DOTALL)
 
 
@@ -70,6 +77,12 @@ def pair_of(record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fiel
     messages = _messages(name, value)
     prompt = _text(name, value) if messages is None else _text(name, messages.user)
     layout = f"prompt {name!r}" + (" (messages)" if messages is not None else "")
+    if name in ("input", "instruction") and messages is None:
+        prompt = _instruction(record) or prompt
+    system = "" if messages is None else messages.system
+    if (chosen := with_options(record, prompt)) is not None:
+        layout += f" and options, reference {chosen[2]!r}"
+        return Pair(chosen[0], chosen[1], system, layout, (_column(record, name), chosen[2]))
     try:
         column, reference = _first(record, answer_fields, "answer")
     except ValueError:
@@ -78,7 +91,6 @@ def pair_of(record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fiel
         column, reference = name, messages.assistant
     answer, form = _reference(column, reference)
     layout += f", reference {column!r}{form}"
-    system = "" if messages is None else messages.system
     return Pair(prompt, answer, system, layout, (_column(record, name), _column(record, column)))
 
 
@@ -87,6 +99,13 @@ def prompt_of(record: Mapping[str, Any], fields: Sequence[str]) -> str:
     name, value = _first(record, fields, "prompt")
     messages = _messages(name, value)
     return _text(name, value if messages is None else messages.user)
+
+
+def _instruction(record: Mapping[str, Any]) -> str:
+    """Return what Alpaca's format asks: an instruction, and what it is about. Empty where one of them is missing."""
+    parts = [record.get(name) for name in ("instruction", "input")]
+    texts = [part.strip() for part in parts if isinstance(part, str) and part.strip()]
+    return "\n\n".join(texts) if len(texts) == 2 else ""
 
 
 def _first(record: Mapping[str, Any], names: Sequence[str], what: str) -> tuple[str, Any]:
@@ -110,14 +129,19 @@ def _values(record: Mapping[str, Any], name: str) -> Iterator[Any]:
         return
     here: Any = record
     for part in name.split("."):
-        if not isinstance(here, Mapping) or part not in here:
+        if not isinstance(here, Mapping) or (found := _spelled(here, part)) is None:
             return
-        here = here[part]
+        here = here[found]
     yield here
 
 
+def _spelled(record: Mapping[str, Any], name: str) -> str | None:
+    """Return the key that is this name, or this name with other capitals."""
+    return name if name in record else next((key for key in record if str(key).lower() == name.lower()), None)
+
+
 def _column(record: Mapping[str, Any], name: str) -> str:
-    return name if name in record else name.partition(".")[0]
+    return name if name in record else _spelled(record, name.partition(".")[0]) or name
 
 
 def _messages(name: str, value: Any) -> Messages | None:
@@ -158,13 +182,13 @@ def _reference(name: str, value: Any) -> tuple[str, str]:
         if len(value) != 1:
             raise ValueError(f"its {name!r} holds {len(value)} answers; one is needed")
         value, form = value[0], " (a list of one)"
-    text = _text(name, value).strip()
-    boxed = last_boxed(text)
-    if boxed:
-        return boxed, f"{form} (its box)"
-    marked = _MARKED.search(text)
-    if marked is not None:
-        return marked[1] or marked[2], f"{form} (after ####)" if marked[1] else f"{form} (in <answer>)"
+    text = _text(name, value).rstrip().lstrip(" \n")  # a form feed in front is a lost backslash, which the audit finds
+    if boxed := last_boxed(text):
+        text, form = boxed, f"{form} (its box)"
+    elif (marked := _MARKED.search(text)) is not None:
+        text, form = marked[1] or marked[2], f"{form} (after ####)" if marked[1] else f"{form} (in <answer>)"
+    if text.casefold().strip(" .$") in NO_ANSWERS:
+        raise ValueError(f"its {name!r} is {text!r}, which is no answer")
     return text, form
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from nemo_ada.verify.latex import compact, plain
-from nemo_ada.verify.numbers import TOLERANCE, Number, based, close, number
+from nemo_ada.verify.numbers import Number, based, close, number
 from nemo_ada.verify.reading import (
     CALL,
     VARIABLE,
@@ -29,6 +29,7 @@ from nemo_ada.verify.reading import (
     both_signs,
     end,
     excluded,
+    meaning,
     measured,
     member,
     names,
@@ -39,6 +40,10 @@ from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Region, shared, unio
 
 _ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
 _HALF_DAY_S = 12 * 3600
+_VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
+_OPTION = re.compile("[A-J]")
+_WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
+_LINE = re.compile(r"[A-Z]{2,3}'?")
 
 
 class Algebra(Protocol):
@@ -52,6 +57,13 @@ class Algebra(Protocol):
         """Return the value of a real expression without variables. None for anything else."""
         ...
 
+    def solution(self, text: str) -> tuple[str, list[tuple[Fraction | None, bool, Fraction | None, bool]]] | None:
+        r"""Return what solves an inequality in one variable, such as |x - 1| < 2. None for anything else.
+
+        It is the variable, and the pieces: left end (None is no end), whether it belongs to it, right end, the same.
+        """
+        ...
+
 
 class Agreement:
     """Compares answers with references. It asks `algebra` about expressions."""
@@ -63,7 +75,10 @@ class Agreement:
         """Return whether a tidy answer says the same as a tidy reference. `depth` counts the brackets around both."""
         if compact(reference) == compact(answer):
             return True
-        return self._any(readings(reference, depth), readings(answer, depth), depth)
+        if self._any(readings(reference, depth), readings(answer, depth), depth):
+            return True
+        matrices = "matrix}" in reference and "matrix}" in answer  # 2 times a matrix
+        return matrices and "=" not in reference + answer and self._algebra.equal(reference, answer)
 
     def _any(self, wanted: Iterable[Reading], given: Iterable[Reading], depth: int) -> bool:
         given = tuple(given)
@@ -79,9 +94,12 @@ class Agreement:
             case Amount(), Amount():
                 return self._same_amount(wanted, given)
             case Text(), Text():
-                return wanted.words == given.words
-            case (Text(words), Amount(text)) | (Amount(text), Text(words)):
-                return words == plain(text)
+                exact = wanted.letters and given.letters
+                return wanted.words == given.words and (not exact or wanted.letters == given.letters)
+            case (Text() as said, Amount(text)) | (Amount(text), Text() as said):
+                mixed = text.isalpha() and not (text.isupper() or text.islower())  # Aa is not AA
+                exact = said.shown if mixed else said.letters
+                return said.words == meaning(text) and (not exact or exact == text)
             case (Text(words), Items(items=items)) | (Items(items=items), Text(words)):  # the choices ABD
                 letters = [plain(item) for item in items]
                 return "".join(letters) == words and letters == sorted(set(letters))
@@ -89,7 +107,7 @@ class Agreement:
                 both = wanted.meaning and given.meaning
                 return wanted.letter == given.letter and (not both or self.says(wanted.meaning, given.meaning, deeper))
             case (Choice(letter, ""), Amount(text)) | (Amount(text), Choice(letter, "")):
-                return text.upper() == letter
+                return text.upper() == letter <= "J" or text == letter
             case Choice(), _:
                 return self._any(readings(wanted.meaning, deeper), [given], deeper) if wanted.meaning else False
             case _, Choice():
@@ -98,13 +116,14 @@ class Agreement:
                 return self._same_equation(wanted, given, deeper)
             case Equation(), Order():
                 return False
-            case Equation(), _:
-                return bool(wanted.name) and self._any(_sides(wanted, deeper), [given], deeper)
             case Order(), Equation():
                 return False
+            case Equation(), _:
+                right = self._claims(wanted) and self._any(readings(wanted.claim, deeper), [given], deeper)
+                return right and self._consistent(wanted, deeper)
             case _, Equation():
-                right = self._any([wanted], _sides(given, deeper), deeper)
-                return right and (bool(given.name) or self._numeric(given)) and self._consistent(given)
+                right = self._claims(given) and self._any([wanted], readings(given.claim, deeper), deeper)
+                return right and self._consistent(given, deeper)
             case Items(), Items() if self._same_items(wanted, given, depth):
                 return True
             case Items(items=(item,)), _:
@@ -130,6 +149,8 @@ class Agreement:
 
     def _same_amount(self, wanted: Amount, given: Amount) -> bool:
         ours, theirs = wanted.unit, given.unit
+        if theirs is not None and theirs.remark and not (ours is not None and theirs.names <= ours.names):
+            return False  # words that no list has, and that the reference does not have
         if ours is not None and theirs is not None:
             scale = theirs.factor / ours.factor if ours.dimension == theirs.dimension else Fraction(1)
             return ours.fits(theirs) and self._same_value(wanted, _scaled(given, scale))
@@ -140,15 +161,19 @@ class Agreement:
             return False
         if lone.percent:
             return self._same_value(_hundredth(wanted), _hundredth(given))
-        if lone.angle and "pi" in wanted.text + given.text:
+        if lone.angle and None in (wanted.number, given.number):
             return self._same_value(_radians(wanted), _radians(given))
         return False
 
     def _same_value(self, wanted: Amount, given: Amount) -> bool:
         if wanted.number is not None and given.number is not None:
             return wanted.number.equals(given.number)
-        bases = based(wanted.text), based(given.text)
-        return bases[0] == bases[1] if None not in bases else self._algebra.equal(wanted.text, given.text)
+        ours, theirs = based(wanted.text), based(given.text)  # 204_5 is 54, and whoever asks for base 5 means 204
+        if theirs is not None:
+            return theirs == (ours if ours is not None else wanted.number and wanted.number.value)
+        if ours is not None and given.number is not None:
+            return given.number.value in (ours, Fraction(re.findall(r"\d+", wanted.text)[0]))
+        return compact(wanted.text) == compact(given.text) or self._algebra.equal(wanted.text, given.text)
 
     def _value(self, text: str) -> Fraction | None:
         read = number(text)
@@ -161,32 +186,52 @@ class Agreement:
     # Equations
 
     def _same_equation(self, wanted: Equation, given: Equation, depth: int) -> bool:
-        if wanted.name and given.name and not _different(wanted.name, given.name):
-            last = given.sides[-1]
-            if any(self.says(side, last, depth) for side in wanted.sides) and self._consistent(given):
-                return True
-            if compact(wanted.name) == compact(given.name):
-                return False
-        if not wanted.name and not given.name and self._numeric(wanted):
-            return self.says(wanted.sides[-1], given.sides[-1], depth) and self._consistent(given)
-        if wanted.name and given.name and not (_lettered(wanted) and _lettered(given)):  # x = 1 is not y = 1
-            return False
-        return self._algebra.equal(wanted.text, given.text)
+        if wanted.name and given.name:
+            given = _same_argument(wanted.name, given)
+            if not _different(wanted.name, given.name) and self.says(wanted.claim, given.claim, depth):
+                return self._consistent(wanted, depth) and self._consistent(given, depth)
+            if compact(wanted.name) == compact(given.name) or not (_lettered(wanted) and _lettered(given)):
+                return False  # x = 1 is not y = 1
+        elif self._claims(wanted) and self._claims(given):
+            right = self.says(wanted.claim, given.claim, depth)
+            return right and self._consistent(wanted, depth) and self._consistent(given, depth)
+        return len(wanted.sides) < 3 and len(given.sides) < 3 and self._algebra.equal(wanted.text, given.text)
 
-    def _numeric(self, equation: Equation) -> bool:
-        """Return whether the sides of a computation are all numbers."""
-        return all(self._value(side) is not None for side in equation.sides)
+    @staticmethod
+    def _claims(equation: Equation) -> bool:
+        """Return whether a chain says what something is: x = 3, 40 + 2 = 42. An equation in x and y does not."""
+        sides = equation.sides if len(equation.sides) < 3 else (equation.claim,)  # cos t = 3/5 = 0.6
+        return bool(equation.name) or not _letters(" ".join(sides))
 
-    def _consistent(self, equation: Equation) -> bool:
-        """Return whether the sides that are numbers are all equal: 41 = 42 is no answer.
+    def _consistent(self, equation: Equation, depth: int) -> bool:
+        r"""Return whether the sides of a chain can all be true: 41 = 42, x = A = B and 500 = 495 say nothing.
 
-        A rounded side may be off by 1 %.
+        A rounded side may be off by 1 %. A formula may get its numbers: A = \pi r^2 = 9\pi.
         """
-        if len(equation.sides) < 2:
+        sides = equation.sides
+        if "\\text" in equation.name and any(isinstance(one, Text) for one in readings(equation.claim, depth)):
+            return False  # yes = no
+        if _OPTION.fullmatch(equation.name) and _OPTION.fullmatch(equation.claim):  # A = C
+            return False
+        exact = len(sides) - equation.rounded
+        return all(
+            self._follows(one, other, equation.claim, place >= exact, depth + 1)
+            for place, (one, other) in enumerate(pairwise(sides), 1)
+        )
+
+    def _follows(self, one: str, other: str, claim: str, about: bool, depth: int) -> bool:
+        values = self._value(one), self._value(other)
+        decimals = [number(side) for side in (one, other)]
+        rounds = any(read is not None and read.kind == "decimal" for read in decimals) and None in (  # 1/3 = 0.333
+            read if read is None or read.kind != "quotient" else None for read in decimals
+        )
+        if values[0] is not None and values[1] is not None and (about or rounds or values[0] == values[1]):
+            return close(values[0], values[1], _ROUNDED)
+        named = VARIABLE.fullmatch(one) or VARIABLE.fullmatch(other)  # x = y = 3
+        if named and not _letters(claim):
             return True
-        values = [value for side in equation.sides if (value := self._value(side)) is not None]
-        rounded = "." in equation.text or "\\approx" in equation.text
-        return all(close(values[0], value, _ROUNDED if rounded else TOLERANCE) for value in values[1:])
+        formula = "\\text" not in one and _letters(other) < _letters(one)
+        return formula or self.says(one, other, depth)
 
     # Lists and ratios
 
@@ -240,6 +285,8 @@ class Agreement:
             variables = [i for i in variables if given.sides[i] != "e"]
         if len(given.sides) == 3 and 1 in variables:
             variables = [1]
+        if not variables and len(given.sides) == 2:
+            return self._solved(given.text)
         if len(variables) != 1 or len(given.sides) > 3 or (len(given.sides) == 3 and variables != [1]):
             return None
         place = variables[0]
@@ -253,6 +300,15 @@ class Agreement:
             high = self._end(given.sides[place + 1], given.signs[place] == "\\le")
         known = all(one.infinite or one.value is not None for one in (low, high))
         return Region(((low, high),), name=name) if known else None
+
+    def _solved(self, text: str) -> Region | None:
+        if (solution := self._algebra.solution(text)) is None:
+            return None
+        pieces = [
+            (LEFT if low is None else End(str(low), low, left), RIGHT if high is None else End(str(high), high, right))
+            for low, left, high, right in solution[1]
+        ]
+        return Region(tuple(union(pieces)), name=solution[0])
 
     def _all_but(self, points: str, name: str) -> Region | None:
         ends = [self._end(point, True) for point in both_signs(points) or (points,)]
@@ -285,10 +341,6 @@ class Agreement:
         return Region(pieces, name=regions[0].name)
 
 
-def _sides(equation: Equation, depth: int) -> list[Reading]:
-    return [reading for side in equation.sides for reading in readings(side, depth)]
-
-
 def _scaled(amount: Amount, scale: Fraction) -> Amount:
     if scale == 1:
         return amount
@@ -309,9 +361,29 @@ def _radians(amount: Amount) -> Amount:
     return Amount(f"({amount.text})\\cdot\\frac{{\\pi}}{{180}}") if amount.unit is not None else amount
 
 
+def _letters(text: str) -> set[str]:
+    """Return the letters of a text that may be variables."""
+    return set(_VARIABLES.findall(_WORDED.sub(" ", text)))
+
+
 def _lettered(equation: Equation) -> bool:
     """Return whether variables occur in the values of an equation."""
-    return re.search(r"(?<![\\a-zA-Z])[a-zA-Z]", " ".join(equation.sides)) is not None
+    return bool(_letters(" ".join(equation.sides)))
+
+
+def _same_argument(name: str, equation: Equation) -> Equation:
+    """Return f(n) = 2n with the letter of f(x)."""
+    ours, theirs = CALL.fullmatch(compact(name)), CALL.fullmatch(compact(equation.name))
+    if ours is None or theirs is None or ours["head"] != theirs["head"]:
+        return equation
+    letters = ours["arguments"], theirs["arguments"]
+    if len(letters[0]) != 1 or len(letters[1]) != 1 or not "".join(letters).islower() or letters[0] == letters[1]:
+        return equation
+    if letters[0] in _letters(" ".join(equation.sides)):
+        return equation
+    this = re.compile(rf"(?<![\\a-zA-Z]){letters[1]}(?![a-zA-Z])")
+    sides = tuple(this.sub(letters[0], side) for side in equation.sides)
+    return Equation(f"{name} = {' = '.join(sides)}", name, sides, equation.rounded)
 
 
 def _different(ours: str, theirs: str) -> bool:
@@ -321,7 +393,8 @@ def _different(ours: str, theirs: str) -> bool:
         return False
     if CALL.fullmatch(ours) and CALL.fullmatch(theirs):
         return True
-    return bool(VARIABLE.fullmatch(ours) and VARIABLE.fullmatch(theirs)) or "," in ours + theirs
+    lines = _LINE.fullmatch(ours) and _LINE.fullmatch(theirs)  # AB = 5, CD = 5
+    return bool(lines or (VARIABLE.fullmatch(ours) and VARIABLE.fullmatch(theirs))) or "," in ours + theirs
 
 
 def _same_moment(wanted: Moment, given: Moment) -> bool:

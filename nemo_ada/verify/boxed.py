@@ -14,10 +14,10 @@ _THINK, _THOUGHT = "<think>", "</think>"
 def last_boxed(text: str) -> str | None:
     r"""Return the content of the last \boxed{...} or \fbox{...}. None where there is none, or where it is not closed.
 
-    An unclosed last box means that the response was cut off in its answer. An earlier box does not replace it. Nor does
-    a box count that stands in a `<think>` without end: the response was cut off before its answer. Of nested boxes the
-    innermost last one counts. An empty box counts only where no other does. `\boxed 5` is a box, too. Takes linear time
-    in the length of the text.
+    An unclosed last box means that the response was cut off in its answer. An earlier box does not replace it. A box in
+    a thought does not count: what follows `</think>` is the answer, and a `<think>` without end has none. Of nested
+    boxes the innermost last one counts. An empty box counts only where no other does. `\boxed 5` is a box, too.
+    Takes time linear in the length of the text.
     """
     text = _said(text)
     empty: str | None = None
@@ -36,9 +36,8 @@ def plain_reference(reference: str) -> str:
 
 
 def _said(text: str) -> str:
-    """Return the text without a thought that does not end."""
-    begin = text.rfind(_THINK)
-    return text[:begin] if begin >= 0 and _THOUGHT not in text[begin:] else text
+    """Return the text behind the last thought that ends, without one that does not end."""
+    return text.rpartition(_THOUGHT)[2].partition(_THINK)[0]
 
 
 def _content(text: str, start: int) -> str | None:

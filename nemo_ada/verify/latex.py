@@ -58,7 +58,7 @@ _NAMES = {
     "colon": ":", "lvert": "|", "rvert": "|", "vert": "|", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",
     "textdollar": "$", "textpercent": "%", "dollar": "$", "degree": "°", "textdegree": "°", "simeq": "approx",
     "thickapprox": "approx", "doteq": "approx", "euro": "€", "pounds": "£",
-    "mathring": "hat", "R": "mathbb{R}", "N": "mathbb{N}", "Z": "mathbb{Z}",
+    "mathring": "hat", "bmod": "mod", "R": "mathbb{R}", "N": "mathbb{N}", "Z": "mathbb{Z}",
     "Q": "mathbb{Q}", "C": "mathbb{C}", "reals": "mathbb{R}", "lang": "langle", "rang": "rangle",
 }  # fmt: skip
 _UNESCAPED = {">", "<", ":", "|", "[", "]", "(", ")", "%", "°", "€", "£"}
@@ -71,6 +71,21 @@ _UNWRAPPED = {  # command -> how many arguments it has; the last one is what is 
 _SIGN = re.compile(r"[<>=]|\\(?:le|ge|ne)(?![a-z])")
 _LONE = re.compile(r"([\^_])\{\s*(\w)\s*\}(?!\w)")  # x_{1} is x_1
 _ARRAY = re.compile(r"[(\[]\s*\\begin\{array\}(?:\s*\{[^{}]*\})?(.*?)\\end\{array\}\s*[)\]]", re.DOTALL)
+_ROWS = re.compile(
+    r"(?:\\left\s*\\?\{\s*)?\\begin\{(aligned|align\*?|gathered|split|cases|array)\}(?:\{[^{}]*\})?(.*?)\\end\{\1\}(?:\s*\\right\s*\.)?",
+    re.DOTALL,
+)
+_IN_CASES = re.compile(r"\\text\s*\{\s*,?\s*(?:if|for|when)\s*\}")
+_SYMBOL_IN_TEXT = re.compile(r"\\text\s*\{\s*([A-Z][A-Za-z]?O?)\s*\}(?=_)")  # of an element
+_COMPONENT = re.compile(
+    r"\s*([+-]?[^+\-\\{}()]*|[+-]?\\sqrt\{\d+\})\\(?:hat|vec|mathbf|boldsymbol|bm)\s*\{\s*\\?([ijk])(?:math)?\s*\}\s*"
+)
+_FORMULA = re.compile(r"(?:[A-Z][a-z]?\d{0,2}){2,8}")
+_LINE_OVER = re.compile(r"\\overline\s*\{\s*([A-Z]{2})\s*\}")  # a segment by its ends
+_PARAMETER = re.compile(
+    r"(?:,|\s)\s*(?:\\text\s*\{\s*(?:where|for|with)?\s*\}|\()?\s*[kmn]\s*\\in\s*(?:\\mathbb\s*\{?Z\}?|Z)\s*\)?\s*[$.]*\s*$"
+    r"|(?<=\S),?\s*(?:\\forall(?![a-z])|\\text\s*\{\s*for (?:all|every|any)\s*\}|for all ).*$"
+)
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
 _POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")
 _MARKDOWN = re.compile(r"^\s*(\*\*|__|`)(.+)\1\s*$", re.DOTALL)
@@ -97,21 +112,32 @@ _FRACTION = re.compile(r"\\(?:frac|binom)\s*")
 _POWER_OF = re.compile(r"([\^_])\s*\(")
 _END = re.compile(r"(?:[\s.,;:]|\\\\)+$")
 _OPEN = "([{"
+_WORD = re.compile(r"\w+")
 
 
-def tidy(text: str) -> str:
-    """Return the text in one spelling, without dressing and without the punctuation at its end."""
+def undressed(text: str) -> str:
+    """Return a text without what changes only how it looks: dollars, sizes of brackets, fonts, styles of fractions."""
     if not text.isascii():
         text = _ascii(text)
     text = _dollars(_MARKDOWN.sub(r"\2", text))
     text = text.replace("\\$", "\x00").replace("\\%", "%").replace("\\&", "&").replace("\\#", "#").replace("\\_", "_")
     text = _COMMAND.sub(_renamed, text)
-    text = _DRESS.sub(" ", text.replace("\\!", ""))
+    text = _DRESS.sub(
+        " ", _ROWS.sub(_rows, text.replace("\\!", "").replace("^{\\prime}", "'").replace("^\\prime", "'"))
+    )
     text = _BRACED_SIGN.sub(r"\1", text)
     text = _BLANKS.sub(" ", text)
-    text = _unwrapped(text)
+    return text
+
+
+def tidy(text: str) -> str:
+    """Return the text in one spelling, without dressing and without the punctuation at its end."""
+    text = _unwrapped(_vector(undressed(text)))
     text = _POWER_IN_TEXT.sub(r"\1}\2", text)
-    text = _TEXT.sub(_text, text)
+    text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
+    text = _PARAMETER.sub("", text)
+    if _FORMULA.fullmatch(text):  # H2O is H_2O
+        text = re.sub(r"(?<=[A-Za-z])(?=\d)", "_", text)
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
     for written, meant in _OPERATORS:
         text = written.sub(meant, text)
@@ -125,6 +151,12 @@ def tidy(text: str) -> str:
     while text.startswith("{") and closing(text, 0) == len(text) - 1:
         text = _END.sub("", text[1:-1].strip())
     return text
+
+
+def words_in(text: str) -> list[str]:
+    r"""Return the words of a text with LaTeX, which \dfrac, \left and \text do not change."""
+    bare = _arguments(_unwrapped(undressed(text))).replace("\\text", " ").replace("\x00", " ")
+    return [word for word in _WORD.findall(bare) if word not in ("cdot", "times")]
 
 
 def compact(text: str) -> str:
@@ -225,6 +257,27 @@ def _dollars(text: str) -> str:
     return re.sub(r"(?<!\\)\$", " ", text)
 
 
+def _rows(match: re.Match[str]) -> str:
+    """Rows of equations as a list of them. A row that starts with a sign goes on with the one before."""
+    rows = [row.replace("&", " ").strip(" ,") for row in match[2].split("\\\\") if row.strip()]
+    if not (len(rows) == 1 and "&" not in match[2]) and (
+        not all("=" in row for row in rows) or ("&" in match[2] and match[1] == "cases")
+    ):
+        return re.sub(r",(?=\s*&|\s*\\\\)", "", _IN_CASES.sub(" ", match[0]))
+    return " , ".join(rows).replace(" , =", " =")
+
+
+def _vector(text: str) -> str:
+    r"""Return 2\hat{i} + 3\hat{j} as (2, 3)."""
+    parts = _COMPONENT.findall(text)
+    if not parts or _COMPONENT.sub("", text).strip() or len({name for _, name in parts}) < len(parts):
+        return text
+    given = {name: compact(value) for value, name in parts}
+    length = 3 if "k" in given else 2
+    signs = {"": "1", "+": "1", "-": "-1"}
+    return "(" + ", ".join(signs.get(given.get(name, "0"), given.get(name, "0")) for name in "ijk"[:length]) + ")"
+
+
 def _renamed(match: re.Match[str]) -> str:
     new = _NAMES.get(match[1])
     if new is None:
@@ -261,7 +314,7 @@ def _seen(text: str, match: re.Match[str]) -> tuple[str, int] | None:
 def _text(match: re.Match[str]) -> str:
     r"""\text{i} is i, and an empty text is nothing."""
     word = match[1]
-    if word in ("i", "e", "A", "B", "C", "D", "E", "F", "G", "H") or not word:
+    if word in (*"ieABCDEFGHabcd", ""):
         return f" {word} " if word else " "
     return "\\text{ " + word + " }" if word in ("and", "or", ",") else "\\text{" + word + "}"
 

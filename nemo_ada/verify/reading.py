@@ -12,9 +12,9 @@ from fractions import Fraction
 from functools import lru_cache
 
 from nemo_ada.verify.latex import closing, compact, plain, split
-from nemo_ada.verify.numbers import Number, number
+from nemo_ada.verify.numbers import Number, number, spoken
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Piece, Region
-from nemo_ada.verify.units import Unit, clock, date, unit
+from nemo_ada.verify.units import BASES, Unit, clock, date, unit
 
 MAX_DEPTH = 6  # brackets in brackets that are read as lists
 
@@ -30,9 +30,17 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words, in one spelling."""
+    r"""Words, in one spelling.
+
+    Attributes:
+        words: the words.
+        shown: with their capitals.
+        letters: the same, where its letters may stand for something: AA, \text{Co}.
+    """
 
     words: str
+    shown: str = ""
+    letters: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +68,24 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Equation:
-    """A name and its values: x = 3, AB = 5; or the sides of an equation, without a name: 40 + 2 = 42."""
+    """A chain: x = 3, AB = 6 - 1 = 5, 40 + 2 = 42, 2x + y = 3.
+
+    Attributes:
+        text: the whole.
+        name: what has the value, where that is a name.
+        sides: the others, in order.
+        rounded: how many of the last ones stand behind a sign for "about".
+    """
 
     text: str
     name: str
     sides: tuple[str, ...]
+    rounded: int = 0
+
+    @property
+    def claim(self) -> str:
+        """The one side that the chain arrives at: its last exact one."""
+        return self.sides[max(len(self.sides) - self.rounded, 1) - 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +119,7 @@ _COMMA = re.compile(rf"(?<![{{\\])[,;](?!\}})|{_AND_OR}|\\\\|\\iff(?![a-z])")
 _WIDE_COMMA = re.compile(rf";|, |{_AND_OR}")
 _THOUSANDS = re.compile(r"(?<![\d,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,]\d)")
 _EQUALS = re.compile(r"(?<![<>!\\])=+|\\(?:approx|equiv)(?![a-z])")
+_IMPLIES = re.compile(r"\\(?:[Rr]ightarrow|[Ll]ongrightarrow|implies|therefore|leadsto)(?![a-zA-Z])|=>|⇒|→")
 _RELATION = re.compile(r"\\(?:le|ge|ne)(?![a-zA-Z])|[<>]")
 _COLON = re.compile(r":|\\text\{\s*to\s*\}|(?<=\d )to(?= \d)")
 _UNION = re.compile(r"\\(?:big)?cup(?![a-z])| U ")
@@ -118,34 +140,65 @@ _OPTION = re.compile(
     re.DOTALL,
 )
 _GOES_ON = re.compile(r"[(^_+*=/<>!\-,:;]|\\(?:cdot|cup|times|le|ge|ne)(?![a-z])")  # (C)^2 is no choice
-_ABOUT = r"(?:\\approx(?![a-z])|\\text\s*\{\s*(?:about|approximately|approx\.?)\s*\}|[Aa]bout |[Aa]pproximately )\s*"
-_ANSWER_IS = r"(?:\\text\s*\{\s*)?(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect )?[Aa]nswer(?: is|\s*:)\s*:?\s*\}?\s*"
+_ABOUT_WORD = (
+    r"(?:[Aa]bout|[Aa]pproximately|[Aa]pprox\.?|[Rr]oughly|[Nn]early|[Aa]round|[Ee]xactly|[Pp]recisely)(?: equal to)?"
+)
+_ABOUT = rf"(?:\\(?:approx|sim)(?![a-z])|\\text\s*\{{\s*{_ABOUT_WORD}\s*\}}|{_ABOUT_WORD} )\s*"
+_ANSWER_IS = (
+    r"=|\\therefore(?![a-z])|(?:\\text\s*\{\s*)?(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o),?\s*\}?\s*"
+    r"|(?:\\text\s*\{\s*)?(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect )?"
+    r"(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Vv]alue|[Rr]esult)(?: is|\s*:)\s*:?\s*\}?\s*"
+)
 _PREFIX = re.compile(f"{_ABOUT}|{_ANSWER_IS}")
 _UNIT_AT_END = re.compile(
-    r"(?P<value>.*?[\w)}\].])(?P<blank>\s*)(?P<unit>(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢])"
+    r"(?P<value>.*?[\w)}\].])(?P<blank>\s*)(?P<unit>/?\s*(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢₽]|\\Omega|\\mu\s*\\text|[^\x00-\x7f])"
     r"(?:[^0-9\\]|\^\{?-?\d\}?|\\text\s*\{[^{}]*\}|\\\$|\\cdot)*)",
     re.DOTALL,
 )
 _WORD_AT_END = re.compile(
     r"(?P<value>.*?[\d)}\]i])(?P<blank>\s*)(?P<unit>\(?[a-zA-Z][a-zA-Z. /]*(?:\^\{?\d\}?)?\)?)", re.DOTALL
 )
+_AND_PART = re.compile(r"(?:\\text\s*\{)?\s*and ((?:a |an |one |three )?[a-z]+)\s*\}?")
+_COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d?)")
 _ORDINAL = re.compile(r"(?P<number>-?\d+)\s*(?:\^\s*)?\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?")
 _MONEY = re.compile(r"(?P<sign>-?)\s*(?P<unit>\\\$|[€£₹¥])\s*(?P<value>[^\\$€£₹¥\s+-].*)", re.DOTALL)
 _COMPOUND = re.compile(
     r"(?P<value>\d[\d.,]*)\s*(?P<unit>\\text\s*\{\s*[a-zA-Z]+(?: and)?\s*\}|[a-zA-Z]{1,8}|\\\$|°)"
     r"[\s,]*(?:\\text\s*\{\s*and\s*\}|and)?\s*"
 )
+_AND = re.compile(r" and(?=\s*\}?$)")
 _FUNCTION = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _NO_AMOUNT = re.compile(r"\\(?:ne|le|ge|in|mid|cup|cap)(?![a-z])|[<>=]")
 _VALUED = re.compile(r"\d|\\pi|\\sqrt")
 _ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
+_SPELT = re.compile(r"(?:\\text\s*\{)?\s*[A-Za-z]{1,9}[ \-}]?")
+_MINUS_WORD = re.compile(r"(?:negative|minus) ", re.IGNORECASE)
+_EXCEPT = re.compile(r"(?:\\text\s*\{)?\s*[Aa]ll reals?(?: numbers?)? except(?: for)?(?: x\s*=)?\s*\}?\s*([^}]+)\}?")
 _FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,6}")
 _WORDS = re.compile(r"[^\W\d_][\w'.!?-]*(?: [\w'.!?-]+)*")
 _LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\(\s*-?\d+\s*\)|_\d|\^\{?\*\}?)+")
-_NO_LABEL = re.compile(r"\\(?:pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
+_NO_LABEL = re.compile(r"\\(?:emptyset|pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
 _LETTER = re.compile("[A-Za-z]")
-_REALS = ("\\mathbb{R}", "\\text{R}", "\\text{all real numbers}", "\\text{all reals}")
+_REALS, _NOTHING = "all real numbers", "no solution"
+_SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of answers in words
+    (r"(?:(?:there (?:is|are)|(?:the )?(?:it|equation|system|inequality) has|has) )?no (?:real |valid |integer |such )*"
+     r"(?:solution|root|value|answer|number)s?(?: exists?)?", _NOTHING),
+    (r"none|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", _NOTHING),
+    (r"(?:x is |x can be )?(?:(?:the )?set of )?(?:all|any|every|each) (?:the )?reals?"
+     r"(?: number| value| x)?s?(?: of x| x)?|r|reals|real numbers|\\?mathbb ?(?:\{r\}|r)", _REALS),
+    (r"(?:all |the )?integers|mathbb ?\{?z\}?", "integers"),
+    (r"(?:all |the )?natural numbers|mathbb ?\{?n\}?", "natural numbers"),
+    (r"(?:an )?infinit(?:e|ely many|e number of)(?: (?:solution|value|answer|root)s?)?", "infty"),
+    (r"(?:positive )?infinity|\+infty", "infty"),
+    (r"doesn't exist|dne|no limit exists|(?:the )?(?:limit|it) does not exist", "does not exist"),
+    (r"divergent|(?:it |the (?:series|integral) )diverges", "diverges"),
+    (r"convergent|(?:it |the (?:series|integral) )converges", "converges"),
+))  # fmt: skip
+_OTHER_OPTION = re.compile(
+    r"(?:\\text\s*\{)?\s*\(?\s*[A-J]\s*\)?\s*\}?|.*(?:\(\s*[A-J]\s*\)|\b[B-J][.)](?:\s|$)).*", re.DOTALL
+)
+_ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:and|or|is|not|isn't|but|if|/|\\lor|\\land)(?![a-z])")
 
 
 @lru_cache(maxsize=4096)  # all responses of a prompt share their reference
@@ -156,22 +209,26 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         text: the text.
         depth: how many brackets it stands in.
     """
-    if depth == 0 and (prefix := _PREFIX.match(text)) is not None:
+    while depth == 0 and (prefix := _PREFIX.match(text)) is not None:
         text = text[prefix.end() :]
     if (whole := number(text)) is not None:
-        grouped = _listed(text) if "," in text and "{,}" not in text else []  # 1,234
-        return (Amount(text, whole), *grouped)
+        listed = _listed(text) if _COMMA_DECIMAL.fullmatch(text) else []  # 3,14 is written for both
+        return (Amount(text, whole), *listed)
     if depth > MAX_DEPTH:
         return (Amount(text),)
     if text.startswith("{") and closing(text, 0) == len(text) - 1:
         return readings(text[1:-1].strip(), depth + 1)
+    if meaning(text) == _NOTHING:
+        return (Text(_NOTHING),)
+    if (said := _said(text)) is not None:
+        return (said,)
     inner = _ALL_TEXT.fullmatch(text)
     if inner is not None and _IN_TEXT.search(inner[1]):
-        return (*readings(inner[1], depth + 1), Text(plain(text)))
+        return (*readings(inner[1], depth + 1), Text(meaning(text)))
     option, moment = _option(text), _moment(text)
-    if option is not None and option.meaning:
+    if isinstance(option, Text) or (option is not None and option.meaning):
         return (option,)
-    if moment is not None and moment.kind == "date":
+    if moment is not None and (moment.kind == "date" or not text[-1].isdigit()):
         return (moment,)
     amount = measured(text)
     known: list[Reading] = [reading for reading in (moment, option, amount) if reading is not None]
@@ -181,7 +238,42 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
     return (*known, *(structure or [_words(text) or Amount(text)]))
 
 
+def meaning(text: str) -> str:
+    """Return the words of a tidy text, and of words that mean the same the same ones."""
+    words = plain(text) if len(text) < 80 else text
+    found = (whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
+    return next(found, words)
+
+
 # Amounts
+
+
+def _said(text: str) -> Amount | None:
+    """An amount whose number is in words: seven, two and a half, twenty-one people, a dozen."""
+    if len(text) > 80 or not _SPELT.match(text):
+        return None
+    words = " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).split())
+    sign = _MINUS_WORD.match(words)
+    words = words[sign.end() :] if sign else words
+    words = re.sub(r"^a(?= (?:dozen|hundred|thousand|million|billion))", "one", words)
+    read, rest = spoken(words) or (None, "")
+    if read is None:
+        return None
+    if sign:
+        read, words = Number(-read.value, read.kind), f"-({words})"
+    measure = unit(rest) if rest.strip() else Unit(())
+    return None if measure is None or measure.remark else _amount(words, read, measure)
+
+
+def _amount(text: str, read: Number | None, measure: Unit) -> Amount:
+    """Return a value with its unit. Words that scale belong to the value."""
+    if measure.scale != 1:
+        text = f"({text})\\cdot\\frac{{{measure.scale.numerator}}}{{{measure.scale.denominator}}}"
+        if read is not None:
+            value = read.value * measure.scale
+            read = Number(value, "integer" if value.denominator == 1 else read.kind)
+        measure = replace(measure, scale=Fraction(1))
+    return Amount(text, read, measure if measure.dimension else None)
 
 
 def measured(text: str) -> Amount | None:
@@ -189,9 +281,18 @@ def measured(text: str) -> Amount | None:
     if (match := _ORDINAL.fullmatch(text)) is not None:
         return Amount(match["number"], number(match["number"]))
     if (match := _MONEY.fullmatch(text)) is not None:
-        value = match["sign"] + match["value"].strip()
+        value, money = match["sign"] + match["value"].strip(), unit(match["unit"])
+        scaled = measured(value)
+        if money is None:
+            return None
+        if scaled is not None:  # $3 million, $5 per hour
+            others = () if scaled.unit is None else scaled.unit.dimension
+            if any(power > 0 and name in BASES for name, power in others) and scaled.unit != money:
+                return None
+            per = tuple((f"per {name}", 1) for name, power in others if power < 0)
+            return replace(scaled, unit=Unit((*money.dimension, *per), money.factor))
         read = number(value)
-        return Amount(value, read, unit(match["unit"])) if read is not None or not _several(value) else None
+        return Amount(value, read, money) if read is not None or not _several(value) else None
     if (added := _compound(text)) is not None:
         return added
     for pattern in (_UNIT_AT_END, _WORD_AT_END):
@@ -200,11 +301,13 @@ def measured(text: str) -> Amount | None:
             continue
         value, measure = match["value"].strip(), unit(match["unit"], spaced=bool(match["blank"]))
         read = number(value)
+        if read is not None and (more := _AND_PART.fullmatch(match["unit"])) and (part := spoken(more[1])):
+            return Amount(text, Number(read.value + part[0].value, "quotient"))  # 5 and a half
         if measure is None or (measure.angle and _FUNCTION.search(value)):  # sin 30°
             continue
         valued = read is not None or _VALUED.search(value) or (measure.known and "\\text" in match["unit"])
         if valued and (read is not None or not (_several(value) or _NO_AMOUNT.search(value))):
-            return Amount(value, read, measure)
+            return _amount(value.replace("°", "") if measure.angle else value, read, measure)
     return None
 
 
@@ -218,8 +321,10 @@ def _compound(text: str) -> Amount | None:
     factors: list[Fraction] = []
     while at < len(text):
         match = _COMPOUND.match(text, at)
-        measure, read = (None, None) if match is None else (unit(match["unit"]), number(match["value"].rstrip(",")))
-        if match is None or measure is None or read is None or not measure.known:
+        measure, read = (
+            (None, None) if match is None else (unit(_AND.sub("", match["unit"])), number(match["value"].rstrip(",")))
+        )
+        if match is None or measure is None or read is None or not measure.known or measure.scale != 1:
             return None
         if factors and (measure.dimension != base or measure.factor >= factors[-1]):  # 60°, 60° is a list
             return None
@@ -238,24 +343,28 @@ def _words(text: str) -> Text | None:
     r"""Words: inside \text{}, or bare ones that are no product of letters."""
     bare = " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).split())
     if _FIGURE.fullmatch(bare):
-        return Text(plain(text))
+        return Text(plain(text), bare, bare)
     if not _WORDS.fullmatch(bare):
         return None
     words = bare.split()
     marked = bare != text and any(len(word) > 1 for word in words)
     capitals = len(bare) > 1 and bare.isalpha() and bare.isupper()
     long = any(len(word) > 3 and word.isalpha() for word in words)
-    return Text(plain(text)) if marked or capitals or long or not bare.isascii() else None
+    few = bare.isalpha() and len(bare) < 3 and bare.lower() not in ("no", "ok")
+    letters = bare if few or (capitals and bare == text.strip()) else ""
+    return Text(meaning(text), bare, letters) if marked or capitals or long or not bare.isascii() else None
 
 
-def _option(text: str) -> Choice | None:
-    """(C), C. 13, a bare capital letter."""
+def _option(text: str) -> Choice | Text | None:
+    """(C), C. 13, a bare capital letter. A letter beside another one is only that text."""
     match = _OPTION.fullmatch(text)
     if match is None:
         return None
     letter, rest = match["round"] or match["dotted"] or match["bare"], match["rest"].strip()
-    if rest and (_GOES_ON.match(rest) or not letter.isupper()):
+    if rest and (_GOES_ON.match(rest) or _ALTERNATIVE.match(rest) or not letter.isupper()):
         return None
+    if rest and _OTHER_OPTION.fullmatch(rest):
+        return Text(plain(text), text)
     return Choice(letter.upper(), rest)
 
 
@@ -274,14 +383,19 @@ def _structure(text: str, depth: int) -> list[Reading]:
     """Return what brackets and separators make of a text. Nothing where it is one expression or words."""
     if (interval := _reversed(text)) is not None:
         return [interval]
+    if (but := _EXCEPT.fullmatch(text)) is not None:
+        text = f"\\mathbb{{R}}\\setminus\\{{{but[1]}\\}}"
     member = _MEMBER.fullmatch(text)
     if (listed := _listed(text)) and (member is None or _reversed(member["rest"].strip()) is None):
         return listed
     if member is not None:
         return [_named(reading, member["name"]) for reading in readings(member["rest"].strip(), depth + 1)]
-    sides, _ = split(text, _EQUALS)
+    steps, _ = split(text, _IMPLIES)
+    if len(steps) > 1:
+        return _derived(steps, depth) or [Text(compact(text))]
+    sides, signs = split(text, _EQUALS)
     if len(sides) > 1:
-        return [_equation(text, sides)] if all(sides) else [Amount(text)]
+        return [_equation(text, sides, signs)] if all(sides) else [Amount(text)]
     if _RELATION.search(text) and len(split(text, _RELATION)[0]) > 1:
         return [order(text) or Amount(text)]
     if not text.startswith("\\{") and (both := both_signs(text)) is not None:
@@ -356,15 +470,30 @@ def _set(inner: str) -> list[Reading]:
     return [Items("set", tuple({compact(part): part for part in _parts(inner)[0]}.values()))]
 
 
-def _equation(text: str, sides: list[str]) -> Reading:
+def _derived(steps: list[str], depth: int) -> list[Reading]:
+    r"""Return the last of the steps of a derivation. Nothing where an earlier one may be an answer of its own."""
+    last = readings(steps[-1], depth + 1) if all(steps) else ()
+    names = {one.name for one in last if isinstance(one, Equation)}
+    for step in steps[:-1]:
+        for one in readings(step, depth + 1):
+            if not isinstance(one, Equation | Order) or (
+                isinstance(one, Equation) and one.name and (one.name in names or not names)
+            ):
+                return []
+    return list(last)
+
+
+def _equation(text: str, sides: list[str], signs: list[str]) -> Reading:
     names, values = (_inside(side) for side in sides) if len(sides) == 2 else ((), ())
     if len(names) == len(values) > 1 and all(map(_is_label, names)):  # (x,y) = (1,2)
         return Items("list", tuple(f"{name} = {value}" for name, value in zip(names, values, strict=True)))
+    rounded = next((len(signs) - i for i, sign in enumerate(signs) if sign.startswith("\\approx")), 0)
     if _is_label(sides[0]):
-        return Equation(text, sides[0], tuple(",".join(both_signs(side) or (side,)) for side in sides[1:]))
-    if len(sides) == 2 and VARIABLE.fullmatch(sides[1]):
+        values = tuple(",".join(both_signs(side) or (side,)) for side in sides[1:])
+        return Equation(text, sides[0], values, rounded if rounded < len(values) else 0)
+    if len(sides) == 2 and VARIABLE.fullmatch(sides[1]) and not _LETTER.search(sides[0]):
         return Equation(text, sides[1], (sides[0],))
-    return Equation(text, "", tuple(sides))
+    return Equation(text, "", tuple(sides), rounded)
 
 
 def _inside(text: str) -> tuple[str, ...]:
@@ -438,7 +567,7 @@ def _pieces(text: str) -> tuple[Piece, ...] | None:
     pieces: list[Piece] = []
     for part in split(text, _UNION)[0]:
         brackets, inner = part[:1] + part[-1:], part[1:-1]
-        if part in _REALS:
+        if meaning(part) == _REALS:
             pieces.append(LINE)
         elif part.startswith("\\{") and part.endswith("\\}") and not _SUCH_THAT.search(part):
             pieces += [(end(point, True), end(point, True)) for point in split(part[2:-2], _COMMA)[0] if point]

@@ -29,6 +29,7 @@ from typing import Any
 import latex2sympy2_extended.latex2sympy2 as latex2sympy2
 import math_verify.grader as grader
 import sympy
+from sympy.solvers.inequalities import solve_univariate_inequality
 
 from nemo_ada.verify.agreement import Agreement
 from nemo_ada.verify.latex import tidy
@@ -50,13 +51,14 @@ let_memory_errors_pass(grader, latex2sympy2)
 
 _LETTER = re.compile(r"(?<!\\)(?<![A-Za-z])[A-Za-z](?![A-Za-z])")
 _PROSE = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{6,}")
-_UNREADABLE = re.compile(r"[#&](?![^\0]*\\end)|\\(?:ldots|iff|quad)(?![a-z])|(?<!\^)\d \d|\d'\d")
+_UNREADABLE = re.compile(r"[#&](?![^\0]*\\end)|\\(?:ldots|iff|quad)(?![a-z])|(?<!\^)\d \d|\d'")
 _DEGREES = re.compile(r"(?P<value>\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\}|[A-Za-z])\s*°")
 _IMAGINARY = re.compile(r"(?<![\\A-Za-z_{])\d*i(?![A-Za-z])|(?<=[\s}\d)])i(?![A-Za-z])|\{i\}|[a-z]i\b")
 _BOUND = re.compile(r"\\(?:sum|prod|hat|vec)|_\{?i|\\int")
 # The library adds numbers that stand side by side, in 2(3) as in 2\frac{1}{2}. Only the second is a sum.
 _PRODUCT = re.compile(r"(?<![\w.^{}\\])(\d+(?:\.\d+)?)\s*(?=[({])|(\))\s*(?=[\d(])")
 _MIXED = re.compile(r"(?<![\w.^{}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
+_PRIME = re.compile(r"(?<=[A-Za-z}])'+")  # the parser leaves it out
 _NAMELESS = re.compile(r"\\gamma(?![a-z])")  # the parser for antlr 4.9.3 cannot read it
 
 
@@ -64,17 +66,18 @@ class Unreadable(Exception):
     """The parser cannot read an expression."""
 
 
-def _parsed(text: str, cased: bool) -> Any:
+def _parsed(text: str) -> Any:
     """Return the expression of a text. Raises Unreadable."""
     text = re.sub(r"\\log\s*_\s*(\w)", r"\\log_{\1}", text)
     if _UNREADABLE.search(text) or _PROSE.search(text):
         raise Unreadable(text)
+    text = _PRIME.sub(lambda match: f"_{{{'p' * len(match[0])}}}", text)
     latex = with_powers(_NAMELESS.sub(r"\\text{gamma}", text))
     latex = _DEGREES.sub(lambda match: f"({match['value']}\\cdot\\frac{{\\pi}}{{180}})", latex)
     latex = re.sub(r"\s*%", r"\\cdot\\frac{1}{100}", latex).replace("{,}", ".")
     imaginary = _IMAGINARY.search(latex) is not None and not _BOUND.search(latex)
     latex = _PRODUCT.sub(r"\1\2\\cdot ", _MIXED.sub(r"(\1+\2)", latex))
-    config = latex2sympy2.ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=not cased)
+    config = latex2sympy2.ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
     try:
         expression: Any = latex2sympy2.latex2sympy(
             latex, is_real=not imaginary, normalization_config=None, conversion_config=config
@@ -85,9 +88,24 @@ def _parsed(text: str, cased: bool) -> Any:
         raise
     except Exception as problem:  # the parser raises whatever it likes
         raise Unreadable(text) from problem
-    if expression is None:
+    if expression is None or (isinstance(expression, sympy.Basic) and expression.has(sympy.nan, sympy.zoo)):
         raise Unreadable(text)
-    return expression
+    return (
+        expression
+        if imaginary or not isinstance(expression, sympy.Basic)
+        else expression.replace(_odd_root, _real_root)
+    )
+
+
+def _odd_root(power: Any) -> bool:
+    return bool(
+        power.is_Pow and power.base.is_negative and power.exp.is_Rational and power.exp.q % 2 and power.exp.q > 1
+    )
+
+
+def _real_root(power: Any) -> Any:
+    """The cube root of -8 is -2 where nothing is complex."""
+    return (-1) ** power.exp.p * (-power.base) ** power.exp
 
 
 _parse = lru_cache(maxsize=4096)(_parsed)  # all responses of a prompt share their reference
@@ -98,11 +116,13 @@ class MathVerify:
 
     def equal(self, reference: str, answer: str) -> bool:
         """Return whether two expressions, equations or inequalities say the same. False where one cannot be read."""
-        cased = _both_cases(reference) or _both_cases(answer)
         try:
-            gold, given = _parse(reference, cased), _parse(answer, cased)
+            gold, given = _one_parameter(_parse(reference), _parse(answer))
             right = _same_expression(gold, given)
             read = number(reference)
+            right = right or (
+                (r"\ln" in reference + answer or r"\log" in reference + answer) and _same_logarithms(gold, given)
+            )
             decimal = read is not None and read.kind == "decimal"
             values = (_real(gold), _real(given)) if right or decimal else (None, None)
         except MemoryError:
@@ -116,11 +136,35 @@ class MathVerify:
     def value(self, text: str) -> Fraction | None:
         """Return the value of a real expression without variables. None for anything else."""
         try:
-            return _real(_parse(text, False))
+            return _real(_parse(text))
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - as above
             return None
+
+    def solution(self, text: str) -> tuple[str, list[tuple[Fraction | None, bool, Fraction | None, bool]]] | None:
+        """Return what solves an inequality in one variable. None for anything else."""
+        try:
+            relation = _parse(text)
+            (variable,) = relation.free_symbols
+            found = solve_univariate_inequality(relation, variable, relational=False)
+            pieces = found.args if isinstance(found, sympy.Union) else (found,)
+            return str(variable), [
+                (_end(piece.start), not piece.left_open, _end(piece.end), not piece.right_open) for piece in pieces
+            ]
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - as above; or several variables, or a solution that is no interval
+            return None
+
+
+def _end(value: Any) -> Fraction | None:
+    """Return the end of an interval. None where it has none. Raises ValueError for one that is no real number."""
+    if value in (sympy.oo, -sympy.oo):
+        return None
+    if (real := _real(value)) is None:
+        raise ValueError(value)
+    return real
 
 
 _AGREEMENT = Agreement(MathVerify())
@@ -161,9 +205,36 @@ def _computable(reading: Reading, depth: int) -> bool:
 
 def _parses(text: str) -> bool:
     try:
-        return _parse(text, False) is not None
+        return _parse(text) is not None
     except Unreadable:
         return False
+
+
+_INTEGERS, _CONSTANTS = frozenset("kmn"), frozenset("CcKk")
+
+
+def _one_parameter(gold: Any, given: Any) -> tuple[Any, Any]:
+    """Return both with one name for what may be any integer or any constant: 2k and 2n, x + C and x + K."""
+    names: list[set[Any]] = [getattr(one, "free_symbols", set()) for one in (gold, given)]
+    ours, theirs = names[0] - names[1], names[1] - names[0]
+    if len(ours) == len(theirs) == 1 and not any(getattr(one, "is_Symbol", False) for one in (gold, given)):
+        both = {str(name) for name in ours | theirs}
+        if both <= _INTEGERS or (both <= _CONSTANTS and names[0] & names[1]):
+            return gold, given.xreplace({theirs.pop(): ours.pop()})
+    return gold, given
+
+
+def _same_logarithms(gold: Any, given: Any) -> bool:
+    """Return whether two expressions are equal where the logarithms of their letters exist: 2 ln x and ln x^2."""
+    if (
+        not isinstance(gold, sympy.Expr)
+        or not isinstance(given, sympy.Expr)
+        or gold.has(sympy.Abs)
+        or given.has(sympy.Abs)
+    ):
+        return False
+    positive = {name: sympy.Symbol(str(name), positive=True) for name in gold.free_symbols}
+    return bool(sympy.simplify(sympy.expand_log((gold - given).xreplace(positive), force=True)) == 0)
 
 
 def _same_expression(gold: Any, given: Any) -> bool:
@@ -183,17 +254,13 @@ def _same_expression(gold: Any, given: Any) -> bool:
         below = [(rel.lhs - rel.rhs) * (1 if isinstance(rel, _LESS) else -1) for rel in (gold, given)]
         factor = sympy.cancel(below[0] / below[1]) if below[1] != 0 else sympy.S.Zero
         return bool(factor.is_positive)
+    if isinstance(gold, sympy.Symbol) and isinstance(given, sympy.Symbol):
+        return bool(gold == given)  # the library does not tell Delta from delta
     return bool(grader.verify(gold, given, timeout_seconds=None))
 
 
 _LESS, _MORE = sympy.StrictLessThan | sympy.LessThan, sympy.StrictGreaterThan | sympy.GreaterThan
 _STRICT = sympy.StrictLessThan | sympy.StrictGreaterThan
-
-
-def _both_cases(text: str) -> bool:
-    """Return whether a letter is in a text both as a capital and as a small one, and so means two things."""
-    letters = set(re.sub(r"\\[a-zA-Z]+|[^A-Za-z]", "", text))
-    return any(letter.lower() in letters for letter in letters if letter.isupper())
 
 
 def _real(expression: Any) -> Fraction | None:

@@ -6,8 +6,16 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada.config import load
-from nemo_ada.config.load import apply_overrides, backend_of, find_prompt_files, load_words, load_yaml, plain
+from nemo_ada import trust
+from nemo_ada.config.load import (
+    apply_overrides,
+    backend_of,
+    find_prompt_files,
+    load_words,
+    load_yaml,
+    plain,
+    shipped,
+)
 from nemo_ada.config.presets import overlay
 from nemo_ada.core.sampling.exits import PoolView
 from nemo_ada.cpu.settings import load_run
@@ -238,9 +246,7 @@ def test_prompt_files_are_found_beside_and_above_the_yaml_that_the_config_builds
     found = find_prompt_files(plain(load_yaml(own)), [own])["data"]["default"]
     assert found == {"system_prompt_file": str(base / "boxed.txt"), "prompt_file": "no.txt"}
     monkeypatch.chdir(tmp_path / "project")
-    assert find_prompt_files(plain(load_yaml(own)), [own])["data"]["default"]["system_prompt_file"] == (
-        "configs/common/boxed.txt"
-    ), "the working folder comes first"
+    assert find_prompt_files(plain(load_yaml(own)), [own])["data"]["default"] == found
 
 
 def test_a_section_marked_override_replaces_its_parents(tmp_path):
@@ -342,9 +348,10 @@ def test_files_of_a_wheel_are_found_in_any_folder(tmp_path, monkeypatch):
         file = tmp_path / "package" / "shipped" / "configs" / name
         file.parent.mkdir(parents=True)
         file.write_text("defaults: x/examples/configs/recipes/llm.yaml\n")
-    monkeypatch.setattr(load, "PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(trust, "PACKAGE", tmp_path / "package")
     monkeypatch.chdir(tmp_path)
     assert list(benchmark.presets()) == ["mine"]
-    assert load.shipped(Path("configs/methods/fp8.yaml")).is_file()
+    assert shipped(Path("configs/methods/fp8.yaml")).is_file()
     (tmp_path / "configs/eval").mkdir(parents=True)
-    assert list(benchmark.presets()) == [], "the user's own folder wins"
+    (tmp_path / "configs/eval/mine.yaml").write_text("")
+    assert benchmark.presets()["mine"].is_relative_to(tmp_path / "package"), "a working folder may be anybody's"

@@ -5,10 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
+from nemo_ada.errors import UserError
+from nemo_ada.lab.data.source import open_source
 from nemo_ada.run.data_files import records
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
+from nemo_ada.verify.audit import kind_of
 
 ASKED = [{"role": "user", "content": "What is 20+7?"}]
 SYSTEM = {"role": "system", "content": "Think."}
@@ -30,6 +35,9 @@ LAYOUTS = {
     "nulls": {"problem": None, "prompt": " ", "question": "What is 20+7?", "answer": None, "gt": 27},
     "a column with a null": {"problem": "What is 20+7?", "answer": 27.0},
     "one element": {"problem": "What is 20+7?", "answer": ["27"]},
+    "capitals": {"ID": 3, "Problem": "What is 20+7?", "Answer": 27},
+    "capitals, nested": {"Prompt": ASKED, "Reward_Model": {"Ground_Truth": "27"}},
+    "Alpaca without input": {"instruction": "What is 20+7?", "input": "", "output": "27"},
 }
 
 
@@ -45,6 +53,26 @@ def test_the_layout_is_said():
     assert said["verl"] == "prompt 'prompt' (messages), reference 'reward_model.ground_truth'"
     assert said["ShareGPT"] == "prompt 'conversations' (messages), reference 'conversations' (its box)"
     assert said["gsm8k"] == "prompt 'question', reference 'answer' (after ####)"
+
+
+def test_alpacas_instruction_and_its_input_are_one_prompt():
+    record = {"instruction": "Add the numbers.", "input": "20, 7", "output": "27"}
+    pair = pair_of(record, PROMPT_FIELDS, ANSWER_FIELDS)
+    assert (pair.prompt, pair.answer) == ("Add the numbers.\n\n20, 7", "27")
+
+
+@pytest.mark.parametrize(
+    "answer", ["proof", "Proof.", "notfound", "N/A", "null", "QED", "unknown", "?", r"\boxed{proof}"]
+)
+def test_a_reference_that_is_no_answer_is_refused(answer):
+    with pytest.raises(ValueError, match="which is no answer"):
+        pair_of({"problem": "Prove it.", "answer": answer}, PROMPT_FIELDS, ANSWER_FIELDS)
+
+
+def test_a_lost_backslash_reaches_the_audit():
+    """JSON's "\frac{1}{2}" is a form feed and "rac{1}{2}", which strip() made a plain text of."""
+    pair = pair_of(json.loads('{"problem": "p", "answer": "\\frac{1}{2}"}'), PROMPT_FIELDS, ANSWER_FIELDS)
+    assert pair.answer.startswith("\x0c") and kind_of(pair.answer) == "control"
 
 
 @pytest.mark.parametrize(
@@ -86,3 +114,79 @@ def test_arrays_and_packed_files_are_read_as_lines_are(tmp_path):
     damaged: dict[int, str] = {}
     (tmp_path / "lines.jsonl").write_text('["a list"]\n' + lines)
     assert len(list(records(tmp_path / "lines.jsonl", damaged.__setitem__))) == 3 and list(damaged) == [1]
+
+
+ROWS = [{"problem": f"p{n}", "answer": str(n)} for n in range(6)]
+
+
+def as_lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def write(folder, files):
+    """Files of a data set as hubs keep them: Parquet, Arrow, JSON lines with and without a packer, CSV, arrays."""
+    for name, rows in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table = pyarrow.Table.from_pylist(rows) if rows else None
+        match name.lower().rpartition(".")[2]:
+            case "parquet":
+                parquet.write_table(table, path)
+            case "arrow":  # a stream, as `datasets` writes it
+                with pyarrow.ipc.new_stream(str(path), table.schema) as stream:
+                    stream.write_table(table)
+            case "zst":
+                with pyarrow.output_stream(str(path), compression="zstd") as stream:
+                    stream.write(as_lines(rows).encode())
+            case "csv":
+                path.write_text("problem,answer\n" + "".join(f"{row['problem']},{row['answer']}\n" for row in rows))
+            case "json":
+                path.write_text(json.dumps([["problem", "answer"], *([*row.values()] for row in rows)]))
+            case _:
+                path.write_text(as_lines(rows))
+
+
+FOLDERS = {
+    "shards of Parquet": {"data/train-00000-of-00002.parquet": ROWS[:3], "data/train-00001-of-00002.parquet": ROWS[3:],
+                          "data/test-00000-of-00001.parquet": ROWS[:1]},
+    "save_to_disk": {"data-00000-of-00002.arrow": ROWS[:3], "data-00001-of-00002.arrow": ROWS[3:]},
+    "DatasetDict": {"train/data-00000-of-00001.arrow": ROWS, "test/data-00000-of-00001.arrow": ROWS[:1]},
+    "lines": {"train.jsonl": ROWS, "test.jsonl": ROWS[:1], "README.md": []},
+    "zstd": {"train/part-0.jsonl.zst": ROWS[:3], "train/part-1.jsonl.zst": ROWS[3:]},
+    "one file with another name": {"MATH.JSONL": ROWS},
+    "CSV": {"main/train.csv": ROWS, "main/validation.csv": ROWS[:1]},
+    "an array of arrays": {"train.json": ROWS},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_is_read_as_it_lies_on_a_hub(name, tmp_path):
+    write(tmp_path, FOLDERS[name])
+    (tmp_path / "dataset_info.json").write_text("{}")
+    (tmp_path / "state.json").write_text("{}")
+    assert list(records(tmp_path, pytest.fail)) == list(enumerate(ROWS, start=1))
+    source = open_source(str(tmp_path))
+    assert [number for number, _ in source.records()] == [1, 2, 3, 4, 5, 6]
+    before = source.identity()
+    write(tmp_path, {next(iter(FOLDERS[name])): ROWS[:2]})
+    assert open_source(str(tmp_path)).identity() != before
+
+
+def test_a_pattern_names_shards_and_another_split_is_not_taken_for_it(tmp_path):
+    write(tmp_path, FOLDERS["shards of Parquet"])
+    assert len(list(records(tmp_path / "data" / "train-*.parquet", pytest.fail))) == 6
+    assert len(list(open_source(str(tmp_path), split="test").records())) == 1
+    with pytest.raises(UserError, match="no files of the split 'validation', but of test, train"):
+        open_source(str(tmp_path), split="validation")
+    with pytest.raises(UserError, match="matches no file"):
+        list(records(tmp_path / "data" / "nosuch-*.parquet", pytest.fail))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no data file"):
+        list(records(tmp_path / "empty", pytest.fail))
+
+
+def test_an_arrow_file_with_an_index_is_read_as_well(tmp_path):
+    table = pyarrow.Table.from_pylist(ROWS)
+    with pyarrow.ipc.new_file(str(tmp_path / "x.arrow"), table.schema) as file:
+        file.write_table(table)
+    assert [row for _, row in records(tmp_path / "x.arrow", pytest.fail)] == ROWS

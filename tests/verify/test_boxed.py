@@ -35,7 +35,9 @@ from nemo_ada.verify.boxed import last_boxed
         (r"<think>maybe \boxed{5}", None),
         (r"\boxed{4} <think>or \boxed{5}", "4"),
         (r"<think>maybe \boxed{4}</think> \boxed{5}", "5"),
-        (r"<think>\boxed{4}</think> done", "4"),
+        (r"<think>\boxed{4}</think> done", None),
+        (r"\boxed{4}</think> \boxed{5} <think> \boxed{6}", "5"),
+        (r"maybe \boxed{4} or \boxed{5}</think> it is \boxed{6}", "6"),
     ],
 )
 def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> None:

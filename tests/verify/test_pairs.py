@@ -25,7 +25,7 @@ PAIRS: list[dict[str, Any]] = [
 ]
 KINDS = {
     "percent", "number", "punctuation", "unreadable reference", "list", "tuple", "interval", "ratio", "time and date",
-    "choice", "text", "unit", "form",
+    "choice", "text", "unit", "form", "chain", "mixed",
 }  # fmt: skip
 PAID, REFUSED = 0.005, 0.03  # budget: wrong answers that are paid, right ones that are refused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.verify.latex import tidy
@@ -23,6 +23,7 @@ def written(items: list[int], between: str = ",") -> str:
 @given(lists, st.randoms(use_true_random=False), st.sampled_from([",", ", ", ";", r"\text{ and }", ",\\ ", "，"]))
 def test_a_list_is_equal_in_any_order_and_a_tuple_only_in_its_own(items: list[int], random, between: str) -> None:
     shuffled = random.sample(items, len(items))
+    assume(between not in (",", "，") or all(len(str(item)) != 3 for item in shuffled[1:]))  # 1,100 is a number
     assert score_math(written(shuffled, between), written(items, ", ")) == 1.0
     assert score_math(f"({written(shuffled, ', ')})", f"({written(items, ', ')})") == float(shuffled == items)
 

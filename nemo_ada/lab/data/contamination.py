@@ -11,7 +11,6 @@ is left out on both sides first.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from nemo_ada.lab.data.source import Source
 from nemo_ada.run.json_lines import parse_line
 from nemo_ada.tasks.lines import PROMPT_FIELDS, prompt_of
 from nemo_ada.verify.judge import normalised
+from nemo_ada.verify.latex import words_in
 
 WORDS = 13  # as in the tables of GPT-3's and later data sets
 SHORT = 8  # words of the shortest problem that is found inside another one
@@ -29,7 +29,6 @@ SEED, SHARE, FEWEST = 5, 0.05, 10
 """An instruction has at least SEED words, in at least SHARE of the problems, and FEWEST of them."""
 ALIKE, SAMPLES = 0.8, 200
 """It goes on while ALIKE of up to SAMPLES of these problems have the same next word."""
-_WORD = re.compile(r"\w+")
 
 Words = tuple[str, ...]
 
@@ -117,7 +116,7 @@ class Contamination:
 
 def words_of(text: str) -> Words:
     """Return the words of a text, without case, punctuation and signs."""
-    return tuple(_WORD.findall(normalised(text)))
+    return tuple(words_in(normalised(text)))
 
 
 def instructions(sets: Callable[[], Iterable[Words]]) -> list[Words]:

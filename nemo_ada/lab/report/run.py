@@ -217,11 +217,6 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def state_of(folder: Path) -> str:
-    """Return the state that the run in this folder wrote, or "unknown"."""
-    return _state(_read_mapping(folder / "status.json", []))
-
-
 def number(value: Any) -> float:
     """Return a finite float, or nan for everything else that a damaged record may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):

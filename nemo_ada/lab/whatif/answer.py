@@ -82,7 +82,9 @@ class LogReport:
         steps: Steps.
         depth: A number of responses that nearly all groups have.
         pass_rate: Mean pass rate of the groups.
-        zero_signal: Share of groups whose logged labels are all equal. NaN where the log does not say.
+        zero_signal: Share of groups whose logged rewards are all equal, whatever the threshold. NaN where the log does
+            not say.
+        equal_labels: The share whose labels, right or wrong, are all equal. The forecasts are about these.
         tokens: Mean tokens of a response. NaN where nobody knows.
     """
 
@@ -95,6 +97,7 @@ class LogReport:
     depth: int
     pass_rate: Estimate
     zero_signal: Estimate
+    equal_labels: float
     tokens: float
 
 
@@ -255,7 +258,17 @@ def _of_averages(log: Averages, options: Options, say: Callable[[str], None]) ->
     steps = options.steps or len(log.mean_T)
     found, costs = _rows(mixture, setup, options, _given_speed, steps, notes, say)
     report = LogReport(
-        log.forms, None, 0, None, None, len(log.mean_T), group, log.pass_rate(), log.zero_signal(), tokens
+        log.forms,
+        None,
+        0,
+        None,
+        None,
+        len(log.mean_T),
+        group,
+        log.pass_rate(),
+        log.zero_signal(),
+        log.zero_signal().mean,
+        tokens,
     )
     return WhatifReport(
         report, None, _below(mixture, group, group), group, prompts, found, costs, steps, tuple(notes), options.times,
@@ -419,12 +432,25 @@ def _cost(row: Row, grpo_seconds: float, options: Options, steps: int) -> Sampli
 
 def _log(rollouts: Rollouts, logged: Labels) -> LogReport:
     rate_G = logged.pos_G / logged.total_G
-    zero_G = ((logged.pos_G == 0) | (logged.pos_G == logged.total_G)).astype(np.float64)
+    equal_G = ((logged.pos_G == 0) | (logged.pos_G == logged.total_G)).astype(np.float64)
     return LogReport(
         rollouts.forms, len(rollouts.group_N), int((~np.isfinite(rollouts.reward_N)).sum()), len(logged.pos_G),
-        len(rollouts.names_U), rollouts.steps, logged.depth, estimate(rate_G), estimate(zero_G),
+        len(rollouts.names_U), rollouts.steps, logged.depth, estimate(rate_G), estimate(_without_spread(rollouts)),
+        float(equal_G.mean()),
         float(np.nanmean(rollouts.tokens_N)) if np.isfinite(rollouts.tokens_N).any() else math.nan,
     )  # fmt: skip
+
+
+def _without_spread(rollouts: Rollouts) -> FloatArray:
+    """Return for each group with at least two rewards whether they are all equal, as they were logged."""
+    keep_N = np.isfinite(rollouts.reward_N)
+    group_N, reward_N = rollouts.group_N[keep_N], rollouts.reward_N[keep_N]
+    groups = len(rollouts.prompt_G)
+    low_G, high_G = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(low_G, group_N, reward_N)
+    np.maximum.at(high_G, group_N, reward_N)
+    several_G = np.bincount(group_N, minlength=groups) > 1
+    return (low_G == high_G)[several_G].astype(np.float64)
 
 
 def _drift(logged: Labels) -> Drift | None:
@@ -522,7 +548,7 @@ def backtest(rollouts: Rollouts | Averages, options: Options) -> list[Checked]:
 
 def _left_out(log: Averages, group: int) -> list[Checked]:
     """Predict the share of groups without spread and the groups' spread from each other and the mean reward."""
-    if not (np.isfinite(log.zero_T).any() and np.isfinite(log.spread_T).any()) or log.least:
+    if not (np.isfinite(log.zero_T).any() and np.isfinite(log.spread_T).any()) or log.others:
         raise UserError(
             "--backtest of averages needs the mean reward, the share of groups without spread (frac_reward_zero_std) "
             "and the spread of a group (reward_std), all of one reward"

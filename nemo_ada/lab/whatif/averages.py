@@ -2,8 +2,9 @@
 
 Most people keep the curves of a run and no rollouts. The mean reward is the mean of the pass rates p. A group of n
 responses has no spread with probability p^n + (1-p)^n, so its logged share is a second mean over the same pass rates.
-Read are TRL's trainer_state.json and console, verl's console, CSV files of Weights & Biases, event files of
-TensorBoard, and JSON lines of metrics.
+Read are TRL's trainer_state.json and console, the console of NeMo-RL and of verl, CSV files of Weights & Biases, event
+files of TensorBoard, and JSON lines of metrics. NeMo-RL logs the share of responses whose baseline is neither 0 nor 1.
+Where the baseline leaves the response out (its recipes do), these are groups of the n - 1 others.
 Axes: T steps, K means, J pass rates.
 """
 
@@ -28,31 +29,43 @@ from nemo_ada.core.arrays import FloatArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import CONFIDENCE, Estimate
 from nemo_ada.lab.whatif.formats import NAMES
-from nemo_ada.lab.whatif.logs import CSV, csv_table, is_rollout_file
+from nemo_ada.lab.whatif.logs import CSV, csv_table, decoded, is_rollout_file, percent
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial
-from nemo_ada.run.files import MAX_TEXT, read_bounded
+from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
 
+MIXED = "baseline_reward/pct_mixed"
 METRICS: dict[str, tuple[str, ...]] = {
     "reward": ("reward", "critic/score/mean", "critic/rewards/mean", "ada/pass_rate"),
-    "zero_signal": ("frac_reward_zero_std", "frac_zero_std", "ada/zero_signal_groups_if_grpo"),
+    "zero_signal": ("frac_reward_zero_std", "frac_zero_std", "ada/zero_signal_groups_if_grpo", MIXED),
     "spread": ("reward_std",),
     "lowest": ("critic/score/min",),
     "highest": ("critic/score/max",),
     "tokens": ("completions/mean_length", "completion_length", "response_length/mean", "mean_gen_tokens_per_sample"),
-    "sampling": ("timing_s/gen",),
-    "whole": ("timing_s/step",),
+    "sampling": ("timing_s/gen", "timing/train/generation", "timing/train/exposed_generation"),
+    "whole": ("timing_s/step", "timing/train/total_step_time"),
 }
 """What is asked of a step -> the metrics that may have it, with or without `train/`. The first that is there counts."""
 STEPS = ("step", "Step", "_step", "train/global_step", "global_step", "training/global_step")
 NO_SHARE = "the log has no share of groups without spread, so the bounds follow from the mean reward alone"
-OF_SUM = "groups without spread are those of the sum of all rewards, so their share is a lower bound here"
+OF_SUM = "the share of groups without spread is that of the sum of all rewards, so it says nothing about this one"
+OF_OTHERS = "NeMo-RL's share counts responses whose baseline is 0 or 1, so it bounds the share of groups without spread"
 ONE_GROUP = 20  # steps after which means over several groups would have shown
 MOST_TOKENS = 1e9  # of a response
+DEEPEST = 4  # objects in objects of metrics
 FEW = 4  # steps below which the spread between them says nothing
 EDGES = ("__MIN", "__MAX")  # ends of the columns that a chart of W&B has besides its means
-EVENTS, STATE = "tfevents", "trainer_state.json"
+EVENTS, STATE, EVENT_FILES = "tfevents", "trainer_state.json", "TensorBoard"
 TEXTS = (".log", ".txt", ".out", ".err")
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+NEMO_RL_STEP = re.compile(r"=====+ Step (\d+)/\d+ =====")
+NEMO_RL = re.compile(
+    r"• (Avg(?: Total)? Reward|Mean Generation Length|Total step time|generation|exposed_generation): (\S+)"
+)
+NEMO_RL_NAMES = {
+    "Avg Reward": "reward", "Avg Total Reward": "reward", "Mean Generation Length": "mean_gen_tokens_per_sample",
+    "Total step time": "timing/train/total_step_time", "generation": "timing/train/generation",
+    "exposed_generation": "timing/train/exposed_generation",
+}  # fmt: skip
 VERL = re.compile(r"\bstep:(\d+) - (\S.*)")
 DICTIONARY = re.compile(r"\{['\"][^{}]*\}", re.S)
 NUMPY = re.compile(r"np\.\w+\(([^()]*)\)")
@@ -72,7 +85,7 @@ class Averages:
         reward: Name of the reward whose mean is the pass rate.
         mean_T: Mean pass rate.
         zero_T: Share of groups without spread.
-        least: Whether `zero_T` is a lower bound, because other rewards are in it.
+        others: Whether `zero_T` counts responses whose n - 1 others are equal, or whose group is.
         spread_T: Mean standard deviation of a group's rewards, in units of the pass rate.
         tokens_T: Mean tokens of a response.
         sampling_T: Seconds of the sampling phase.
@@ -84,7 +97,7 @@ class Averages:
     reward: str
     mean_T: FloatArray
     zero_T: FloatArray
-    least: bool
+    others: bool
     spread_T: FloatArray
     tokens_T: FloatArray
     sampling_T: FloatArray
@@ -96,8 +109,8 @@ class Averages:
         return _estimate(self.mean_T, CONFIDENCE)
 
     def zero_signal(self) -> Estimate:
-        """Return the share of groups without spread, NaN where no step has it."""
-        return _estimate(self.zero_T, CONFIDENCE)
+        """Return the share of groups without spread, NaN where no step has just that."""
+        return _estimate(self.zero_T * (math.nan if self.others else 1.0), CONFIDENCE)
 
     def with_groups(self, group: int) -> Averages:
         """Return the log with the spread of its groups where each step had one prompt, as with TRL on one GPU.
@@ -110,14 +123,12 @@ class Averages:
             return self
         pos_T = pos_T.round()
         zero_T = ((pos_T == 0) | (pos_T == group)).astype(np.float64)
-        there_T = np.isfinite(self.zero_T)
-        expected_T = self.zero_T.round() if self.least else zero_T  # one group has spread or none, also in a sum
-        if np.any(np.abs(self.zero_T - expected_T)[there_T] > 0.01):
+        if not self.others and np.any(np.abs(self.zero_T - zero_T)[np.isfinite(self.zero_T)] > 0.01):
             return self
-        notes = [note for note in self.notes if note not in (NO_SHARE, OF_SUM)]
+        notes = [note for note in self.notes if note not in (NO_SHARE, OF_SUM, OF_OTHERS)]
         notes.append(f"each mean is a multiple of 1/{group}, so each step is taken for one group of {group}")
         spread_T = np.sqrt(pos_T * (group - pos_T) / (group * max(group - 1, 1)))
-        return replace(self, zero_T=zero_T, least=False, spread_T=spread_T, notes=tuple(notes))
+        return replace(self, zero_T=zero_T, others=False, spread_T=spread_T, notes=tuple(notes))
 
     def mixture(self, group: int, leave_out: str = "") -> Mixture:
         """Fit the pass rates.
@@ -126,19 +137,19 @@ class Averages:
             group: Responses of a group of the logged run.
             leave_out: `zero` fits without the share of groups without spread, and with the groups' spread instead.
         """
-        means = [(RATE_J, self.mean_T, False)]
+        means = [(RATE_J, self.mean_T)]
         if leave_out == "zero":
-            means.append((expected_spread(group), self.spread_T, False))
+            means.append((expected_spread(group), self.spread_T))
         elif np.isfinite(self.zero_T).any():
-            means.append((no_spread(group), self.zero_T, self.least))
+            means.append((no_spread(group - 1 if self.others else group), self.zero_T))
         confidence = 1.0 - (1.0 - CONFIDENCE) / len(means)  # all intervals together
-        found = [_estimate(value_T, confidence) for _, value_T, _ in means]
-        return Mixture.from_moments(
-            np.array([value_J for value_J, _, _ in means]),
-            np.array([estimate.mean for estimate in found]),
-            np.array([estimate.low for estimate in found]),
-            np.array([math.inf if least else one.high for one, (_, _, least) in zip(found, means, strict=True)]),
-        )
+        found = [_estimate(value_T, confidence) for _, value_T in means]
+        rows = [(value_J, one.mean, one.low, one.high) for (value_J, _), one in zip(means, found, strict=True)]
+        if self.others and len(rows) == 2:  # of the n - 1 others at least that, of the whole group at most
+            value_J, mean, low, high = rows.pop()
+            rows += [(value_J, mean, low, 1.0), (no_spread(group), math.nan, 0.0, high)]
+        value_KJ, *ends = (np.array(column) for column in zip(*rows, strict=True))
+        return Mixture.from_moments(value_KJ, *ends)
 
 
 def no_spread(group: int) -> FloatArray:
@@ -173,14 +184,32 @@ class _Steps:
 
     rows: dict[tuple[int, float], Metrics] = field(default_factory=dict)
     forms: dict[str, None] = field(default_factory=dict)
+    folders: dict[tuple[int, float], Path] = field(default_factory=dict)
 
-    def add(self, log: int, form: str, rows: Iterator[Metrics]) -> None:
-        """Join the rows of a file with those of the same step. Charts of one run may be in several files."""
+    def add(self, log: int, form: str, file: Path, rows: Iterator[Metrics]) -> None:
+        """Join the rows of a file with those of the same step. Charts of one run may be in several files.
+
+        Raises:
+            UserError: The file or the folders hold two runs.
+        """
         self.forms[form] = None
+        first = last = None
         for place, row in enumerate(rows):
             named = {name.removeprefix("train/"): value for name, value in row.items() if math.isfinite(value)}
-            step = next((row[name] for name in STEPS if name in row), place)
-            self.rows.setdefault((log, step), {}).update(named)
+            time = next((row[name] for name in (*STEPS, "epoch") if name in row), math.nan)
+            if first is not None and last is not None and time <= first < last:
+                raise UserError(
+                    f"{file} holds two runs: behind step {last:g} follows {time:g} again, where the first one began; "
+                    "give the lines of one run as a file of their own"
+                )
+            first, last = time if first is None else first, time
+            key = log, next((row[name] for name in STEPS if name in row), place)
+            if form == EVENT_FILES and "reward" in named and self.folders.setdefault(key, file.parent) != file.parent:
+                raise UserError(
+                    f"{self.folders[key]} and {file.parent} both have the reward of step {key[1]:g}, so they are two "
+                    "runs; give one of them"
+                )
+            self.rows.setdefault(key, {}).update(named)
 
 
 def read_averages(
@@ -204,7 +233,7 @@ def read_averages(
         for file, (form, rows) in found:
             for run in _runs(file):
                 runs.setdefault(run, file)
-            steps.add(-1 if file.suffix == CSV else log, form, rows)
+            steps.add(-1 if file.suffix == CSV else log, form, file, rows)
     if not steps.forms:
         return None
     if len(runs) > 1:
@@ -251,7 +280,7 @@ def _averages(
     if len(rows) < FEW:
         raise UserError(f"{len(rows)} steps have {reward}; averages need at least {FEW} steps")
     if values is None and np.isfinite(column["lowest"]).any() and np.isfinite(column["highest"]).any():
-        values = float(np.nanmin(column["lowest"])), float(np.nanmax(column["highest"]))
+        values = float(np.nanmedian(column["lowest"])), float(np.nanmedian(column["highest"]))  # not one odd step
         notes.append(f"rewards lie between {values[0]:g} and {values[1]:g}; --values says otherwise")
     low, high = values or (0.0, 1.0)
     if not low < high or not math.isfinite(high - low):
@@ -263,17 +292,23 @@ def _averages(
             f"{reward} has a mean of {value_T[outside[0]]:.4g} in row {outside[0] + 1}, which is not between {low:g} "
             f"and {high:g}; give the rewards of a wrong and of a right response, such as --values -1 1"
         )
+    used = next((name for name in names["zero_signal"] if any(name in row for row in rows)), "")
+    if used == MIXED:
+        column["zero_signal"] = 1.0 - column["zero_signal"] / 100.0
     _check_range(column["zero_signal"], "share of groups without spread", 1.0)
     _check_range(column["tokens"], "mean tokens of a response", MOST_TOKENS)
-    zero_T, least = column["zero_signal"], "reward" in columns and any(name != reward for name in mixed)
-    if least:
+    zero_T, others = column["zero_signal"], used == MIXED
+    if "reward" in columns and "zero_signal" not in columns and any(name != reward for name in mixed):
+        zero_T, column["spread"] = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         notes.append(OF_SUM)
+    elif others:
+        notes.append(OF_OTHERS)
     if not np.isfinite(zero_T).sum() >= FEW:
         zero_T = np.full(len(rows), np.nan)
         notes.append(NO_SHARE)
     notes.append(f"the log has averages of steps and no rollouts: {ADVICE}")
     return Averages(
-        forms, reward, np.clip(mean_T, 0.0, 1.0), zero_T, least, column["spread"] / (high - low), column["tokens"],
+        forms, reward, np.clip(mean_T, 0.0, 1.0), zero_T, others, column["spread"] / (high - low), column["tokens"],
         column["sampling"], column["whole"], tuple(notes),
     )  # fmt: skip
 
@@ -335,7 +370,7 @@ def _metrics_of(file: Path, names: Sequence[str] = ()) -> tuple[str, Iterator[Me
         names: The user's names for the prompt and the text of a response.
     """
     if EVENTS in file.name:
-        return "TensorBoard", _events(file)
+        return EVENT_FILES, _events(file)
     if file.suffix == CSV:
         try:
             heads = csv_table(_start(file)).fieldnames or []
@@ -369,20 +404,23 @@ def _is_console(line: str, file: Path) -> bool:
 def _is_metrics(record: Mapping[str, Any]) -> bool:
     """Return whether a JSON record is about a step, not about a response."""
     known = {name for what in ("reward", "zero_signal", "spread") for name in METRICS[what]}
-    named = any(name.removeprefix("train/") in known or name.startswith("rewards/") for name in record)
-    return (named or "loss" in record) and not any(name in record for name in (*NAMES["prompt"], *NAMES["text"]))
+    named = any(name.removeprefix("train/") in known or name.startswith("rewards/") for name in _numbers(record))
+    texts = any(name in record for name in NAMES["prompt"]) or any(
+        isinstance(record.get(name), str | list) for name in NAMES["text"]
+    )
+    return (named or "loss" in record) and not texts
 
 
 def _start(file: Path, most: int = 1 << 20) -> str:
     """Return the beginning of a text file."""
-    with file.open("rb") as raw:
+    with opened_to_read(file) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         try:
             data = gzip.GzipFile(fileobj=raw).read(most) if packed else raw.read(most)
         except (OSError, EOFError, zlib.error):
             return ""
-    return data.decode("utf-8-sig", "replace")
+    return decoded(data)
 
 
 def _text(file: Path) -> str:
@@ -395,7 +433,7 @@ def _text(file: Path) -> str:
             raise UserError(f"{file}: the gzip file is damaged or cut off ({damage})") from None
         if len(data) > MAX_TEXT:
             raise UserError(f"{file} has more than {MAX_TEXT:,} bytes when it is unpacked; give a part of it")
-    return data.decode("utf-8-sig", "replace")
+    return decoded(data)
 
 
 def _json(file: Path) -> Any:
@@ -420,20 +458,33 @@ def _parsed(line: str) -> Any:
         return None
 
 
-def _numbers(row: Mapping[str, Any]) -> Metrics:
-    """Return the numbers of a row, also those that are written as text."""
-    found = {}
+def _numbers(row: Mapping[str, Any], before: str = "") -> Metrics:
+    """Return the numbers of a row, also those that are written as text or percent, and those in objects within it."""
+    found: Metrics = {}
     for name, value in row.items():
+        if isinstance(value, Mapping) and before.count("/") < DEEPEST:
+            found |= _numbers(value, f"{before}{name}/")
+            continue
         try:
-            found[str(name)] = math.nan if isinstance(value, bool) else float(value)
+            found[f"{before}{name}"] = math.nan if isinstance(value, bool) else float(percent(value))
         except (TypeError, ValueError, OverflowError):
             continue
     return found
 
 
+def _nemo_rl(text: str) -> Iterator[Metrics]:
+    """Read what NeMo-RL prints at the end of a step."""
+    _, *parts = NEMO_RL_STEP.split(text)
+    for step, part in zip(parts[::2], parts[1::2], strict=True):
+        row = {NEMO_RL_NAMES[name]: value.removesuffix("s") for name, value in NEMO_RL.findall(part)}
+        if "reward" in row:
+            yield {"step": float(step), **_numbers(row)}
+
+
 def _console(text: str) -> Iterator[Metrics]:
-    """Read what TRL and verl print: a dictionary per step, or `step:7 - critic/score/mean:0.5 - ...`."""
+    """Read what TRL, verl and NeMo-RL print. TRL prints a dictionary per step, and verl `step:7 - a:0.5 - ...`."""
     text = NUMPY.sub(r"\1", COLOURS.sub("", text))
+    yield from _nemo_rl(text)
     for found in VERL.finditer(text):
         pairs = (part.rpartition(":") for part in found[2].split(" - "))
         yield {"step": float(found[1]), **_numbers({name.strip(): value for name, _, value in pairs})}

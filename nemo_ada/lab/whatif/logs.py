@@ -5,6 +5,7 @@ A group is what one training step drew for one prompt. Where a log has no steps,
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import hashlib
@@ -24,7 +25,7 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.formats import LoggedResponse, Reader, UnreadableRecord, digest, reader_for
 from nemo_ada.run.data_files import rows
-from nemo_ada.run.files import MAX_TEXT, json_of, read_bounded
+from nemo_ada.run.files import MAX_TEXT, json_of, opened_to_read, read_bounded
 from nemo_ada.run.json_lines import Record, bounded, numbered, parse_line
 
 PARQUET, CSV = ".parquet", ".csv"
@@ -281,10 +282,22 @@ def csv_table(text: str) -> csv.DictReader[str]:
     return csv.DictReader(io.StringIO(text), delimiter=between)
 
 
+def decoded(data: bytes) -> str:
+    """Return a text. Windows writes UTF-16 with a mark in front, such as PowerShell's `>`."""
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if wide else "utf-8-sig", "replace")
+
+
+def percent(value: Any) -> Any:
+    """Return 57% as 0.57, and anything else as it is."""
+    number = value.strip().removesuffix("%") if isinstance(value, str) and value.strip().endswith("%") else None
+    return value if number is None else float(number) / 100.0
+
+
 def _csv_rows(file: Path) -> Iterator[tuple[int, Record]]:
     """Read a CSV file with a response in each row. Cells that are numbers become numbers."""
     try:
-        for number, row in enumerate(csv_table(read_bounded(file, MAX_TEXT).decode("utf-8-sig", "replace")), start=1):
+        for number, row in enumerate(csv_table(decoded(read_bounded(file, MAX_TEXT))), start=1):
             yield number, {name: _cell(value) for name, value in row.items() if isinstance(name, str)}
     except csv.Error as damage:
         raise UserError(f"{file} is no CSV file, or is damaged: {damage}") from None
@@ -297,7 +310,7 @@ def _cell(value: str | None) -> Any:
     if value in ("True", "False", "true", "false"):
         return value.lower() == "true"
     try:
-        return float(value)
+        return float(percent(value))
     except ValueError:
         return value
 
@@ -340,7 +353,7 @@ def _parts(name: str) -> list[str]:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file that are not blank, with their numbers. A file may be compressed by gzip."""
-    with path.open("rb") as raw, gzip.open(raw) if _is_gzip(raw) else raw as file:
+    with opened_to_read(path) as raw, gzip.open(raw) if _is_gzip(raw) else raw as file:
         try:
             yield from numbered(bounded(cast(IO[bytes], file)))
         except (EOFError, gzip.BadGzipFile, zlib.error) as damage:

@@ -203,14 +203,13 @@ class Mixture:
 
         Args:
             value_KJ: Each quantity by pass rate.
-            mean_K: Its logged mean.
+            mean_K: Its logged mean. NaN where the log has bounds only.
             low_K: Lower end of the mean's interval.
-            high_K: Upper end. Infinite where the log says only that the mean is at least `low`.
+            high_K: Upper end.
         """
-        known_K = np.isfinite(high_K)
+        known_K = np.isfinite(mean_K)
         weight_J = _largest_entropy(value_KJ[known_K], mean_K[known_K])
-        top_K = np.where(known_K, high_K, value_KJ.max(axis=1))
-        return cls._within(weight_J, value_KJ, low_K, top_K)
+        return cls._within(weight_J, value_KJ, low_K, high_K)
 
     @classmethod
     def _within(cls, weight_J: FloatArray, chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SINGLE = "ada_single"
 LITTLE, MUCH = 0.1, 0.95  # shares of groups without signal below which there is little to win, above which all is lost
+SHAPED = 0.02  # between the shares of groups with equal rewards and with equal labels: rewards are more than two values
 PUBLISHED = ("ada_seq_balance", "ada_seq_lean")
 SPOKEN = (*PUBLISHED, REFILL_ROW)
 """Rows that the sentences name."""
@@ -54,8 +55,13 @@ def sentences(answer: WhatifReport) -> str:
     elif GRPO in rows:
         zero = rows[GRPO].zero_signal
         lines.append(
-            f"Between {_percent(zero.low)} and {_percent(zero.high)} of your groups of {n} taught nothing. The log has "
-            "the mean reward only, so it says no more."
+            f"Between {_percent(zero.low)} and {_percent(zero.high)} of your groups of {n} taught nothing. The log "
+            "has averages only, so it says no more."
+        )
+    if abs(answer.log.equal_labels - logged.mean) > SHAPED:
+        lines.append(
+            f"What follows is about right and wrong alone, by the threshold: so read, "
+            f"{_percent(answer.log.equal_labels)} of them are all equal. Rewards between tell more than that."
         )
     if logged.mean > 1.0 - 1e-9:
         lines.append("No group had any signal, so nothing here says what more answers would find. Is the reward right?")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import text_of
+from nemo_ada.run.start import NO_PROGRAMS, run
 
 PACKAGE = "nemo_rl"
 MAX_HOPS = 8  # re-exports and base classes that are followed for one name
@@ -53,9 +53,9 @@ def _tracked(home: Path) -> frozenset[Path] | None:
     if not (home / ".git").exists():
         return None
     # A shared checkout may belong to another user, and git refuses those unless it is told not to.
-    command = ["git", "-c", "safe.directory=*", "-C", str(home), "ls-files", "-z"]
+    command = ["git", *NO_PROGRAMS, "-c", "safe.directory=*", "-C", str(home), "ls-files", "-z"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run(command, capture_output=True, text=True)
     except OSError:
         return None
     return frozenset(home / name for name in done.stdout.split("\0")) if done.returncode == 0 else None

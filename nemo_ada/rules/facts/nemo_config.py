@@ -28,9 +28,11 @@ HOME = "NEMO_RL_HOME"
 EXAMPLES = "examples/configs"  # of a checkout
 DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
 # The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
+MAX_NUMBER = 1e30  # of the arithmetic of interpolations
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max,
+    "add": lambda a, b: _number(a) + _number(b), "mul": lambda a, b: _number(a) * _number(b),
+    "div": lambda a, b: _number(a) / _number(b), "max": max,
 }  # fmt: skip
 
 
@@ -47,7 +49,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     if home and HOME not in os.environ and Path(home).is_dir():
         os.environ[HOME] = home  # the YAML's interpolations read it from there
     try:
-        return find_prompt_files(plain(load_words(path, overrides)), split_words(path, overrides)[0])
+        return find_prompt_files(plain(load_words(path, overrides)), split_words(path, overrides)[0], overrides)
     except UserError as problem:
         works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
         if HOME in str(problem):
@@ -62,6 +64,13 @@ def know_arithmetic() -> None:
     for name, rule in _ARITHMETIC.items():
         if not OmegaConf.has_resolver(name):
             OmegaConf.register_new_resolver(name, rule)
+
+
+def _number(value: Any) -> int | float:
+    """Return a number as it is. A text times a number could fill the memory."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > MAX_NUMBER:
+        raise ValueError(f"{str(value)[:40]!r} is no number below {MAX_NUMBER:g}")
+    return value
 
 
 def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:

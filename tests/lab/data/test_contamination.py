@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from nemo_ada.lab.data.contamination import instructions, words_of
 from tests.lab.data.test_command_line import run
 
@@ -69,3 +71,23 @@ def test_what_is_left_out_is_an_instruction_at_an_end():
     assert found == [(*words_of(ASK), "item")]
     assert instructions(lambda: map(words_of, ORIGINAL[:9])) == []
     assert instructions(lambda: map(words_of, OTHERS)) == [], "few words in common are none"
+
+
+FRACTION = r"Let $f(x)=\frac{1}{2}x$ and $g(x) = (x+\frac12)^{2}$. Find all real $x$ with $f(g(x)) = \sqrt{3}$."
+COPIES = {
+    "dfrac": FRACTION.replace(r"\frac", r"\dfrac"),
+    "left": FRACTION.replace("(", r"\left(").replace(")", r"\right)"),
+    "both": FRACTION.replace(r"\frac", r"\tfrac").replace("(", r"\bigl(").replace(")", r"\bigr)"),
+    "displays": FRACTION.replace("$", r"\[", 1).replace("$", r"\]", 1).replace(" x", r" \,x"),
+    "text": FRACTION.replace("Find all real", r"\textbf{Find all} \emph{real}"),
+    "short arguments": FRACTION.replace(r"\frac{1}{2}", r"\frac12").replace("^{2}", "^2"),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_in_another_latex_has_the_same_words(name):
+    assert words_of(COPIES[name]) == words_of(FRACTION)
+
+
+def test_another_fraction_is_another_problem():
+    assert words_of(FRACTION.replace(r"\frac12", r"\frac13")) != words_of(FRACTION)

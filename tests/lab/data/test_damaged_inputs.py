@@ -131,7 +131,7 @@ def test_any_damage_to_a_finished_folder(tmp_path, data):
 def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "folder.jsonl").mkdir()
     code, printed = prepare(tmp_path / "folder.jsonl", tmp_path / "set")
-    assert code == 2 and "no such file" in printed
+    assert code == 2 and "folder.jsonl holds no data file" in printed
     code, printed = prepare(tmp_path / "input\\[/b].jsonl", tmp_path / "set")
     assert code == 2 and "[/b].jsonl" in printed
     strange = tmp_path / "[red]in[" / "b]put.jsonl"

@@ -18,7 +18,7 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.answer import Options, answer, backtest, replay
 from nemo_ada.lab.whatif.forecast import figures_by_rate
-from nemo_ada.lab.whatif.logs import Rollouts
+from nemo_ada.lab.whatif.logs import Rollouts, read_logs
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, labels
 from nemo_ada.lab.whatif.render import sentences
 
@@ -300,3 +300,26 @@ def test_every_answer_ends_with_what_to_do_next(rate_G, says):
     assert last.startswith("Next: ") and says in last
     refill = next(row for row in found.rows if row.name.startswith("DAPO"))
     assert refill.signal.value <= 10.0 + 1e-9 and refill.signal_per_response.value <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("shaped", "equal"),
+    [(lambda rng, right: right + 0.01 * rng.random(8), 0.0), (lambda _, right: 0.3 * right, 1.0), (None, None)],
+    ids=["never equal", "all below the threshold", "labels"],
+)
+def test_what_happened_is_counted_from_the_rewards_and_not_from_the_threshold(shaped, equal, tmp_path):
+    rng = np.random.default_rng(5)
+    lines, seen = [], []
+    for prompt in range(60):
+        right = (rng.random(8) < rng.choice([0.1, 0.5, 0.9])).astype(float)
+        rewards = right if shaped is None else shaped(rng, right)
+        seen.append(len(set(rewards.tolist())) == 1)
+        lines += [json.dumps({"prompt": prompt, "reward": float(reward), "step": prompt // 10}) for reward in rewards]
+    file = tmp_path / "rollouts.jsonl"
+    file.write_text("\n".join(lines))
+    report = answer(read_logs([file]), Options(seeds=2))
+    assert report.log.zero_signal.mean == pytest.approx(np.mean(seen))
+    assert f"{round(100 * np.mean(seen))} % of your groups taught nothing" in sentences(report)
+    if equal == 1.0:  # nothing is above .7, but many groups taught
+        assert report.log.equal_labels == 1.0 and report.log.zero_signal.mean < 0.9
+        assert "100 % of them are all equal" in sentences(report)

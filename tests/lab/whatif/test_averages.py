@@ -59,9 +59,9 @@ def test_two_averages_predict_what_groups_of_another_size_show(counts):
 @pytest.mark.parametrize("counts", STRANGERS.values(), ids=STRANGERS)
 def test_one_group_per_step_is_seen_in_the_means(counts):
     known = curve(counts)
-    alone = replace(known, zero_T=np.full(len(known.mean_T), math.nan), least=True)
+    alone = replace(known, zero_T=np.full(len(known.mean_T), math.nan), others=True)
     assert alone.with_groups(6).zero_T.tolist() == known.zero_T.tolist()
-    assert not alone.with_groups(6).least
+    assert not alone.with_groups(6).others
     assert np.isnan(alone.with_groups(8).zero_T).all(), "these means are no multiples of an eighth"
     pairs = replace(alone, mean_T=(known.mean_T[::2] + known.mean_T[::-2]) / 2)
     assert np.isnan(pairs.with_groups(6).zero_T).all()
@@ -141,7 +141,114 @@ def test_the_same_curve_in_each_form_gives_the_same_averages(form, tmp_path):
     assert found is not None
     assert found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
     assert found.zero_T.tolist() == pytest.approx([row["frac_reward_zero_std"] for row in STEPS])
-    assert not found.least
+    assert not found.others
+
+
+NEMO_RL = """
+========================= Step {step}/20 =========================
+▶ Generating responses for batch of size 64...
+📊 Training Results:
+  • Loss: 0.0123
+  • Generation KL Error: 0.0004
+  • Avg Reward: {reward:.4f}
+  • Mean Generation Length: 312.5000
+
+⏱️  Timing:
+  • Total step time: 56.06s
+  • policy_training: 18.20s (32.5%)
+  • generation: 6.20s (11.1%)
+"""
+"""As `nemo_rl/algorithms/grpo.py` of v0.7.0 prints it."""
+
+
+def nemo_rl_console(tmp_path, encoding="utf-8"):
+    file = tmp_path / "ray-driver.log"
+    file.write_bytes("".join(NEMO_RL.format(**row) for row in STEPS).encode(encoding))
+    return [file]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_what_nemo_rl_prints_is_read(encoding, tmp_path):
+    found = read_averages(nemo_rl_console(tmp_path, encoding))
+    assert found is not None and found.forms == ("console",)
+    assert found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
+    assert set(found.tokens_T) == {312.5} and set(found.sampling_T) == {6.2} and set(found.whole_T) == {56.06}
+
+
+def nemo_rl_events(tmp_path, rate_T, loo, group=8, prompts=64, folder="tensorboard"):
+    """Event files of a run whose prompts have these pass rates, with NeMo-RL's shares of baselines."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    rng, writer, equal = np.random.default_rng(3), EventFileWriter(str(tmp_path / folder)), []
+    for step, rates in enumerate(rate_T, start=1):
+        reward_PI = (rng.random((prompts, group)) < rng.choice(rates, prompts)[:, None]).astype(float)
+        others_PI = (reward_PI.sum(axis=1, keepdims=True) - reward_PI) / (group - 1)
+        baseline_PI = others_PI if loo else np.broadcast_to(reward_PI.mean(axis=1, keepdims=True), reward_PI.shape)
+        equal.append(float((reward_PI.std(axis=1) == 0).mean()))
+        values = {
+            "train/reward": reward_PI.mean(),
+            "train/baseline_reward/pct_mixed": 100 * ((baseline_PI > 0) & (baseline_PI < 1)).mean(),
+        }
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        writer.add_event(Event(step=step, summary=summary))
+    writer.close()
+    return float(np.mean(equal))
+
+
+@pytest.mark.parametrize("loo", [True, False])
+def test_nemo_rls_share_of_baselines_bounds_the_groups_without_spread(loo, tmp_path):
+    seen = nemo_rl_events(tmp_path, [[0.0, 0.1, 0.5, 0.95]] * 60, loo)
+    found = read_averages([tmp_path])
+    assert found is not None and found.others
+    share = found.mixture(8).share(no_spread(8))
+    assert share.low - 0.02 <= seen <= share.high + 0.02
+    assert share.high - share.low < 0.25, "the mean reward alone would say much less"
+    assert math.isnan(found.zero_signal().mean), "it is no count of groups"
+
+
+def test_the_events_of_two_runs_are_refused(tmp_path):
+    for folder in ("exp_001/tensorboard", "exp_002/tensorboard"):
+        nemo_rl_events(tmp_path, [[0.5]] * 6, True, folder=folder)
+    with pytest.raises(UserError, match=r"exp_001/tensorboard and .*exp_002/tensorboard both"):
+        read_averages([tmp_path])
+
+
+@pytest.mark.parametrize("form", ["nemo_rl", "verl", "lines"])
+def test_two_runs_in_one_file_are_refused_and_a_resumed_one_is_read(form, tmp_path):
+    """`tee -a` appends the second run to the log of the first."""
+    written = {
+        "nemo_rl": lambda row: NEMO_RL.format(**row),
+        "verl": lambda row: f"step:{row['step']} - critic/score/mean:{row['reward']} - timing_s/gen:2\n",
+        "lines": lambda row: json.dumps(row) + "\n",
+    }[form]
+    file = of(tmp_path, "run.log", "".join(written(row) for row in [*STEPS, *STEPS]))
+    with pytest.raises(UserError, match=r"run.log holds two runs: behind step 20 follows 1 again"):
+        read_averages([file])
+    resumed = read_averages([of(tmp_path, "resumed.log", "".join(written(row) for row in [*STEPS[:15], *STEPS[9:]]))])
+    assert resumed is not None and len(resumed.mean_T) == len(STEPS)
+
+
+def test_percent_in_cells_and_metrics_in_objects_are_read(tmp_path):
+    lines = ["Step,lucky-7 - train/reward", *(f"{row['step']},{100 * row['reward']:.0f}%" for row in STEPS)]
+    found = read_averages([of(tmp_path, "percent.csv", "\n".join(lines))])
+    assert found is not None and found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
+    nested = [{"step": row["step"], "train": {"reward": row["reward"], "completions": 8}} for row in STEPS]
+    found = read_averages([of(tmp_path, "nested.jsonl", "\n".join(map(json.dumps, nested)))])
+    assert found is not None and found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
+    counted = [row | {"completions": 64} for row in STEPS]
+    assert read_averages([of(tmp_path, "counted.jsonl", "\n".join(map(json.dumps, counted)))]) is not None
+
+
+def test_one_odd_step_does_not_change_the_scale(tmp_path):
+    lines = [
+        f"step:{t} - critic/score/mean:{row['reward']} - critic/score/max:1.0 - "
+        f"critic/score/min:{-2.0 if t == 4 else 0}"
+        for t, row in enumerate(STEPS)
+    ]
+    found = read_averages([of(tmp_path, "verl.txt", "\n".join(lines))])
+    assert found is not None and found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
 
 
 def test_what_verl_prints_is_read_with_its_own_scale_and_seconds(tmp_path):
@@ -171,8 +278,12 @@ def test_a_sum_of_rewards_needs_the_name_of_one(tmp_path):
     with pytest.raises(UserError, match="--column reward=rewards/right/mean"):
         read_averages([file])
     found = read_averages([file], {"reward": "rewards/right"})
-    assert found is not None and found.least
-    assert found.mixture(8).share(no_spread(8)).high > 0.8, "the share of the sum is a lower bound"
+    assert found is not None and np.isnan(found.zero_T).all() and np.isnan(found.spread_T).all()
+    assert any("sum of all rewards" in note for note in found.notes), "another measure than the named one"
+    lines = [json.dumps({"reward": row["reward"]}) for row in STEPS]
+    alone = read_averages([of(tmp_path, "alone.jsonl", "\n".join(lines))])
+    assert alone is not None
+    assert found.mixture(8).share(no_spread(8)) == alone.mixture(8).share(no_spread(8))
 
 
 @pytest.mark.parametrize(
