@@ -48,14 +48,17 @@ def answers(tmp_path_factory):
 
 @pytest.mark.parametrize("scenario", ["seeded", "columns", "paused", "slept", "watched", "died"])
 def test_nothing_but_the_number_of_messages_differs(answers, scenario):
-    assert answers["ours"][scenario] == answers["theirs"][scenario]
+    ours, theirs = (answers[name][scenario] for name in ("ours", "theirs"))
+    if scenario == "watched":  # vLLM itself joins outputs that are not read at once
+        (ours, messages), (theirs, _) = ours, theirs
+        assert min(messages) > 40 / 2
+    assert ours == theirs
 
 
 def test_the_scenarios_are_what_they_say(answers):
     reasons = {response[2] for response in answers["theirs"]["seeded"]}
     assert reasons == {"stop", "length"}
-    assert answers["theirs"]["watched"]["messages"] > [30, 0], "a stream has a message per token"
-    assert answers["theirs"]["watched"]["stop string"][2] == "stop"
+    assert answers["theirs"]["watched"][0]["stop string"][2] == "stop"
     assert answers["theirs"]["died"] != "none"
 
 

@@ -70,7 +70,8 @@ class Scenarios:
 
         stream = await self.outputs(1, max_tokens=40, output_kind=RequestOutputKind.DELTA)
         text = await self.outputs(2, max_tokens=LONG, detokenize=True, stop=["a", "1"], include_stop_str_in_output=True)
-        return {"stream": stream, "stop string": text[-1], "messages": [len(stream), len(text)]}
+        tokens = [token for output in stream for token in output[0]]
+        return {"stream": tokens, "stop string": text[-1]}, [len(stream), len(text)]
 
     async def aborted(self) -> Any:
         """What an abort from outside leaves of a response, and how many tokens its engine had drawn."""

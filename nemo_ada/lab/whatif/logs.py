@@ -14,7 +14,7 @@ import math
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -136,7 +136,8 @@ class _Columns:
         self.files += 1
         reader: Reader | None = None
         batch: list[LoggedResponse] = []
-        for number, row in {PARQUET: rows, CSV: _csv_rows}.get(file.suffix, _json_rows)(file):
+        read: Callable[[Path], Iterable[tuple[int, Any]]] = {CSV: _csv_rows}.get(file.suffix, _json_rows)
+        for number, row in rows(file) if file.suffix == PARQUET else read(file):
             record = row if isinstance(row, dict) else {}
             reader, responses = self._responses(record, f"{file}, row {number}", reader, columns)
             batch += responses
