@@ -36,7 +36,7 @@ BUDGETS = {
     "rules": 5936,  # wanted: 5,400
     "nemo": 7721,  # wanted: 7,000
     "cpu": 4934,  # wanted: 4,900
-    "lab": 11040,  # wanted: 7,600
+    "lab": 11041,  # wanted: 7,600
     "rehearsal": 6190,  # wanted: 5,300
     "cli": 1968,  # wanted: 1,400
 }
