@@ -33,14 +33,14 @@ BUDGETS = {
     "verify": 3798,  # wanted: 3,300
     "tasks": 2108,  # wanted: 1,900
     "run": 2507,  # wanted: 1,900
-    "rules": 5936,  # wanted: 5,400
+    "rules": 5955,  # wanted: 5,400
     "nemo": 7721,  # wanted: 7,000
     "cpu": 4934,  # wanted: 4,900
     "lab": 11041,  # wanted: 7,600
     "rehearsal": 6190,  # wanted: 5,300
     "cli": 1968,  # wanted: 1,400
 }
-JOB_LINES = 20060  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
+JOB_LINES = 20080  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5740  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 42_800, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
@@ -51,7 +51,6 @@ LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/run/files.py": 581,
     "nemo_ada/lab/whatif/averages.py": 538,
     "nemo_ada/nemo/asynchronous/actors.py": 511,
-    "nemo_ada/rules/setup.py": 511,
 }
 LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Three are signatures of commands
     "nemo_ada/cli/evaluate.py: evaluate": 112,
