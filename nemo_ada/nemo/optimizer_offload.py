@@ -12,11 +12,8 @@ of that name on each node (nemo_rl/utils/venvs.py). So the workers that are ther
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
-KEY = "optimizer_offload"
-Offload = Literal["pinned", "pageable"]
-PINNED: Offload = "pinned"
 MOVES = ("move_optimizer", "move_optimizer_to_device")
 """The function of NeMo-RL's Megatron worker, and of its DTensor workers."""
 

@@ -17,9 +17,9 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
-from nemo_ada.rules.facts.nemo_config import other_learner
+from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES, other_learner
 from nemo_ada.rules.facts.upstream import LOOP
-from nemo_ada.rules.finding import Findings, error, warning
+from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
 from nemo_ada.rules.rewards import (
     OUR_ENVIRONMENT,
@@ -183,6 +183,14 @@ def engine(v: Values) -> Findings:
         yield error(
             f"{KWARGS}.max_num_seqs", f"{seqs:g} is above max_num_batched_tokens={tokens:g}; {tokens:g} would work"
         )
+    if backend == "vllm" and v.get(f"{VLLM}.async_engine", False) and tokens is None:
+        yield warning(
+            BATCHED,
+            "not set: the asynchronous engine then reads 2,048 tokens of prompts per step, where NeMo-RL's default "
+            "engine reads 16,384 (NeMo-RL pull request 4221); 16384 would work",
+        )
+    if backend == "vllm":
+        yield from messages(v)
     chunked = v.get(f"{KWARGS}.enable_chunked_prefill", True)
     if chunked is False and tokens is not None and length is not None and tokens < length:
         yield error(
@@ -199,6 +207,26 @@ def engine(v: Values) -> Findings:
             yield error(
                 f"{VLLM}.vllm_metrics_logger_interval", "the metrics logger needs seconds above 0; 0.5 would work"
             )
+
+
+def messages(v: Values) -> Findings:
+    """Say whether tokens of the asynchronous engine come in few messages (nemo_ada/vllm.py), and why not."""
+    key, scheduler = f"{KWARGS}.scheduler_cls", v.get(f"{KWARGS}.scheduler_cls")
+    stops = v.get(f"{GENERATION}.stop_strings")
+    if not v.get(f"{VLLM}.async_engine", False):
+        if scheduler == FEW_MESSAGES:
+            yield error(key, f"{scheduler} is for async_engine=true, whose engine is another process; leave it out")
+    elif scheduler is None:
+        yield warning(
+            key,
+            "not set: vLLM sends a message for each token, which took an engine 40 microseconds a token where few "
+            f"messages take 25 (recipes/results/gpu.md); {FEW_MESSAGES} would work",
+        )
+    elif scheduler == FEW_MESSAGES and stops:
+        yield warning(f"{GENERATION}.stop_strings", f"{stops}: responses with stop strings need a message for each "
+                      f"token, so {FEW_MESSAGES} changes nothing; stop_token_ids would stop without")  # fmt: skip
+    elif scheduler == FEW_MESSAGES:
+        yield ok(key, "few messages per response")
 
 
 def validation(v: Values) -> Findings:

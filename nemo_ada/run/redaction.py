@@ -58,8 +58,10 @@ _CELL = re.compile(rf"(?P<before>[|│┃][ ]*+(?P<name>{_NAME})[ ]*+[|│┃][ 
 _TABBED = re.compile(rf"(?<![\w.+-])(?P<before>(?P<name>{_NAME})[ ]?\t[ ]*+)(?P<value>[^\s]+)", re.I)
 _OPTION = re.compile(rf"(?<![\w.+-])(--?(?:{_NAME}|pass|pwd)[ ]+)(?!-)\S+", re.IGNORECASE)
 _EXPORT = re.compile(rf"\b([A-Z][A-Z0-9_]*(?:_KEY|APIKEY|_KEY_ID|_PASS|_PWD|_AUTH)=[\"']?)(?!\[hidden){_VALUE}")
+_NO_WORDS = "(?=[a-z_-]*[A-Z0-9]|[a-z]{16})"  # hf_config_overrides is a key of NeMo-RL
 _TOKENS = (  # what starts a token, and its least length behind that; the issuers document these
-    (r"(?:hf|gh[oprsu]|glpat|gldt|glrt|wandb|nvapi|github_pat|dckr_pat|sk|rk|gsk|pplx|xox[aboprs]|xapp)[_-]", 16),
+    (rf"(?:hf|gh[oprsu]|glpat|gldt|glrt|nvapi|github_pat|dckr_pat|gsk|pplx|xox[aboprs]|xapp)[_-]{_NO_WORDS}", 16),
+    (rf"(?:sk|rk|wandb)[_-]{_NO_WORDS}", 16),
     (r"(?:npm_|pypi-|do[opr]_v1_|r8_|shp(?:at|ca|pa|ss)_|lin_api_|tskey-|AGE-SECRET-KEY-1|rubygems_|whsec_|pul-)", 16),
     (r"(?:xai|tvly|csk|fw|glsa|glc|figd|lsv2_[ps]t|pcsk|sntrys|sntryu|phc|phx|nfp|ops|dckr_oat|CFPAT|PMAK)[_-]", 16),
     (r"gl(?:agent|cbt|ft|imt|oas|ptt|soat)-", 16), (r"hv[sbr]\.", 16), (r"dapi(?=[0-9a-f]{32}\b)", 32),

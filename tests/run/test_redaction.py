@@ -131,6 +131,10 @@ FORMS += [f"xox{kind}-{'1' * 16}" for kind in "abp"] + ["AKIA" + "Z9" * 8, f"eyJ
 
 def test_tokens_of_the_usual_hubs_are_hidden_by_their_form():
     assert [form for form in FORMS if form in hide(f"took {form} from there")] == []
+    assert (
+        hide("policy.hf_config_overrides: sk-learn_pipeline_of_words")
+        == "policy.hf_config_overrides: sk-learn_pipeline_of_words"
+    )
 
 
 @pytest.mark.parametrize(

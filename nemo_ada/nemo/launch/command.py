@@ -20,7 +20,6 @@ from typing import Any
 from nemo_ada.config.load import find_prompt_files, merge_overlays, plain, refuse_foreign_code, split_words
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.nemo import optimizer_offload
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.gym.set_up import end_servers, prepared_for_gym
@@ -40,9 +39,10 @@ from nemo_ada.nemo.launch.stop_and_save import (
     timed_saves,
     timed_validations,
 )
+from nemo_ada.nemo.optimizer_offload import move_through_pinned_memory
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop, upstream_part
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop, upstream_part
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.folder import RunDir, identity
@@ -159,8 +159,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     try:
         with on_signals(_stop_set_up):
             parts = _set_up(loop, master_config, run_dir.path, resolved)
-            if resolved.get(optimizer_offload.KEY, optimizer_offload.PINNED) == optimizer_offload.PINNED:
-                optimizer_offload.move_through_pinned_memory(parts["policy"])
+            if resolved.get(OFFLOAD, OFFLOADS[0]) == OFFLOADS[0]:
+                move_through_pinned_memory(parts["policy"])
         loader = None if training.draws_ahead else parts["dataloader"]
         progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")

@@ -18,7 +18,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.check import gpu
-from nemo_ada.rules.check.capacity import checkpoint_disk, learner_memory, rollout_memory
+from nemo_ada.rules.check.capacity import checkpoint_disk, host_memory, learner_memory, rollout_memory
 from nemo_ada.rules.check.fused_kernel import fused_weight_gradient
 from nemo_ada.rules.check.listening import listening
 from nemo_ada.rules.check.site import image
@@ -190,6 +190,7 @@ def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
     except UserError:  # a rule has said so
         return
     yield from rollout_memory(config, shape, first_wave, gpu_gib)
+    yield from host_memory(config, shape)
 
 
 def _of_unknown_model(finding: Finding) -> bool:
