@@ -12,7 +12,6 @@ import asyncio
 import fcntl
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ import numpy as np
 
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal.observe import note
+from nemo_ada.run import start
 from nemo_ada.run.files import json_of
 
 PROMPT_TOKENS = 150
@@ -204,8 +204,8 @@ def _alone(turn: Path) -> Iterator[None]:
 
 def main(spec: Path) -> int:
     """Measure all engines. Returns 0, or the exit code of one that failed."""
-    command = [sys.executable, "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", str(spec)]
-    running = [subprocess.Popen([*command, engine]) for engine in PaceSpec.read(spec).engines]
+    command = start.python(sys.executable, "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", spec)
+    running = [start.begin([*command, engine]) for engine in PaceSpec.read(spec).engines]
     code = max(abs(process.wait()) for process in running)
     if not code:
         note(event="done", code=0)
