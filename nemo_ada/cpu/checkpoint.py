@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.run import RunConfig
 from nemo_ada.cpu.learner.group import LearnerGroup
+from nemo_ada.cpu.model_folder import kept_config
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import read_json, remove_slowly, write_atomically, write_folder
 from nemo_ada.run.folder import LAYOUT, LEFT, STATE, VOLATILE, RunDir, fingerprint
@@ -66,7 +67,7 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
         learner.save(folder / "learner")
         stops = list(tokenizer.stop_ids)
         ends = {"eos_token_id": stops if len(stops) > 1 else stops[0], "pad_token_id": tokenizer.pad_id}
-        learner.export_hf(folder / "hf", ends)
+        learner.export_hf(folder / "hf", kept_config(config.policy.model_name) | ends)
         tokenizer.write_hf(folder / "hf")
         content = _jsonable(asdict(state)) | {"fingerprint": fingerprint(config.model_dump(mode="json"))}
         write_atomically(folder / STATE, json.dumps(content))
