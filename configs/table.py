@@ -21,7 +21,7 @@ MODELS = (
     "qwen3-30b-a3b", "qwen2.5-32b", "llama-3.3-70b-instruct", "qwen2.5-72b", "qwen3-235b-a22b",
 )  # fmt: skip
 METHODS = (
-    "ada", "ada-lean", "ada-idle", "ada-est", "ada-single", "grpo4", "grpo8", "grpo16", "dapo", "fp8", "async", "hard",
+    "ada", "ada-lean", "ada-est", "ada-single", "grpo4", "grpo8", "grpo16", "dapo", "fp8", "async", "hard",
 )  # fmt: skip
 EASY = ("qwen2.5-math-1.5b", "qwen2.5-math-7b")
 ONLY = {  # methods that not every model has

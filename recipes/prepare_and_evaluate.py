@@ -22,10 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_ada.cli.main import app, guarded
-from nemo_ada.config.load import load_run
 from nemo_ada.cpu.base import prepare_base
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.stack import Stack
-from nemo_ada.tasks import Prompt, build_task
+from nemo_ada.tasks.protocol import Prompt
+from nemo_ada.tasks.registry import build_task
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = (150, 400)

@@ -20,7 +20,7 @@ def resources() -> set[str]:
 
     A process of its own asks: where the head is slow, Ray ends the whole process that connects.
     """
-    ask = [sys.executable, "-c", RESOURCES]
+    ask = [sys.executable, "-P", "-c", RESOURCES]  # no module of the working folder
     try:
         done = subprocess.run(ask, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
         return set(done.stdout.split())

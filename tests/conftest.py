@@ -1,9 +1,12 @@
 """Settings for all tests: no deadline per case, one worker for all that share the CPU stack, skips in brief."""
 
+import atexit
 import faulthandler
 import os
 import re
+import shutil
 import sys
+import tempfile
 import time
 from collections import Counter
 
@@ -11,6 +14,8 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the real hub
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="allowed-")  # what tests allow, the user has not
+atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 # As in the Makefile: without bytecode, pytest and each process that a test starts compile all their imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

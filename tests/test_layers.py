@@ -4,6 +4,7 @@
    library is imported only by the folders in HOME.
 2. Dynamic: a fresh interpreter imports the layers from the bottom up; each adds to sys.modules only what it may load.
 3. A new top-level module or folder must be given a layer here.
+4. No two files import each other, also by a way over others, and every room has a budget of lines (BUDGETS).
 """
 
 import ast
@@ -19,10 +20,43 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
-BASE = {"errors", "by_name", "core", "core.sampling", "core.learning", "core.prompts", "run"}
+BASE = {"errors", "by_name", "trust", "core", "core.sampling", "core.learning", "core.prompts", "run"}
 CONFIG = BASE | {"config", "tasks", "verify"}
 RULES = CONFIG | {"rules.facts", "rules", "rules.check"}
 EVERYTHING = {"*"}
+
+# room -> the most lines of Python that it may have, as `wc -l` counts them, and behind it what is wanted. Whoever
+# raises a number says why in the same commit. CONTRIBUTING.md has the table.
+BUDGETS = {
+    "core": 4249,  # wanted: 4,200
+    "config": 1608,  # wanted: 1,500
+    "verify": 3394,  # wanted: 3,300
+    "tasks": 1976,  # wanted: 1,900
+    "run": 2090,  # wanted: 1,900
+    "rules": 5950,  # wanted: 5,400
+    "nemo": 7638,  # wanted: 7,000
+    "cpu": 4933,  # wanted: 4,900
+    "lab": 10931,  # wanted: 7,600
+    "rehearsal": 6019,  # wanted: 5,300
+    "cli": 1936,  # wanted: 1,400
+}
+JOB_LINES = 19350  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
+TRL_LINES = 5740  # of those that importing `nemo_ada.trl` loads
+TEST_LINES, PAGE_WORDS = 41_500, 45_000  # wanted for tests: 40,000
+FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
+LONG_FILES = {  # files above FILE_LINES
+    "nemo_ada/rehearsal/gpu.py": 651,
+    "nemo_ada/lab/whatif/answer.py": 606,
+    "nemo_ada/run/files.py": 545,
+    "nemo_ada/nemo/asynchronous/actors.py": 511,
+    "nemo_ada/rules/setup.py": 511,
+}
+LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Three are signatures of commands
+    "nemo_ada/cli/evaluate.py: evaluate": 112,
+    "nemo_ada/rehearsal/gpu.py: rehearse_on_gpu": 95,
+    "nemo_ada/cli/whatif.py: whatif": 88,
+    "nemo_ada/cli/data.py: prepare": 83,
+}
 
 # layer -> the other layers of nemo_ada that it may import, from the bottom up. A dotted name is a folder in a folder.
 LAYERS = {
@@ -33,15 +67,17 @@ LAYERS = {
     "core.prompts": {"errors", "core"},
     "core": {"errors", "core.sampling", "core.learning", "core.prompts"},
     "run": {"errors"},
+    "trust": {"errors", "by_name", "run"},
     "verify": BASE,
     "tasks": BASE | {"verify"},
-    "config": CONFIG,
+    "config": BASE,
     "rules.facts": CONFIG,
     "rules": CONFIG | {"rules.facts"},
     "cpu": CONFIG,
     "rules.check": CONFIG | {"rules.facts", "rules", "cpu"},  # what the CPU's trainer refuses, inside a function
     "nemo": CONFIG | {"rules.facts", "rules"},
     "trl": CONFIG,
+    "vllm": set(),
     "lab": RULES | {"cpu"},  # the CPU's engine, on first use
     "rehearsal": RULES | {"lab"},
     "cli": EVERYTHING,
@@ -50,13 +86,13 @@ LAYERS = {
 HOME = {
     "nemo_rl": {"nemo", "rehearsal"},
     "ray": {"cpu", "nemo", "rehearsal"},  # NeMo-RL's environments and workers are its actors
-    "vllm": {"cpu", "rehearsal"},
+    "vllm": {"cpu", "rehearsal", "vllm"},
     "megatron": {"cpu", "rehearsal"},
     "torch": {"cpu", "nemo", "rules.check", "rehearsal"},
 }
 HEAVY = set(HOME)
 # Layers whose import may load heavy libraries; every other one, the command line too, must start without them.
-MAY_BE_HEAVY = {"cpu", "nemo"}
+MAY_BE_HEAVY = {"cpu", "nemo", "vllm"}
 
 
 def layer_of(path, package=PACKAGE):
@@ -165,7 +201,7 @@ def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path):
 
 
 def test_the_rehearsal_stands_apart():
-    """Only its three commands import it, and few of its modules import other rooms of ours."""
+    """Only its two commands import it, and few of its modules import other rooms of ours."""
     inside = PACKAGE.relative_to(ROOT) / "rehearsal"
     importers, ours = set(), {}
     for relative, names in names_by_module(PACKAGE):
@@ -174,13 +210,10 @@ def test_the_rehearsal_stands_apart():
             ours[str(relative.relative_to(inside).with_suffix(""))] = layers - {"errors", "run", "config", "rehearsal"}
         elif "rehearsal" in layers:
             importers.add(str(relative))
-    assert importers == {f"nemo_ada/cli/{command}.py" for command in ("accept", "contract", "rehearse")}
+    assert importers == {f"nemo_ada/cli/{command}.py" for command in ("accept", "rehearse")}
     beyond = {
         "accept": {"lab", "rules", "rules.facts"},
         "command": {"rules", "rules.check", "rules.facts"},
-        "contract/command": {"rules.facts"},
-        "contract/compare": {"rules.facts"},
-        "contract/uses": {"rules.facts"},
         "fit": {"rules", "rules.facts"},
         "gpu": {"core.sampling", "lab", "rules", "rules.facts"},
         "installation": {"rules.facts"},
@@ -229,4 +262,73 @@ def test_what_a_job_imports_is_nothing_of_lab_cpu_or_rehearsal():
         waiting += fresh
     assert "nemo_ada.core.sampler" in reached
     rooms = {name.split(".")[1] for name in reached}
-    assert rooms <= {"by_name", "core", "config", "errors", "nemo", "rules", "run", "tasks", "verify"}
+    assert rooms <= {"by_name", "core", "config", "errors", "nemo", "rules", "run", "tasks", "trust", "verify"}
+
+
+def line_count(paths):
+    return sum(path.read_text(encoding="utf-8").count("\n") for path in paths)
+
+
+@pytest.mark.parametrize("room", BUDGETS)
+def test_a_room_keeps_its_budget(room):
+    found = line_count((PACKAGE / room).rglob("*.py"))
+    assert found <= BUDGETS[room], f"{room}/ has {found} lines: take something out, or raise BUDGETS and say why"
+
+
+def test_every_room_has_a_budget_and_contributing_has_the_table():
+    assert set(BUDGETS) == {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    names, limits = ("| " + " | ".join(map(str, row)) + " |" for row in (BUDGETS, map("{:,}".format, BUDGETS.values())))
+    assert names in page and limits in page
+
+
+def test_files_and_functions_stay_short():
+    files, functions, lengths = {}, {}, []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+        if text.count("\n") > LONG_FILES.get(name, FILE_LINES):
+            files[name] = text.count("\n")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lengths.append(node.end_lineno - node.lineno + 1)
+                if lengths[-1] > LONG_FUNCTIONS.get(f"{name}: {node.name}", FUNCTION_LINES):
+                    functions[f"{name}: {node.name}"] = lengths[-1]
+    assert (files, functions) == ({}, {}) and sum(lengths) / len(lengths) < MEAN_FUNCTION_LINES
+
+
+@pytest.mark.parametrize(
+    ("module", "limit"), [("nemo_ada.nemo.launch.command", JOB_LINES), ("nemo_ada.trl", TRL_LINES)]
+)
+def test_what_a_job_and_what_trl_import_stays_small(module, limit):
+    program = (
+        f"import sys, {module}\n"
+        "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'nemo_ada'), sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert line_count(map(Path, done.stdout.split())) <= limit
+
+
+def test_tests_and_pages_keep_their_budgets():
+    pages = [path for path in ROOT.rglob("*.md") if not {part for part in path.parts if part in UNTRACKED}]
+    words = sum(len(path.read_text(encoding="utf-8").split()) for path in pages)
+    assert line_count((ROOT / "tests").rglob("*.py")) <= TEST_LINES and words <= PAGE_WORDS
+
+
+UNTRACKED = {".venv", ".cache", "runs", "node_modules", ".git", "site"}
+
+
+def test_no_two_files_import_each_other():
+    """Also not over others, and not inside functions. A folder's __init__ is loaded first anyway, so it is left out."""
+    imports = {}
+    for relative, names in names_by_module(PACKAGE):
+        module = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
+        imports[module] = {".".join(name.split(".")[:n]) for name in names for n in range(2, name.count(".") + 2)}
+    graph = {
+        module: {name for name in found & imports.keys() if name != module and not module.startswith(f"{name}.")}
+        for module, found in imports.items()
+    }
+    while leaves := {module for module, found in graph.items() if not found & graph.keys()}:
+        graph = {module: found for module, found in graph.items() if module not in leaves}
+    assert graph == {}, "these files import each other, or import some that do"

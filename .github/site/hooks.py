@@ -113,8 +113,6 @@ def on_post_build(config: Any) -> None:
         text = (ROOT / page).read_text(encoding="utf-8")
         (site / page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / page, site / page)
-        if page.startswith("recipes/history/"):
-            continue
         folder = str(Path(page).parent)
         if folder != section:
             section = folder

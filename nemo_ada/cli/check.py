@@ -35,6 +35,7 @@ def check(
         bool, typer.Option("--site", help="on a login node: ask SLURM what will not work for a chain of jobs")
     ] = False,
     gpus_per_node: Annotated[str, typer.Option(help="GPUs per node of the job, such as 8 or h100:8")] = "",
+    verbose: Annotated[bool, typer.Option("--verbose", help="also print what is right and what was skipped")] = False,
 ) -> None:
     """Find what is wrong with a configuration before a job starts; each failure says what would work.
 
@@ -50,5 +51,5 @@ def check(
         findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
     if site:
         findings.extend(cluster(None if time is None else parse_time(time)))
-    typer.echo(hide(report(findings, as_json=as_json)))
+    typer.echo(hide(report(findings, as_json=as_json, verbose=verbose)))
     raise typer.Exit(exit_code(findings))

@@ -37,9 +37,10 @@ def config(
             "setting, `nemo-ada config --keys WORD` lists some, `nemo-ada config CONFIG --diff OTHER` compares"
         )
     if schema:
-        from nemo_ada.config.keys import schema as of_all
+        from nemo_ada.config.keys import schema as schema_of
+        from nemo_ada.cpu.settings import RunConfig
 
-        typer.echo(json.dumps(of_all(), indent=1))
+        typer.echo(json.dumps(schema_of(RunConfig), indent=1))
         return
     if keys:
         _print_keys([] if config is None else [str(config), *(overrides or [])])
@@ -67,7 +68,7 @@ def _resolved(path: Path, overrides: list[str]) -> dict[str, Any]:
     from nemo_ada.config.load import backend_of
     from nemo_ada.config.parsing import parse
     from nemo_ada.config.presets import SECTION, ada_settings
-    from nemo_ada.config.run import RunConfig
+    from nemo_ada.cpu.settings import RunConfig
     from nemo_ada.rules.facts.nemo_config import load_config
 
     loaded = load_config(path, overrides)
@@ -85,9 +86,11 @@ def _plain(section: Any) -> Any:
 
 def _print_keys(words: list[str]) -> None:
     """Print the settings whose keys contain all words."""
-    from nemo_ada.config.keys import meant, settings
+    from nemo_ada.config.keys import settings
+    from nemo_ada.config.parsing import meant
+    from nemo_ada.cpu.settings import RunConfig
 
-    found = settings()
+    found = settings(RunConfig)
     shown = [setting for setting in found if all(word in setting.key for word in words)]
     if not shown:
         close = meant(words[0], [setting.key for setting in found])

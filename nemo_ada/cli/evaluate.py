@@ -112,7 +112,7 @@ def evaluate(
     """
     for path in model:
         _refuse_run(path)
-    run_dir = run_of(model[0])
+    run_dir = run_of(model[0], wanted=not data)
     data = data or ([str(run_dir / HELDOUT)] if run_dir else [])
     out = out or (run_dir / "eval" / (model[0].name if len(model) == 1 else "curve") if run_dir else None)
     if not data or out is None:

@@ -34,10 +34,9 @@ COMMANDS = {
     "plan": "Predict step times, job slots, and caps.",
     "rehearse": "Run a cluster config on this machine's CPU, at a small size.",
     "accept": "Spend the first GPU hour: short runs at full size, and a report.",
-    "contract": "Compare two checkouts of NeMo-RL in what we touch.",
     "export": "Write a checkpoint as a Hugging Face folder.",
-    "model": "Write a small published language model as a folder, for the CPU.",
     "report": "Write a page with figures and tables of runs.",
+    "allow": "Let commands use a file that they find and that nobody names.",
 }
 EXAMPLES = {
     "train": "train configs/cpu/mini_sudoku.yaml",
@@ -49,7 +48,7 @@ EXAMPLES = {
     "eval": "eval runs/first/hf/step_20 --data my.jsonl --out runs/eval",
     "export": "export runs/first",
     "report": "report runs/first",
-    "model": "model smollm2 --out models/smollm2",
+    "allow": "allow runs/first/heldout.yaml",
 }
 """What a command that lacks an argument could have been."""
 MODULES = {"eval": "evaluate"}  # the module's name where it is not the command's

@@ -9,13 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from nemo_ada.config.run import RunConfig
 from nemo_ada.run.observer import Observer
+
+if TYPE_CHECKING:
+    from nemo_ada.cpu.settings import RunConfig
 
 
 def _signal(record: Mapping[str, Any], *, beside_grpo: bool = True) -> str:

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import typer
 from rich.console import Console
 
@@ -23,8 +22,6 @@ from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.learning.factor import SHOWN_P
 from nemo_ada.core.sampling.budget import Budget
-from nemo_ada.core.sampling.exits import PilotExit
-from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
 from nemo_ada.errors import UserError
 from nemo_ada.lab.simulate import exact
@@ -48,8 +45,6 @@ LIMITS: dict[str, tuple[float, float]] = {
 }
 """Bounds of options. Outside them the simulation has no answer or takes hours."""
 TABLE_WIDTH = 160  # columns of the table when the output is not a terminal
-PILOT_GROUPS = (4, 8, 16, 32, 64)
-PILOT_RATES = 100  # pass rates that the comparison averages over
 
 RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--window", "--scheduler")
 TAUGHT = ("--objective", "--preset", "--group", "--json")
@@ -64,7 +59,7 @@ def simulate(
         bool, typer.Option("--objective", help="what presets teach: a prompt's weight in the mean update, by pass rate")
     ] = False,
     exit_kind: Annotated[
-        str | None, typer.Option("--exit", help="rule to simulate: positive, balanced, fixed (at n responses) or pilot")
+        str | None, typer.Option("--exit", help="rule to simulate: positive, balanced or fixed (at n responses)")
     ] = None,
     k_pos: Annotated[int | None, typer.Option(help="with --exit: correct responses that a prompt needs")] = None,
     k_neg: Annotated[int | None, typer.Option(help="with --exit: incorrect responses that a prompt needs")] = None,
@@ -112,8 +107,6 @@ def simulate(
     setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
     variants = _variants(own, preset, group, setting, Budget(max_samples, max_tokens, max_steps))
     _print(simulation.compare(variants, setting), plot, as_json)
-    if not as_json and any(isinstance(variant.plan.exit, PilotExit) for variant in variants):
-        typer.echo(_pilot_against_grpo(rates))
 
 
 def _variants(
@@ -162,21 +155,6 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=TABLE_WIDTH)
 
 
-def _pilot_against_grpo(rates: simulation.RateDistribution) -> str:
-    """Say from which n on the pilot rule gives more signal per response than GRPO."""
-    rate_P = np.clip(rates.draw(PILOT_RATES, seed=0), 1e-6, 1.0 - 1e-6)
-
-    def signal(name: str, n: int) -> float:
-        plan = ada_settings({"preset": name}).plan(n, 1)
-        return exact.signal_per_response(StopRule(plan.exit, plan.wave_sizes, plan.max_responses), n, rate_P)
-
-    gain = {n: signal("ada_pilot", n) / signal("grpo", n) for n in PILOT_GROUPS}
-    found = ", ".join(f"n={n} {ratio:.2f}" for n, ratio in gain.items())
-    pays = [n for n, ratio in gain.items() if ratio >= 1.0]
-    verdict = f"it pays from n = {pays[0]} on" if pays else "it pays at none of these"
-    return f"ada_pilot's signal per response, relative to grpo: {found}; {verdict}"
-
-
 def _print(rows: Sequence[simulation.SimulatedVariant], plot: Path | None, as_json: bool) -> None:
     if plot is not None:
         simulation.plot(rows, plot)
@@ -201,8 +179,7 @@ def _check_effect(context: typer.Context) -> None:
     alone = [option for option in given if option in RULE]
     if alone and "--exit" not in given:
         raise UserError(
-            f"{', '.join(alone)} belongs to a rule of your own; add --exit positive, balanced, fixed or pilot, or "
-            "leave it out"
+            f"{', '.join(alone)} works only with --exit; add --exit positive, balanced or fixed, or leave it out"
         )
     useless = [option for option in given if option not in TAUGHT]
     if "--objective" in given and useless:
@@ -224,7 +201,7 @@ def _own_settings(
     scheduler: str | None,
 ) -> AdaSettings:
     wanted = {"k_pos": k_pos, "k_neg": k_neg}
-    useless = {"positive": ["k_neg"], "fixed": ["k_pos", "k_neg"], "pilot": ["k_pos", "k_neg"]}.get(kind, [])
+    useless = {"positive": ["k_neg"], "fixed": ["k_pos", "k_neg"]}.get(kind, [])
     for name in useless:
         if wanted[name] is not None:
             raise UserError(f"--{name.replace('_', '-')} has no effect with --exit {kind}; leave it out")
@@ -233,7 +210,7 @@ def _own_settings(
         sizes = None if wave is None else [int(size) for size in wave.split(",")]
     except ValueError:
         raise UserError(f"--wave={wave}: give a size, or sizes separated by commas such as 8,4,4") from None
-    if kind not in ("fixed", "pilot"):
+    if kind != "fixed":
         sizes, cap = sizes or [8], cap if cap is not None else 32
     sampling: dict[str, Any] = {"kind": "sequential", "exit": rule, "wave_size": sizes, "max_responses": cap}
     if scheduler is not None:
@@ -253,7 +230,7 @@ def _print_exact(
     if not 0.0 <= pass_rate <= 1.0:
         raise UserError(f"--pass-rate={pass_rate} must lie between 0 and 1")
     plan = settings.plan(group, 1)
-    if isinstance(settings.sampling, EstimationSampling) or plan.idle:
+    if isinstance(settings.sampling, EstimationSampling):
         raise UserError(
             f"what {settings.preset} draws for one prompt depends on the others of its step; leave out --pass-rate to "
             f"simulate whole steps"

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.run.redaction import hide_in
-from nemo_ada.run.status import queue, read_status, render, runs_below
+from nemo_ada.run.status import goes_on, look, queue, render, runs_below
 
 MOST_SECONDS = 86_400.0  # between two looks of --watch
 
@@ -32,11 +32,11 @@ def status(
     while True:
         folders = runs_below(Path(site_setting("RUN_ROOT") or "runs")) if run == "all" else [Path(run)]
         jobs = queue()
-        found = [read_status(folder, jobs) for folder in folders]
+        found = look(folders, jobs)
         shown = json.dumps(hide_in(found), indent=None if watch else 1) if as_json else "\n".join(map(render, found))
         if watch and not as_json:
             Console().clear()
         typer.echo(shown)
-        if not watch or not any(one["queue"] or one["state"] == "running" for one in found):
+        if not watch or not any(map(goes_on, found)):
             return
         time.sleep(watch)

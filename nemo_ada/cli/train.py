@@ -33,7 +33,7 @@ def train(
         raise typer.Exit(code)
     from nemo_ada.cli.progress import observer
     from nemo_ada.config.parsing import parse
-    from nemo_ada.config.run import RunConfig
+    from nemo_ada.cpu.settings import RunConfig
     from nemo_ada.cpu.trainer import train as run
 
     checked = parse(RunConfig, loaded)

@@ -43,7 +43,7 @@ def whatif(
         int | None, typer.Option(help="n, rows per prompt (default: responses per prompt of the log)")
     ] = None,
     preset: Annotated[
-        list[str] | None, typer.Option(help="presets to compare, or dapo, replay, ngu (default: all that fit)")
+        list[str] | None, typer.Option(help="presets to compare, or dapo (default: all that fit)")
     ] = None,
     max_responses: Annotated[
         list[int] | None, typer.Option(help="another largest number of responses per prompt; may be repeated")

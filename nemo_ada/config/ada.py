@@ -31,7 +31,6 @@ from nemo_ada.core.sampling.exits import (
     BalancedExit,
     ExitRule,
     FixedExit,
-    PilotExit,
     PoolView,
     PositiveExit,
     SpreadExit,
@@ -115,22 +114,6 @@ class FixedSettings(Section):
         return FixedExit(self.n or group)
 
 
-class PilotSettings(Section):
-    """Give a prompt up when its first responses have equal labels, and draw all n otherwise (Pilot-Commit)."""
-
-    kind: Literal["pilot"]
-    pilot: Responses | None = None
-    """Responses of the first wave, from 2 to n - 1 (default: 4, or n - 1 in a smaller group)."""
-
-    def size(self, group: int) -> int:
-        """Return the responses of the first wave for groups of n = `group`."""
-        return self.pilot or min(4, group - 1)
-
-    def rule(self, group: int) -> ExitRule:
-        """Return the rule for groups of n = `group`."""
-        return PilotExit(group, self.size(group))
-
-
 class SpreadSettings(Section):
     """Stop when the rewards of a prompt differ enough, for rewards between 0 and 1."""
 
@@ -170,7 +153,7 @@ class OwnExitSettings(Section):
 
 
 Exit = Annotated[
-    PositiveSettings | BalancedSettings | FixedSettings | PilotSettings | SpreadSettings | OwnExitSettings,
+    PositiveSettings | BalancedSettings | FixedSettings | SpreadSettings | OwnExitSettings,
     Field(discriminator="kind"),
 ]
 
@@ -193,9 +176,6 @@ class SequentialSampling(Section):
 
     def waves(self, group: int) -> tuple[int, ...]:
         """Return the sizes of the waves for groups of n = `group`. The last size repeats."""
-        if isinstance(self.exit, PilotSettings):
-            size = self.exit.size(group)
-            return (size, group - size)
         if self.wave_size is None:
             return (group,)
         return tuple(self.wave_size) if isinstance(self.wave_size, list) else (_at(self.wave_size, group),)
@@ -359,8 +339,8 @@ class AdaSettings(Section):
             UserError: settings contradict each other.
         """
         shown = "`nemo-ada simulate --objective` shows what it follows"
-        if isinstance(self.sampling, EstimationSampling) or self.budget.mode == "idle":
-            return f"no objective is declared, and an estimate or the engine decides what is drawn; {shown}"
+        if isinstance(self.sampling, EstimationSampling):
+            return f"no objective is declared, and an estimate decides what is drawn; {shown}"
         kind, low, high = self.advantage.objective.kind, *RANGE
         self.check_rows(group)
         rows = RowSettings(group, self.sampling.stop(group), self.advantage)
@@ -375,8 +355,8 @@ class AdaSettings(Section):
         factor_P = factors(rows, np.array([low, 0.5, high]))
         few, many = factor_P[[0, 2]] / factor_P[1]
         return (
-            f"no objective is declared: a prompt of pass rate {low} weighs {few:.1f} times and one of {high} "
-            f"{many:.1f} times as much as one of 0.5; {shown}"
+            f"no objective is declared: gradient weight by pass rate: {few:.1f}x at {low}, 1x at 0.5, {many:.1f}x at "
+            f"{high}; {shown}"
         )
 
     def _drawn_as(self) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nemo_ada.core.learning.factor import LARGEST_DEVIATION, declared_deviation
 from nemo_ada.core.learning.objectives import Linear
@@ -20,19 +20,16 @@ from nemo_ada.core.sampling.exits import ExitRule, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 
-if TYPE_CHECKING:
-    from nemo_ada.config.ada import AdaSettings
-
 
 class Facts:
     """What a section means for groups of n responses. The names stand in the table's texts.
 
     Attributes:
-        ada: the section.
+        ada: the section, an AdaSettings. That class refuses by this table, so the table does not import it.
         n: the group size, grpo.num_generations_per_prompt.
     """
 
-    def __init__(self, ada: AdaSettings, n: int) -> None:
+    def __init__(self, ada: Any, n: int) -> None:
         self.ada, self.n = ada, n
         self.advantage, self.budget, self.estimator = ada.advantage, ada.budget, ada.estimator
         self.seconds = self.budget.caps().get(SECONDS)
@@ -93,11 +90,6 @@ class Facts:
         return "min" if self.n == self.fewest else "max"
 
     @property
-    def most_pilots(self) -> int:
-        """The largest pilot of this group."""
-        return max(self.n - 1, 2)
-
-    @property
     def once(self) -> bool:
         """Whether no prompt draws after its first wave."""
         if self.estimation:
@@ -108,12 +100,12 @@ class Facts:
     @property
     def declared(self) -> bool:
         """Whether the weights follow a declared objective."""
-        return self.advantage.weighting == "objective"
+        return bool(self.advantage.weighting == "objective")
 
     @property
     def shrunk(self) -> bool:
         """Whether a response is compared with a predicted pass rate."""
-        return self.advantage.baseline == "shrunk"
+        return bool(self.advantage.baseline == "shrunk")
 
     @property
     def one_mean(self) -> bool:
@@ -128,14 +120,14 @@ class Facts:
         return isinstance(self.advantage.objective, Linear) and power == 0.0
 
     @property
-    def chosen_by_labels(self) -> bool:
-        """Whether labels or rewards choose the rows of a pool, beyond the number of each side."""
-        return not self.estimation and (self.exit == "pilot" or self.rule.judges_rewards)
+    def chosen_by_rewards(self) -> bool:
+        """Whether rewards choose the rows of a pool, beyond the number of each side."""
+        return not self.estimation and self.rule.judges_rewards
 
     @cached_property
     def missed(self) -> float:
         """By how much the mean update misses the declared objective. 0 where none is declared."""
-        if not self.declared or self.n < 2 or self.chosen_by_labels or (self.estimation and self.fewest < 2):
+        if not self.declared or self.n < 2 or self.chosen_by_rewards or (self.estimation and self.fewest < 2):
             return 0.0
         stop = StopRule(FixedExit(1), (self.cap,), self.cap) if self.estimation else self.sampling.stop(self.n)
         settings = RowSettings(self.n, stop, self.advantage, keep_all=self.estimation)
@@ -172,28 +164,15 @@ class Conflict:
 
 ADA, SAMPLING, ADVANTAGE = "reinforce_ada", "reinforce_ada.sampling", "reinforce_ada.advantage"
 N = "grpo.num_generations_per_prompt"
-IDLE = f"{ADA}.budget.mode=idle"
 RESERVE = f"{ADA}.reserve_prompts={{f.ada.reserve_prompts}}"
 
 CONFLICTS: tuple[Conflict, ...] = (
     # -- how responses are drawn, wave by wave
     Conflict(
-        f"{SAMPLING}.exit.pilot={{f.first_wave}} with {N}={{f.n}}",
-        "is no pilot: a pilot has at least 2 responses and fewer than the group",
-        "set num_generations_per_prompt to 8 or more, or exit.pilot between 2 and {f.most_pilots}",
-        lambda f: f.exit == "pilot" and not 2 <= f.first_wave < f.n,
-    ),
-    Conflict(
-        f"{SAMPLING}.exit.kind=pilot",
-        "has two waves, the pilot and the rest of the group",
-        f"leave out {SAMPLING}.wave_size and max_responses, and use {SAMPLING}.stopping.kind=wave",
-        lambda f: f.exit == "pilot" and (f.sampling.wave_size is not None or f.cap != f.n or f.in_order),
-    ),
-    Conflict(
         f"{SAMPLING}.exit.kind={{f.exit}}",
-        f"chooses rows by labels or rewards, which no weight of {ADVANTAGE}.weighting=objective undoes",
+        f"chooses rows by rewards, which no weight of {ADVANTAGE}.weighting=objective undoes",
         "use weighting: reference",
-        lambda f: f.declared and f.chosen_by_labels,
+        lambda f: f.declared and f.chosen_by_rewards,
     ),
     Conflict(
         f"{SAMPLING}.exit",
@@ -206,7 +185,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{SAMPLING}.wave_size={{f.largest_wave}}",
         f"is above {SAMPLING}.max_responses={{f.cap}}",
         "lower wave_size to {f.cap} or raise max_responses to {f.largest_wave}",
-        lambda f: not f.estimation and f.exit != "pilot" and f.largest_wave > f.cap,
+        lambda f: not f.estimation and f.largest_wave > f.cap,
     ),
     Conflict(
         f"{SAMPLING}.wave_size={{f.first_wave}}",
@@ -238,31 +217,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"set {SAMPLING}.scheduler=continuous or {SAMPLING}.stopping.kind=wave",
         lambda f: f.in_order and f.sampling.scheduler == "rounds",
     ),
-    # -- idle mode and the cap on seconds
-    Conflict(
-        IDLE,
-        "fills the tail of the first waves with whole extra waves",
-        f"it needs {SAMPLING}.scheduler=continuous and {SAMPLING}.stopping.kind=wave",
-        lambda f: f.budget.mode == "idle" and not f.estimation and (f.sampling.scheduler == "rounds" or f.in_order),
-    ),
-    Conflict(
-        f"{SAMPLING}.wave_size={{f.first_wave}}",
-        f"is not {N}={{f.n}}, and the first waves of {IDLE} are GRPO's own",
-        "set wave_size to {f.n}, to null or to a list that begins with {f.n}",
-        lambda f: f.budget.mode == "idle" and not f.estimation and f.first_wave != f.n,
-    ),
-    Conflict(
-        RESERVE,
-        f"would start new prompts after the first waves, which {IDLE} rules out",
-        "set reserve_prompts to 0 or mode to capped",
-        lambda f: f.budget.mode == "idle" and not f.estimation and f.ada.reserve_prompts > 0,
-    ),
-    Conflict(
-        IDLE,
-        "adds waves after the first, and these settings have none",
-        "set budget.mode=capped, or an exit rule and max_responses that ask for more (preset ada_seq_idle)",
-        lambda f: f.budget.mode == "idle" and not f.estimation and f.once,
-    ),
+    # -- the cap on seconds
     Conflict(
         f"{SECONDS.key}={{f.seconds:g}}",
         "bounds waves after the first, and these settings have none",
@@ -287,8 +242,8 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         f"{SAMPLING}.kind=estimation",
         "draws once and trains on all of it",
-        f"set {ADA}.budget.mode=capped and {ADA}.reserve_prompts=0",
-        lambda f: f.estimation and (f.budget.mode == "idle" or f.ada.reserve_prompts > 0),
+        f"set {ADA}.reserve_prompts=0",
+        lambda f: f.estimation and f.ada.reserve_prompts > 0,
     ),
     # -- advantages
     Conflict(
@@ -329,13 +284,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.missed > LARGEST_DEVIATION,
     ),
     Conflict(
-        f"{ADVANTAGE}.weighting=objective with {IDLE}",
-        "cannot follow an objective: whether a prompt draws its extra waves depends on the engine, and no weights are "
-        "right with and without them",
-        "use weighting: reference (`nemo-ada simulate --objective` shows what it follows), or another budget.mode",
-        lambda f: f.declared and f.budget.mode == "idle",
-    ),
-    Conflict(
         f"{ADVANTAGE}.max_weight={{f.advantage.max_weight:g}} and min_pass_rate={{f.advantage.min_pass_rate:g}}",
         f"have no effect with {ADVANTAGE}.weighting=objective, which computes its weights from the objective",
         "set max_weight to 100 and min_pass_rate to 0.01, their defaults",
@@ -354,7 +302,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{ADA}.estimator.per_prompt=false",
         f"without {ADA}.estimator.adaptive_prior=true predicts the same pass rate for ever",
         "set adaptive_prior to true",
-        lambda f: f.one_mean and not f.estimator.adaptive_prior,  # type: ignore[union-attr]
+        lambda f: f.one_mean and not f.estimator.adaptive_prior,
     ),
     Conflict(
         f"{ADA}.estimator.per_prompt=false",
@@ -388,7 +336,7 @@ CONFLICTS: tuple[Conflict, ...] = (
 )
 
 
-def conflicts(ada: AdaSettings, group: int, *, rows: bool = False) -> list[str]:
+def conflicts(ada: Any, group: int, *, rows: bool = False) -> list[str]:
     """Return a message for every conflict of a section.
 
     Args:

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from nemo_ada.config.parsing import CLOSE
-from nemo_ada.config.presets import SECTION
-from nemo_ada.config.run import RunConfig
-
 Node = Mapping[str, Any]
-MEANT = {
-    "learning_rate": "lr", "num_generations": "num_generations_per_prompt", "n": "num_generations_per_prompt",
-    "group_size": "num_generations_per_prompt", "steps": "max_num_steps", "max_steps": "max_num_steps",
-    "num_steps": "max_num_steps", "batch_size": "num_prompts_per_step", "train_batch_size": "num_prompts_per_step",
-    "cap": "max_responses", "method": "preset", "output_dir": "run_dir", "model": "model_name",
-    "max_tokens": "max_new_tokens", "max_completion_length": "max_new_tokens", "save_steps": "save_period",
-    "eval_steps": "val_period",
-}  # fmt: skip
-"""A name that other frameworks use -> ours."""
-BELOW = (SECTION,)  # sections that have the same keys under NeMo-RL
-FIRST = ("grpo", "reinforce_ada", "policy", "task", "validation")  # sections in the order of what people mean
-MOST = 2  # keys that a suggestion names
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +30,9 @@ class Key:
     where: str = ""
 
 
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of a YAML of the CPU back end, for editors. Its section `reinforce_ada` is everybody's."""
-    found = TypeAdapter(RunConfig).json_schema()
+def schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON schema of a YAML of this kind, for editors."""
+    found = TypeAdapter(kind).json_schema()
     found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     found["properties"]["defaults"] = {
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
@@ -58,10 +41,10 @@ def schema() -> dict[str, Any]:
     return found
 
 
-def settings() -> list[Key]:
-    """Return every setting of the CPU back end, in the order of the YAML."""
-    found = TypeAdapter(RunConfig).json_schema()
-    return list(_settings(found, found, ""))
+def settings(kind: Any, prefix: str = "") -> list[Key]:
+    """Return every setting of a kind of section, in the order of the YAML. `prefix` is its key with a dot."""
+    found = TypeAdapter(kind).json_schema()
+    return list(_settings(found, found, prefix))
 
 
 def _settings(node: Node, whole: Node, prefix: str, where: str = "") -> Iterator[Key]:
@@ -108,19 +91,3 @@ def _kind(form: Node) -> str:
 
 def _shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _likely(key: str) -> tuple[int, int]:
-    """Sort what people mean first: settings of the training, high in the tree."""
-    section = key.partition(".")[0]
-    return FIRST.index(section) if section in FIRST else len(FIRST), key.count(".")
-
-
-def meant(name: str, keys: Iterable[str]) -> list[str]:
-    """Return the dotted keys whose last part is a name, or the name that we have for it, or one like it."""
-    known = list(dict.fromkeys(keys))
-    found = [key for key in known if key.rpartition(".")[2] in (name, MEANT.get(name))]
-    if found:
-        return sorted(found, key=_likely)[:MOST]
-    close = difflib.get_close_matches(name, {key.rpartition(".")[2] for key in known}, n=1, cutoff=CLOSE)
-    return [key for key in known if key.rpartition(".")[2] in close][:MOST]

@@ -12,44 +12,42 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import Container, DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from nemo_ada.by_name import search_working_folder
-from nemo_ada.config.parsing import CLOSE, parse, suggestion
-from nemo_ada.config.run import RunConfig
+from nemo_ada import trust
+from nemo_ada.config.parsing import CLOSE, suggestion
 from nemo_ada.errors import UserError
-from nemo_ada.run.redaction import secret_keys
+from nemo_ada.run.redaction import secret_keys, secret_values
 from nemo_ada.run.yaml_file import read_yaml
 
 BACKENDS = ("embedded", "nemo_rl")
 DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
 PROMPT_FILES = ("prompt_file", "system_prompt_file")
 RUN_DIR = "run_dir"
-REWARD = "NEMO_ADA_REWARD"  # the variable that admits a reward, or other code, of a YAML
+NEMO_RL = "NEMO_RL_HOME"  # the variable with NeMo-RL's checkout
 NAMES_OF_CODE = (
     "task.reward",
     "task.task",
-    "env.ada_math.reward",
     "reinforce_ada.sampling.exit.name",
     "reinforce_ada.advantage.objective.name",
 )
 """Settings whose value is `package.module:name`."""
+OWN_CODE = ("nemo_rl.", "nemo_ada.nemo.")  # classes of environments that need no naming
 _KEY_VALUE = re.compile(r"(?P<key>\+{0,2}[\w./@-]+)=(?P<value>.*)", re.DOTALL)
 _SENTENCE = re.compile(r"\w, \w")  # what makes a text of words between commas
-PACKAGE = Path(__file__).resolve().parents[1]
 _BLANKS = re.compile(r"\s*(?P<key>[\w./@+~-]+)\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
 FOLDERS = ("", "cpu", "methods")  # of configs/, whose YAMLs a wrong name may mean
+MAX_INTERPOLATIONS = 5_000  # of a configuration; NeMo-RL's own have some hundred
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
 _LIBRARY_ERRORS = (
@@ -72,12 +70,6 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         raise UserError(
             f"{path} is a file of data, no configuration; give a YAML of configs/ and task.path={path.name} (CPU) or "
             f"data.train.data_path={path.name} (NeMo-RL) behind it"
-        )
-    successor = Path(f"{path.parent}.yaml")  # configs/MODEL/METHOD-MODEL.yaml was the name until methods were overlays
-    if not os.path.exists(path) and os.path.isfile(successor):  # a Path would raise for a name that is too long
-        raise UserError(
-            f"cannot read the configuration {path}: no such file; a model has one file now, {successor}, and its "
-            "methods are overlays in configs/methods (CHANGELOG.md has the old names)"
         )
     if not _children and not os.path.exists(path):
         raise _no_such_file(path)
@@ -178,8 +170,8 @@ def packaged(path: Path) -> Path:
 
     It stands beside the package in a checkout, and inside it in a wheel (setup.py).
     """
-    inside = PACKAGE / "shipped"
-    return (inside if inside.is_dir() else PACKAGE.parent) / path
+    inside = trust.PACKAGE / "shipped"
+    return (inside if inside.is_dir() else trust.PACKAGE.parent) / path
 
 
 def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> DictConfig:
@@ -210,44 +202,36 @@ def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> Dict
 def load_words(path: Path, words: Sequence[str] = ()) -> DictConfig:
     """Load a YAML, merge the overlays among `words` and apply the overrides among them. Raises UserError."""
     paths, overrides = split_words(path, words)
-    config = apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
-    refuse_foreign_code(config, paths, overrides)
+    with bounded_interpolations():
+        config = apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
+        refuse_foreign_code(config, overrides)
     return config
 
 
-def refuse_foreign_code(config: DictConfig, paths: Sequence[Path], overrides: Sequence[str]) -> None:
-    """Refuse code that only a YAML names, and whose module does not lie beside it or below.
-
-    Otherwise whoever wrote the YAML could choose any function of the machine to run on the data's answers.
+def refuse_foreign_code(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse code that only a YAML names and that came with no package of ours.
 
     Raises:
         UserError: for such a name.
     """
-    named = [os.environ.get(REWARD, ""), *(text.partition("=")[2] for text in overrides)]
-    for key in NAMES_OF_CODE:
-        try:
-            name = OmegaConf.select(config, key)
-        except _LIBRARY_ERRORS:
-            continue  # `plain` and `parse` say what is wrong
-        if isinstance(name, str) and not any(name in text for text in named):
-            _refuse_foreign_module(key, name, paths)
+    named = {key: _value(config, *key.split(".")) for key in NAMES_OF_CODE}
+    for title in _value(config, "env") or ():
+        for key in ("class", "reward"):
+            named[f"env.{title}.{key}"] = _value(config, "env", title, key)
+    for key, name in named.items():
+        if isinstance(name, str) and not name.startswith(OWN_CODE):
+            trust.check_code(key, name, overrides, f"++{key}={name} behind the YAML")
 
 
-def _refuse_foreign_module(key: str, name: str, paths: Sequence[Path]) -> None:
-    search_working_folder()
+def _value(config: DictConfig, *keys: str) -> Any:
+    """Return a value of a configuration. None where there is none; `plain` and `parse` say what is wrong."""
+    node: Any = config
     try:
-        found = find_spec(name.partition(":")[0].partition(".")[0])
-    except (ImportError, ValueError):
-        return
-    if found is None:
-        return  # the task says that there is none
-    places = [Path(place).resolve() for place in found.submodule_search_locations or [found.origin or ""]]
-    folders = [path.resolve().parent for path in paths]
-    if not all(any(place.is_relative_to(folder) for folder in folders) for place in places):
-        raise UserError(
-            f"{key}={name!r}: a YAML may name a module of its own folder {folders[0]}, and this one is "
-            f"{places[0]}; if you want it, name it behind the YAML (++{key}={name}) or with {REWARD}={name}"
-        )
+        for key in keys:
+            node = node.get(key) if isinstance(node, DictConfig) else None
+    except _LIBRARY_ERRORS:
+        return None
+    return node
 
 
 def family(path: Path) -> list[Path]:
@@ -258,21 +242,35 @@ def family(path: Path) -> list[Path]:
     return [path, *(file for name in names for file in family((path.parent / name).resolve()))]
 
 
-def find_prompt_files(config: dict[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
+def find_prompt_files(config: dict[str, Any], paths: Sequence[Path], words: Sequence[str] = ()) -> dict[str, Any]:
     """Return the configuration of these YAMLs, with the prompt files that its `data` section names as absolute paths.
 
     A relative name is looked up in the working folder, then beside each YAML that the configuration builds on and in
     the folders above that YAML. So a run may start in any folder. A name without a file stays as it is. `task.path` may
     name a file of this package (`shipped`).
+
+    Args:
+        config: the resolved configuration. It is changed.
+        paths: files of the YAMLs.
+        words: the words of the command line behind the first YAML.
+
+    Raises:
+        UserError: a file is not in the folder of one of `paths`, of this package or of NeMo-RL, no word names it, and
+            it is not allowed (trust.py). Its text would get into the run and its model.
     """
-    for section in (config.get("data") or {}).values():
+    checkout = os.environ.get(NEMO_RL)
+    known = [*(path.parent for path in paths), packaged(Path("configs")), *([Path(checkout)] if checkout else [])]
+    for title, section in (config.get("data") or {}).items():
         for key in PROMPT_FILES if isinstance(section, dict) else ():
             name = section.get(key)
-            if not isinstance(name, str) or not name or Path(name).is_file():
+            if not isinstance(name, str) or not name:
                 continue
-            files = (file for path in paths for file in family(path.resolve()))
-            folders = (folder for file in files for folder in file.parents)
-            section[key] = next((str(folder / name) for folder in folders if (folder / name).is_file()), name)
+            folders = [folder for path in paths for file in family(path.resolve()) for folder in file.parents]
+            found = [file for folder in (Path(), *folders) if (file := folder / name).is_file()]
+            taken = next((file for file in found if trust.within(file, known) or trust.allowed(file)), None)
+            if taken is None and found and not trust.named(name, words):
+                raise trust.refusal(f"data.{title}.{key}={name!r}", found[0], f"++data.{title}.{key}={name}")
+            section[key] = str((taken or found[0]).absolute()) if found else name
     task = config.get("task")
     if isinstance(task, dict) and isinstance(task.get("path"), str):
         task["path"] = str(shipped(Path(task["path"])))
@@ -295,7 +293,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
                 key = text.partition("=")[0]
                 works = f"write text with a comma in quotes, such as '{key}=\"one,two\"'"
                 raise UserError(f"override {text[:100]!r}: one run takes one value; {works}")
-            ConfigLoaderImpl._apply_overrides_to_config([override], config)
+            _apply(override, config)
         except UserError:
             raise
         except _LIBRARY_ERRORS as error:
@@ -309,6 +307,23 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             f"library reads, such as WANDB_API_KEY or HF_TOKEN"
         )
     return config
+
+
+def _apply(override: Override, config: DictConfig) -> None:
+    """Set, add or remove a key. A mapping is merged into the one that is there."""
+    key, value = override.key_or_group, override.value()
+    there = OmegaConf.select(config, key)
+    if override.package is not None:
+        raise UserError(f"override {override.input_line!r}: a key has no @; write it as section.key")
+    if override.is_delete():
+        if there is None or value not in (None, there):
+            raise UserError(f"override {override.input_line!r}: {key} is {there}, so there is nothing to remove")
+        parent, _, name = key.rpartition(".")
+        del (OmegaConf.select(config, parent) if parent else config)[name]
+        return
+    if override.is_add() and there is not None and not isinstance(value, dict | list):
+        raise UserError(f"override {override.input_line!r}: {key} is there already; write ++{key}=... to replace it")
+    OmegaConf.update(config, key, value, merge=True, force_add=True)
 
 
 @lru_cache(maxsize=4096)
@@ -349,12 +364,53 @@ def _literal(key: str, value: str) -> Override:
     return dataclasses.replace(_parsed(f"{key}=x"), _value=value)
 
 
-def plain(config: DictConfig) -> dict[str, Any]:
-    """Resolve the interpolations of a configuration. Raises UserError."""
+def plain(config: DictConfig, *, complete: bool = True) -> dict[str, Any]:
+    """Resolve the interpolations of a configuration.
+
+    Args:
+        config: the configuration.
+        complete: whether every value must be there.
+
+    Raises:
+        UserError: an interpolation cannot be resolved, or a value would be a secret that the run stores or sends.
+    """
+    with bounded_interpolations():
+        try:
+            resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=complete)
+        except _LIBRARY_ERRORS as error:
+            raise UserError(f"configuration: {_one_line(error)}") from None
+    refuse_secret_values(resolved)
+    return dict(resolved)  # type: ignore[arg-type]
+
+
+def refuse_secret_values(config: Any) -> None:
+    """Raise UserError for a value that redaction would hide: a run writes its values, and loggers send them."""
+    for key in secret_values(config):
+        raise UserError(
+            f"{key} is or holds a secret, and runs save and send their configuration; leave it out and let the library "
+            "read the variable by itself"
+        )
+
+
+@contextmanager
+def bounded_interpolations() -> Iterator[None]:
+    """Within the block at most MAX_INTERPOLATIONS are resolved. Ten lines can stand for billions of them."""
+    resolve, left = Container.resolve_parse_tree, MAX_INTERPOLATIONS
+
+    def counted(self: Container, *args: Any, **named: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise InterpolationResolutionError(
+                f"more than {MAX_INTERPOLATIONS:,} interpolations are resolved; some of them contain each other"
+            )
+        return resolve(self, *args, **named)
+
+    Container.resolve_parse_tree = counted  # type: ignore[method-assign]
     try:
-        return dict(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))  # type: ignore[arg-type]
-    except _LIBRARY_ERRORS as error:
-        raise UserError(f"configuration: {_one_line(error)}") from None
+        yield
+    finally:
+        Container.resolve_parse_tree = resolve  # type: ignore[method-assign]
 
 
 def _one_line(error: Exception) -> str:
@@ -379,8 +435,3 @@ def backend_of(config: Mapping[str, Any]) -> str:
     if backend not in BACKENDS:
         raise UserError(f"backend={backend}: no such back end; {suggestion(backend, BACKENDS, 'choices')}")
     return backend
-
-
-def load_run(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The checked configuration of a CPU run; `overrides` may name overlays, too."""
-    return parse(RunConfig, plain(load_words(path, overrides)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import takewhile
 from reprlib import Repr
@@ -38,21 +38,18 @@ Count = Annotated[int, Field(gt=0, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 """A number of steps, rows or prompts, at least zero."""
 
-INSTEAD = "use preset grpo, or ada_single with n = 4"
-CHOSEN_PROMPTS = (
-    f"it gained little at equal responses and lost at equal prompts (recipes/results/leaderboard.csv); {INSTEAD}"
-)
-NEVER_GIVE_UP = f"it gained nothing at equal responses (recipes/results/leaderboard.md); {INSTEAD}"
-REMOVED = {
-    "candidate_choice": CHOSEN_PROMPTS,
-    "candidate_prompts": CHOSEN_PROMPTS,
-    "retry_probability": NEVER_GIVE_UP,
-    "ngu": NEVER_GIVE_UP,
-    "keep_fraction": "all rows that carry an advantage are trained on; leave it out",
-    "pass_rate": "weights are computed from objective, exit rule and waves (`nemo-ada simulate --objective`); leave it "
-    "out",
-}
-"""Settings and presets of earlier releases, and what to do. An entry stays for one release."""
+
+MEANT = {
+    "learning_rate": "lr", "num_generations": "num_generations_per_prompt", "n": "num_generations_per_prompt",
+    "group_size": "num_generations_per_prompt", "steps": "max_num_steps", "max_steps": "max_num_steps",
+    "num_steps": "max_num_steps", "batch_size": "num_prompts_per_step", "train_batch_size": "num_prompts_per_step",
+    "cap": "max_responses", "method": "preset", "output_dir": "run_dir", "model": "model_name",
+    "max_tokens": "max_new_tokens", "max_completion_length": "max_new_tokens", "save_steps": "save_period",
+    "eval_steps": "val_period",
+}  # fmt: skip
+"""A name that other frameworks use -> ours."""
+FIRST = ("grpo", "reinforce_ada", "policy", "task", "validation")  # sections in the order of what people mean
+MOST = 2  # keys that a suggestion names
 
 
 class Section(BaseModel):
@@ -123,8 +120,6 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
             tagged = [t for t in parents if part in _tags(t)]
             parents = tagged or [inner for t in parents for inner in _models(_fields(t).get(str(part)))]
         names = sorted({name for t in parents for name in _fields(t)})
-        if path[-1] in REMOVED:
-            return f"{key} is no longer a setting: {REMOVED[path[-1]]}"
         return f"unknown key {key}; {_meant(path, names, kind, where)}"
     if cause == "union_tag_invalid":
         choices = [choice.strip().strip("'") for choice in context["expected_tags"].split(",")]
@@ -143,16 +138,36 @@ def _meant(path: Sequence[str], names: Sequence[str], kind: Any, where: str) -> 
     """Say which key a user may have meant: one beside it with a close name, or one anywhere in the tree of the YAML."""
     name = path[-1]
     if not difflib.get_close_matches(name, names, n=1, cutoff=CLOSE):
-        from nemo_ada.config.keys import BELOW, meant, settings
-        from nemo_ada.config.run import RunConfig
-
-        if kind is RunConfig or where.partition(".")[0] in BELOW:
-            elsewhere = meant(name, [setting.key for setting in settings()])
-            if elsewhere:
-                return f"did you mean {' or '.join(elsewhere)}?"
+        elsewhere = meant(name, _keys(kind, f"{where}." if where else ""))
+        if elsewhere:
+            return f"did you mean {' or '.join(elsewhere)}?"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     parents = [part for part in path[:-1] if "/" not in part]  # a file's name is no part of a key
     return f"did you mean {'.'.join([*parents, close[0]])}?" if close else suggestion(name, names, "known keys")
+
+
+def _likely(key: str) -> tuple[int, int]:
+    """Sort what people mean first: settings of the training, high in the tree."""
+    section = key.partition(".")[0]
+    return FIRST.index(section) if section in FIRST else len(FIRST), key.count(".")
+
+
+def meant(name: str, keys: Iterable[str]) -> list[str]:
+    """Return the dotted keys whose last part is a name, or the name that we have for it, or one like it."""
+    known = list(dict.fromkeys(keys))
+    found = [key for key in known if key.rpartition(".")[2] in (name, MEANT.get(name))]
+    if found:
+        return sorted(found, key=_likely)[:MOST]
+    close = difflib.get_close_matches(name, {key.rpartition(".")[2] for key in known}, n=1, cutoff=CLOSE)
+    return [key for key in known if key.rpartition(".")[2] in close][:MOST]
+
+
+def _keys(kind: Any, prefix: str) -> Iterator[str]:
+    """Yield the dotted keys of a section and of those below it."""
+    for name, annotation in _fields(kind).items():
+        yield f"{prefix}{name}"
+        for section in _models(annotation):
+            yield from _keys(section, f"{prefix}{name}.")
 
 
 def suggestion(name: str, known: Sequence[str], title: str) -> str:

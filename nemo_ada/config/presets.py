@@ -10,9 +10,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.parsing import REMOVED, parse, suggestion
+from nemo_ada.config.parsing import parse, suggestion
 from nemo_ada.errors import UserError
-from nemo_ada.run.folder import LEFT
 
 SECTION = "reinforce_ada"
 
@@ -29,10 +28,7 @@ def ada_settings(section: Mapping[str, Any]) -> AdaSettings:
     """Parse the section `reinforce_ada:` of a YAML over the values of its preset. Raises UserError."""
     if not isinstance(section, Mapping):
         raise UserError(f"{SECTION}={str(section)[:80]}: it must be a mapping, such as {{preset: ada_seq_balance}}")
-    section = {key: value for key, value in section.items() if (f"{SECTION}.{key}", value) not in LEFT.items()}
     name = section.get("preset")
-    if isinstance(name, str) and name in REMOVED:
-        raise UserError(f"{SECTION}.preset={name} is no longer a preset: {REMOVED[name]}")
     if name is None:
         return parse(AdaSettings, section, SECTION)
     if not isinstance(name, str) or name not in presets():
@@ -56,3 +52,29 @@ def overlay(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         if both and value.get("kind", below.get("kind")) == below.get("kind"):
             merged[key] = overlay(below, value)
     return merged
+
+
+def side_by_side() -> str:
+    """Return the table of all presets for the head of presets.yaml, from their settings."""
+    rows = [("preset", "n", "a prompt has enough with", "wave", "N_max", "rows", "baseline", "weight")]
+    for name in presets():
+        ada = ada_settings({"preset": name})
+        advantage, sampling = ada.advantage, ada.sampling
+        weight = f"objective: {advantage.objective.kind}"
+        if advantage.weighting == "reference":
+            weight = "1" if advantage.objective.kind == "linear" else f"half of {advantage.objective.kind}'s"
+        if sampling.kind == "estimation":
+            n, (low, high) = 8, sampling.bounds(8)
+            rows.append((name, "8", f"its share of the draw, {low} to {high}", "-", str(high), "all", "pool", weight))
+            continue
+        n = 1 if advantage.baseline == "shrunk" else 4
+        rule = repr(sampling.stop(n).exit).replace("Exit", "")
+        kept = "all" if sampling.fixed_pool(n) == n else f"{n} of the pool"
+        waves = ", ".join(map(str, sampling.waves(n)))
+        rows.append((name, str(n), rule, waves, str(sampling.cap(n)), kept, advantage.baseline, weight))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "".join("# " + "  ".join(map(str.ljust, row, widths)).rstrip() + "\n" for row in rows)
+
+
+if __name__ == "__main__":
+    print(side_by_side(), end="")  # noqa: T201

@@ -14,7 +14,7 @@ from nemo_ada.core.sampling.budget import CAPS, SECONDS, TOKENS
 from nemo_ada.errors import InvariantError
 
 PREFIX = "ada/"
-BOUNDS = ("none", *(cap.name for cap in CAPS), "idle", "stopped", "group_seconds")
+BOUNDS = ("none", *(cap.name for cap in CAPS), "stopped", "group_seconds")
 
 TABLE: Mapping[str, str] = {
     "samples_drawn": "responses issued, including dropped and failed ones",
@@ -75,7 +75,6 @@ TABLE: Mapping[str, str] = {
     "groups_redrawn": "asynchronous: prompts that were drawn again, because a stopped run had not finished them",
     "pools_mixed_versions": "asynchronous: share of pools with responses of more than one version of the weights",
     "response_age": "asynchronous: steps between the weights that a response was started with and its update, mean",
-    "idle_label_bias": "idle mode: estimated rise of the pass rate of extra responses, because long waves are dropped",
 }
 
 EIGHTHS = 8

@@ -247,13 +247,8 @@ class AdaSampler:
         """Restore what `state_dict` gave, between two steps.
 
         Raises:
-            UserError: the state is that of another estimator, or of a method that left the package.
+            UserError: the state is that of another estimator.
         """
-        if "chains" in state:
-            raise UserError(
-                "the checkpoint is of a run with reinforce_ada.retry_probability (preset ngu), which has left the "
-                "package; finish the run with the commit in its environment.json, or start a new one"
-            )
         self.latency.load_state_dict(state["latency"])
         if self.estimator is None or state["estimator"] is None:
             return

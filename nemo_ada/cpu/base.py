@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_ada.config.run import OptimizerSettings, RunConfig
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.learner.shape import HF_NAMES, PolicyShape
+from nemo_ada.cpu.settings import OptimizerSettings, RunConfig
 from nemo_ada.cpu.stack import Stack, model_shape
 from nemo_ada.cpu.supervision import demonstration_batches
 from nemo_ada.errors import UserError

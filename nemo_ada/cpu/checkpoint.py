@@ -18,13 +18,13 @@ from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from nemo_ada.config.parsing import parse
-from nemo_ada.config.run import RunConfig
 from nemo_ada.cpu.learner.group import LearnerGroup
 from nemo_ada.cpu.model_folder import kept_config
+from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run import inputs
 from nemo_ada.run.files import read_json, remove_slowly, write_atomically, write_folder
-from nemo_ada.run.folder import LAYOUT, LEFT, STATE, VOLATILE, RunDir, fingerprint, flatten
+from nemo_ada.run.folder import STATE, RunDir, fingerprint, flatten
 from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
@@ -91,20 +91,17 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
 
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
     """Restore the learner and return the other state. Raises UserError for a checkpoint that this run cannot use."""
-    settings = config.model_dump(mode="json")
-    # checkpoints of before settings left, and of before layouts could change
-    earlier = (fingerprint(settings, free, LEFT) for free in ((*VOLATILE, *LAYOUT), VOLATILE))
-    state = read_state(folder, (fingerprint(settings), *earlier), config.folder)
+    state = read_state(folder, fingerprint(config.model_dump(mode="json")), config.folder)
     learner.load(folder / "learner")
     return state
 
 
-def read_state(folder: Path, wanted: tuple[str, ...], run_dir: Path) -> SavedState:
+def read_state(folder: Path, wanted: str, run_dir: Path) -> SavedState:
     """Read state.json of a step folder.
 
     Args:
         folder: The step folder.
-        wanted: Fingerprints of the run's configuration, of this and of earlier versions.
+        wanted: Fingerprint of the run's configuration.
         run_dir: The run's folder, for the error message.
 
     Raises:
@@ -112,9 +109,8 @@ def read_state(folder: Path, wanted: tuple[str, ...], run_dir: Path) -> SavedSta
     """
     path = folder / STATE
     content = read_json(path)
-    if content.pop("fingerprint", None) not in wanted:
+    if content.pop("fingerprint", None) != wanted:
         raise UserError(f"{folder} belongs to another configuration than {run_dir / 'config.yaml'}")
-    content.pop("retries", None)  # of before retry_probability left the package; empty where a run may go on
     return parse(SavedState, content, str(path))
 
 

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nemo_ada.config.run import PolicySettings
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.session import check_failures
@@ -25,6 +24,7 @@ from nemo_ada.cpu.engine.vllm_engine import Engine, EngineConfig, Sampling
 from nemo_ada.cpu.learner.batch import Rows
 from nemo_ada.cpu.model_folder import read_shape
 from nemo_ada.cpu.processes import actors as processes
+from nemo_ada.cpu.settings import PolicySettings
 from nemo_ada.errors import InvariantError
 from nemo_ada.run.files import touch
 from nemo_ada.tasks.prompting import ModelTokenizer

@@ -23,6 +23,27 @@ READERS = ("gguf", "accelerate")  # transformers needs these to read GGUF
 NOTE = "FROM_4_BITS.txt"
 
 
+def prepare_model(name: str | None, say: Callable[[str], object]) -> None:
+    """Write the folder of a configuration's model, where it is not there.
+
+    Args:
+        name: `policy.model_name`. None where the run trains its own base model.
+        say: Shows a line to the user.
+
+    Raises:
+        UserError: It is not there and not called smollm2, or the extra `smollm2` is not installed.
+    """
+    if name is None or Path(name).exists():
+        say("nothing to fetch: " + ("the run trains its base model" if name is None else f"{name} is there"))
+    elif Path(name).name == "smollm2":
+        write_smollm2(Path(name), say)
+    else:
+        raise UserError(
+            f"policy.model_name={name}: no such folder; put a Hugging Face folder there, or set "
+            "policy.model_name=.cache/smollm2, which `nemo-ada prepare` makes"
+        )
+
+
 def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
     """Write the model's folder, with checksums of its files.
 
@@ -34,7 +55,7 @@ def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
         UserError: The extra `smollm2` is not installed, or `out` exists.
     """
     if out.exists():
-        raise UserError(f"{out} is there already; name another folder with --out, or remove it")
+        raise UserError(f"{out} is there already; name another folder, or remove it")
     source = _gguf()
     note = (
         f"SmolLM2-135M-Instruct (Apache-2.0), read from {source.name} of {PACKAGE} {VERSION}.\n"
@@ -62,7 +83,7 @@ def _gguf() -> Path:
             version(name)
         models = [Path(str(file.locate())) for file in files(PACKAGE) or () if file.suffix == ".gguf"]
     except PackageNotFoundError as missing:
-        raise UserError(f"`nemo-ada model` needs the package {missing.name}; {install}") from None
+        raise UserError(f"SmolLM2 needs the package {missing.name}; {install}") from None
     if version(PACKAGE) != VERSION or len(models) != 1:
         raise UserError(f"{PACKAGE} is {version(PACKAGE)} here, and {VERSION} was tried; {install}")
     with models[0].open("rb") as file:

@@ -12,7 +12,6 @@ from typing import Any, Self
 
 import ray
 
-from nemo_ada.config.run import RunConfig
 from nemo_ada.cpu.engine.vllm_engine import ENVIRONMENT
 from nemo_ada.cpu.learner.group import LearnerGroup
 from nemo_ada.cpu.learner.settings import LearnerConfig
@@ -21,6 +20,7 @@ from nemo_ada.cpu.model_folder import read_shape
 from nemo_ada.cpu.processes import actors as processes
 from nemo_ada.cpu.processes import private_ray
 from nemo_ada.cpu.rollout import Rollout, max_new_tokens, model_tokenizer
+from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import private_folder, text_of, write_atomically
 from nemo_ada.tasks.protocol import Task

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.config.run import RunConfig
 from nemo_ada.core.metrics import named
 from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.cpu import checkpoint
@@ -31,6 +30,7 @@ from nemo_ada.cpu.learner.update import OF_HALVES, check_agreement, train_on
 from nemo_ada.cpu.model_folder import check_model_folder
 from nemo_ada.cpu.processes.actors import START_SECONDS
 from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
+from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.cpu.stack import Stack, learner_config, model_shape, packs, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import json_of, touch, write_atomically

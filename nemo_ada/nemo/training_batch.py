@@ -13,6 +13,16 @@ The hooks add these columns (1-D tensors, length R). They reach the advantage es
     ada_baseline   float32  mean reward of the row's pool
     ada_std        float32  standard deviation (population) of the pool's raw rewards; 0 = no signal
     ada_saved      int64    tokens of the row that left the loss because its advantage is zero
+
+An example with 2 prompts, groups of n = 2 and updates of 2 rows. Prompt 0 has one correct and one incorrect row
+(advantages .5 and -.5), prompt 1 two correct ones (advantage 0). If the shuffle leaves this order:
+
+    row             0     1     2     3
+    prompt          0     0     1     1
+    weight_R        1     1     1     1     all four have a response
+    placeholder_R   no    no    yes   yes   an advantage of 0 gives no gradient
+    kept_R          no    no    yes   no    the second update would have no row: row 2 stays whole after all
+    advantage_R     .5    -.5   0     0
 """
 
 from __future__ import annotations
@@ -38,7 +48,7 @@ UID_SHIFT = 24  # a number of a rollout call above, a position in its batch belo
 
 
 class Responses(Protocol):
-    """Where the kept responses are."""
+    """What holds the texts of the kept responses: the source that drew them."""
 
     def response(self, response_id: int) -> Response:
         """Return the response with this number."""
@@ -106,6 +116,7 @@ def build_batch(
     order of the rows stays.
     """
     masked_R = np.repeat(np.array(prompts.masked, np.int64), settings.group)
+    # Rows are numbered by prompt so far. NeMo-RL cuts a batch into updates in order, so they are shuffled first.
     position_R = np.concatenate([np.array(prompts.position_P, np.int64)[rows.prompt_R], masked_R])
     order_R = shuffled(position_R, settings.seed, rollout_call) if whole else np.arange(len(position_R))
     position_R = position_R[order_R]
@@ -117,14 +128,13 @@ def build_batch(
     placeholder_R = padded(_placeholders(rows, settings), True)
     weight_R = padded((rows.weight_R > 0).astype(np.float32))
     responses = [source.response(row) if row >= 0 else None for row in padded(rows.response_id_R, -1).tolist()]
+    # NeMo-RL's metrics need a valid row in every update. Where all are placeholders, one stays whole, with advantage 0.
     kept_R = np.zeros(len(weight_R), np.bool_)
     if whole:
         kept_R = _one_per_update(np.where(placeholder_R, 0.0, weight_R), responses, settings.global_batch)
-        for row in np.flatnonzero(kept_R).tolist():
-            responses[row] = responses[row] or next(filter(None, responses), None)
-            if responses[row] is not None:
-                batch["length"][row] = sum(len(message["token_ids"]) for message in responses[row].prompt)
+        _borrow(batch, responses, kept_R)
     placeholder_R &= ~(kept_R & np.array([response is not None for response in responses]))
+    # A placeholder is cut to two tokens: it costs nothing, and the batch keeps the shape that NeMo-RL expects.
     batch["message_log"] = [
         placeholder(prompt, response.generated if response else ())
         if short or response is None
@@ -141,6 +151,7 @@ def build_batch(
         masked_rows_R = np.array([response is not None and bool(response.masked) for response in responses])
         tokens_R[masked_rows_R] = 0  # and these, too
         batch["mask_sample"] = torch.from_numpy(masked_rows_R & ~placeholder_R & ~kept_R)
+    # The tokens that placeholders leave out. With denominator: all_rows they still count in the loss's mean.
     saved_R = np.where(placeholder_R, tokens_R, 0)
     loss_R = np.where(placeholder_R, np.float32(0), weight_R)
     advantage_R = np.where(kept_R, 0.0, padded(rows.advantage_R))
@@ -194,6 +205,14 @@ def _placeholders(rows: StepRows, settings: NemoSettings) -> NDArray[np.bool_]:
     if settings.placeholder_rows:
         placeholder_R = placeholder_R | (rows.advantage_R == 0.0)
     return np.asarray(placeholder_R, np.bool_)
+
+
+def _borrow(batch: Any, responses: list[Response | None], kept_R: NDArray[np.bool_]) -> None:
+    """Give kept rows without a response one of the step, and all kept rows the length of their prompt."""
+    for row in np.flatnonzero(kept_R).tolist():
+        response = responses[row] = responses[row] or next(filter(None, responses), None)
+        if response is not None:
+            batch["length"][row] = sum(len(message["token_ids"]) for message in response.prompt)
 
 
 def _one_per_update(loss_R: FloatArray, responses: Sequence[Response | None], global_batch: int) -> NDArray[np.bool_]:

@@ -13,7 +13,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -58,6 +57,8 @@ from nemo_ada.run.files import (
     write_atomically,
 )
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
+from nemo_ada.run.start import Popen, TimeoutExpired, begin, python
+from nemo_ada.run.start import run as run_process
 
 LIMIT_SECONDS = 1800.0
 POLL_SECONDS = 0.2
@@ -90,7 +91,7 @@ class Rehearsal:
     lora: bool = False
     limit: float = LIMIT_SECONDS
     tick: Callable[[str], None] = lambda name: None
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    running: dict[str, Popen[bytes]] = field(default_factory=dict)
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self, name: str, configs: Mapping[str, Mapping[str, Any]], *arguments: str) -> tuple[int, Events]:
@@ -113,8 +114,7 @@ class Rehearsal:
             events=self.events_of(name),
             conversions=self.folder / "megatron",
         )
-        command = [str(self.installed.policy), "-W", "ignore", "-m", "nemo_ada.rehearsal.driver"]
-        command += [*map(str, paths), *arguments]
+        command = python(self.installed.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", *paths, *arguments)
         command += [] if self.installed.stand_ins else ["--observe"]
         with private_folder(RAYS_LONGEST) as ray_folder:
             environment["NEMO_ADA_REHEARSAL_RAY"] = str(ray_folder / "r")  # Ray opens it to all users of the machine
@@ -125,13 +125,13 @@ class Rehearsal:
         events = remove(self.events_of(name))
         self.say(f"{name}: log in {self.folder / name}.log")
         with new_file(remove(self.folder / f"{name}.log"), "wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+            process = begin(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             self.running[name] = process
             if self.stopped.is_set():  # `stop` may have run before the process was in `running`
                 self.end(name)
             try:
                 code = self._wait(name, process)
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 code = EXIT_FAILED
                 why = {"event": "failed", "kind": "TimeoutError", "message": f"no end after {self.limit:.0f} s"}
                 append(events, json.dumps(why) + "\n")
@@ -143,14 +143,14 @@ class Rehearsal:
         """File with the events of a run."""
         return self.folder / f"{name}.events.jsonl"
 
-    def _wait(self, name: str, process: subprocess.Popen[bytes]) -> int:
+    def _wait(self, name: str, process: Popen[bytes]) -> int:
         """Wait for a run's end. Returns its exit code, and raises TimeoutExpired after `limit` seconds."""
         end = time.monotonic() + self.limit
         while time.monotonic() < end:
             self.tick(name)
-            with suppress(subprocess.TimeoutExpired):
+            with suppress(TimeoutExpired):
                 return process.wait(POLL_SECONDS)
-        raise subprocess.TimeoutExpired(process.args, self.limit)
+        raise TimeoutExpired(process.args, self.limit)
 
     def stop(self) -> None:
         """End every run. A run that starts later ends at once."""
@@ -185,7 +185,7 @@ class Rehearsal:
         environment = self.installed.environment(
             name=f"{os.getpid()}-export", gpus=1, events=Path(os.devnull), conversions=self.folder / "megatron"
         )
-        exported: list[str | Path] = [self.installed.policy, "-m", "nemo_ada.cli", "export", run, "--out"]
+        exported = python(self.installed.policy, "-m", "nemo_ada.cli", "export", run, "--out")
         _child([*exported, out], environment)
         libraries: dict[str, tuple[Path, list[Path]]] = {
             "transformers": (self.installed.policy, [out, self.folder / LOGPROBS]),
@@ -196,9 +196,9 @@ class Rehearsal:
             _child([*exported, adapter, "--adapter"], environment)
             libraries["peft"] = (self.installed.policy, [adapter, self.folder / LOGPROBS, self.folder / "model"])
         differences = []
-        for library, (python, paths) in libraries.items():
-            command: list[str | Path] = ["-m", "nemo_ada.rehearsal.exported", library, *paths]
-            lines = _child([python, "-W", "ignore", *command], self.installed.plain_environment())
+        for library, (interpreter, paths) in libraries.items():
+            command = python(interpreter, "-W", "ignore", "-m", "nemo_ada.rehearsal.exported", library, *paths)
+            lines = _child(command, self.installed.plain_environment())
             name = f"exported, in {library}: |log-prob - the learner's|, nats"
             differences.append(Deviation(name, float(lines[-1]), MAX_LOGPROB_DIFFERENCE))
         return differences
@@ -219,7 +219,7 @@ class Rehearsal:
 
 def _child(command: Sequence[str | Path], environment: Mapping[str, str]) -> list[str]:
     """Run a child process. Returns the lines of its output, and raises UserError with the end of its errors."""
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(environment), check=False)
+    done = run_process(command, capture_output=True, text=True, env=dict(environment))
     if done.returncode:
         raise UserError("\n".join(done.stderr.strip().splitlines()[-TAIL_LINES:]))
     return done.stdout.strip().splitlines()

@@ -2,7 +2,8 @@
 
 Nothing is downloaded. The slices follow each other, the most valuable first, and each ends by itself:
 
-engine   vLLM alone: tokens per second
+engine   vLLM alone: tokens per second and CPU time of NeMo-RL's default engine, of its asynchronous one, and of ours
+stock    NeMo-RL's loop with GRPO and its default engine, without anything of ours
 methods  NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
 resumed  our loop again, from a checkpoint
 
@@ -24,7 +25,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +46,7 @@ from nemo_ada.rehearsal.accept import ON_GPUS, PLANNED, SLOT, seconds_of, stock,
 from nemo_ada.rehearsal.command import LIMIT_SECONDS, Rehearsal, Say, check, check_tokenizer, failure_of, furnish
 from nemo_ada.rehearsal.fit import ONE_GPU, fit, layers_that_fit
 from nemo_ada.rehearsal.model import shape_of
-from nemo_ada.rehearsal.pace import PROMPT_TOKENS, PaceSpec
+from nemo_ada.rehearsal.pace import ENGINES, PROMPT_TOKENS, PaceSpec
 from nemo_ada.rehearsal.report import (
     EXACT,
     Deviation,
@@ -61,25 +61,33 @@ from nemo_ada.rehearsal.standins import OF_RUNS, ON_GPU, chosen, responses
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rules.facts.cards import H100, KEY, named
-from nemo_ada.rules.facts.memory import GIB, checkpoint_bytes, learner_phase, logprob_phase, refit_phase
+from nemo_ada.rules.facts.memory import (
+    GIB,
+    VLLM_RESERVE_GIB,
+    checkpoint_bytes,
+    learner_phase,
+    logprob_phase,
+    refit_phase,
+)
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import NemoConfig, load_config
 from nemo_ada.rules.facts.site import CODE
 from nemo_ada.rules.method import uses_reinforce_ada
+from nemo_ada.run import start
 from nemo_ada.run.files import claim, new_folder, remove, write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 
-ENGINE, METHODS, RESUMED = "engine", "methods", "resumed"
-GRPO, BALANCE, CAPPED = "grpo", "balance", "balance-capped"
+ENGINE, STOCK, METHODS, RESUMED = "engine", "grpo-sync", "methods", "resumed"
+GRPO, BALANCE, SINGLE_4, CAPPED = "grpo", "balance", "single4", "balance-capped"
 PRESETS: Mapping[str, str] = {
     BALANCE: "ada_seq_balance",
     "single": "ada_single",
+    SINGLE_4: "ada_single",
     "lean": "ada_seq_lean",
-    "idle": "ada_seq_idle",
     CAPPED: "ada_seq_balance",
 }
-"""Run -> preset, in the order of the runs. The first run of all is NeMo-RL's own loop."""
-RUNS = (ENGINE, GRPO, *PRESETS, RESUMED)
+"""Run -> preset, in the order of the runs. The first runs of all are NeMo-RL's own loop."""
+RUNS = (ENGINE, STOCK, GRPO, *PRESETS, RESUMED)
 """All slices and runs that `--runs` can name."""
 COUNTS, DRY_COUNTS = (64, 256, 1024), (2, 4)
 SCALE = 0.125  # one of eight GPUs
@@ -92,6 +100,9 @@ CANNOT_SHOW = (
     "real weights and texts: lengths and verdicts are drawn, and no answer is parsed",
     "learning",
 )
+OUR_ENGINE = ("scheduler_cls", "max_num_seqs", "max_num_batched_tokens", "compilation_config")
+"""Arguments of vLLM that our configs set."""
+ENGINE_SHARE = 0.8  # of the card's memory, for all engines of the first slice together
 PHASES = ("set-up", "refit", "generate", "log-probs", "update", "save")
 
 
@@ -253,9 +264,9 @@ class Machine:
             "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
             "print(json.dumps([torch.cuda.get_device_name(), installed(), capability]))"
         )
-        path = os.pathsep.join(part for part in (str(CODE), os.environ.get("PYTHONPATH", "")) if part)
-        environment = {**os.environ, "PYTHONPATH": path}
-        done = subprocess.run([python, "-c", look], capture_output=True, text=True, check=True, env=environment)
+        path = os.pathsep.join([str(CODE), *start.users_path()])
+        environment = start.environment(PYTHONPATH=path)
+        done = start.run(start.python(python, "-c", look), capture_output=True, text=True, check=True, env=environment)
         card, names, capability = json.loads(done.stdout.splitlines()[-1])
         local = {"NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}  # there may be no network
         return cls(card, frozenset(names), {ON_GPU: "1", "TORCH_CUDA_ARCH_LIST": capability, **local})
@@ -313,12 +324,12 @@ class Configs:
         real = has_weights(config)
         user = {**config, KEY: known.name} if known is not None else dict(config)
         trained = [name for name in runs if name not in (ENGINE, RESUMED)]
-        repeatable = [name for name in trained if name not in (GRPO, CAPPED)]
+        repeatable = [name for name in trained if name not in (STOCK, GRPO, CAPPED)]
         saved = repeatable[-1] if RESUMED in runs else None
         configs, changes, layout = {}, [], ONE_GPU
         model, data = (None, None) if real else (folder / "model", folder / "data")
         for name in trained:
-            variant = stock(user) if name == GRPO else _with_preset(user, PRESETS[name])
+            variant = variant_of(user, name)
             fitted = fit(variant, model=model, data=data, out=folder / name, steps=steps, scale=scale, te=te,
                          apex="apex" in machine.libraries)  # fmt: skip
             if dry_run:
@@ -370,7 +381,7 @@ def _chosen(runs: Sequence[str], config: Mapping[str, Any]) -> tuple[str, ...]:
     unknown = [name for name in runs if name not in RUNS]
     if unknown or not runs:
         raise UserError(f"--runs {','.join(runs)}: take some of {','.join(RUNS)}")
-    if not set(runs) & {GRPO, *PRESETS}:
+    if not set(runs) & {STOCK, GRPO, *PRESETS}:
         raise UserError(f"--runs {','.join(runs)}: add one that trains, such as {GRPO} or {BALANCE}")
     if RESUMED in runs and not set(runs) & (set(PRESETS) - {CAPPED}):
         raise UserError(f"--runs {','.join(runs)}: {RESUMED} repeats a step of our loop; add one such as {BALANCE}")
@@ -387,13 +398,31 @@ def has_weights(config: Mapping[str, Any]) -> bool:
     return any(Path(str(Values(config).get("policy.model_name", ""))).expanduser().glob("*.safetensors"))
 
 
-def _with_preset(config: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    """Return the config with another preset. Single stream has a response per prompt, and as many prompts as rows."""
+def variant_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the config of a run."""
+    if name not in (STOCK, GRPO):
+        return _with_preset(config, PRESETS[name], alone=name != SINGLE_4)
+    own = stock(config)
+    if name == STOCK:  # as a user of NeMo-RL has it, without what our presets need and without what makes it faster
+        own["optimizer_offload"] = "pageable"
+        generation = own["policy"]["generation"]
+        generation["vllm_cfg"] |= {"async_engine": False}
+        for key in OUR_ENGINE:
+            generation.get("vllm_kwargs", {}).pop(key, None)
+    return own
+
+
+def _with_preset(config: Mapping[str, Any], preset: str, *, alone: bool) -> dict[str, Any]:
+    """Return the config with another preset. `ada_single` has a response per prompt and as many prompts as rows.
+
+    Without `alone` it keeps the prompts and the responses of the config's groups.
+    """
     own = copy.deepcopy(dict(config))
     budget = own["reinforce_ada"].get("budget")
     own["reinforce_ada"] = {"preset": preset, **({"budget": budget} if budget else {})}
     if preset == "ada_single":
         own["reinforce_ada"].pop("budget", None)
+    if preset == "ada_single" and alone:
         grpo = own["grpo"]
         grpo["num_prompts_per_step"] *= grpo["num_generations_per_prompt"]
         grpo["num_generations_per_prompt"] = 1
@@ -431,7 +460,8 @@ class Forecasts:
             }  # for NeMo-RL's own loop, whose rows are all trained on
             known["env"] = {key: _without_reward(section) for key, section in config.get("env", {}).items()}
             write_atomically(paths[name], json.dumps(known, default=str))  # JSON is YAML
-        with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
+        spawned = start.listed(**start.SAFE)
+        with spawned, ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
             plans = {name: beside.submit(_plan, path, rates) for name, path in paths.items()}
             for name, plan in plans.items():
                 try:
@@ -490,14 +520,17 @@ def pace_spec(made: Configs, folder: Path) -> PaceSpec:
     generation = made.typical["policy"]["generation"]
     length = int(generation["vllm_cfg"]["max_model_len"])
     lengths = made.draws.lengths
-    engine: dict[str, Any] = {"dtype": "bfloat16", "gpu_memory_utilization": 0.8, **{
-        key: value for key, value in generation.get("vllm_kwargs", {}).items()
-        if key in ("max_num_seqs", "max_num_batched_tokens")}}  # fmt: skip
+    config, each = NemoConfig.of_megatron(made.typical), ENGINE_SHARE / len(ENGINES)
+    room = int((each * config.card.gib - VLLM_RESERVE_GIB) * GIB - 2 * made.shape.parameters)
+    engine: dict[str, Any] = {
+        "dtype": "bfloat16", "gpu_memory_utilization": 0.5 * each, "kv_cache_memory_bytes": room,
+        "max_num_seqs": max(made.counts), "max_num_batched_tokens": 16384,
+    }  # fmt: skip
     if made.dry_run:
         engine = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 1 << 28}
         length = PROMPT_TOKENS + 2 * NEW_TOKENS
     longest = max(length, PROMPT_TOKENS + lengths.max_new_tokens)
-    return PaceSpec(str(made.typical["policy"]["model_name"]), made.counts, longest, lengths, engine)
+    return PaceSpec(str(made.typical["policy"]["model_name"]), made.counts, longest, lengths, engine, tuple(ENGINES))
 
 
 def _run_slices(slices: Slices, made: Configs, wanted: Sequence[str]) -> None:
@@ -510,7 +543,10 @@ def _run_slices(slices: Slices, made: Configs, wanted: Sequence[str]) -> None:
         command = [str(installed.engine), "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", str(spec)]
         environment = {**installed.plain_environment(), "NEMO_ADA_REHEARSAL_EVENTS": str(rehearsal.events_of(ENGINE))}
         slices.run(ENGINE, lambda: rehearsal.process(ENGINE, command, environment))
-    slices.run(METHODS, lambda: rehearsal.run(METHODS, made.configs))
+    if STOCK in made.configs:  # in a driver of its own, because its engine and its learner are others
+        slices.run(STOCK, lambda: rehearsal.run(STOCK, {STOCK: made.configs[STOCK]}))
+    if together := {name: config for name, config in made.configs.items() if name != STOCK}:
+        slices.run(METHODS, lambda: rehearsal.run(METHODS, together))
     if made.saved is None:
         return
     saved = made.configs[made.saved]
@@ -555,12 +591,15 @@ def _pace_table(slices: Slices, forecast: Forecasts) -> Table:
     rows = []
     for line in slices.events.get(ENGINE, Events([])).of("pace"):
         count, seconds, tokens = int(line["responses"]), float(line["seconds"]), int(line["tokens"])
-        expected = forecast.pace.get(count)
+        expected, cpu = forecast.pace.get(count), line["cpu"]
         rows.append((
-            str(count), str(tokens), str(line["longest"]), f"{seconds:.1f}", f"{tokens / seconds:.0f}",
+            str(line["engine"]), str(count), str(tokens), str(line["longest"]), f"{seconds:.1f}",
+            f"{tokens / seconds:.0f}",
+            *(f"{cpu[process] / tokens * 1e6:.1f}" if process in cpu else "" for process in ("front", "core")),
             "" if expected is None else f"{expected:.1f}", "" if expected is None else f"{seconds / expected:.2f}",
         ))  # fmt: skip
-    head = ("responses at once", "tokens", "longest", "seconds", "tokens/s", "roofline, s", "measured / roofline")
+    head = ("engine", "responses at once", "tokens", "longest", "seconds", "tokens/s", "front, CPU us/token",
+            "core, CPU us/token", "roofline, s", "measured / roofline")  # fmt: skip
     return Table("vLLM alone", head, tuple(rows))
 
 
@@ -592,8 +631,9 @@ COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 def _methods_table(runs: Mapping[str, Events]) -> Table:
-    """Each method's steps, and its step over GRPO's median one."""
-    rows, base = [], seconds_of(runs[GRPO], "step") if GRPO in runs else None
+    """Each method's steps, and its step over the median one of NeMo-RL's GRPO, with its default engine if that ran."""
+    first = next((runs[name] for name in (STOCK, GRPO) if name in runs), None)
+    rows, base = [], None if first is None else seconds_of(first, "step")
     for name, events in runs.items():
         steps, timings = events.steps(), events.steps("timing/train")
         for number in sorted(timings):
@@ -607,7 +647,7 @@ def _methods_table(runs: Mapping[str, Events]) -> Table:
                 _cell(numbers.get("token_mult_prob_error")), _cell(numbers.get("gen_kl_error")),
             ))  # fmt: skip
     head = ("run", "step", "pass rate", "responses", "tokens", "zero-signal groups if GRPO", "zero-signal groups",
-            *(name for name, _ in COLUMNS), "step / GRPO's", "token_mult_prob_error", "gen_kl_error")  # fmt: skip
+            *(name for name, _ in COLUMNS), "step / NeMo-RL's", "token_mult_prob_error", "gen_kl_error")  # fmt: skip
     return Table("Every step", head, tuple(rows))
 
 

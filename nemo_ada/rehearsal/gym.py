@@ -1,7 +1,7 @@
 """A rehearsal over NeMo-Gym: which environments can be rehearsed, requests for them, and folders for Gym's servers.
 
 The agents and the verifiers are Gym's own. The small model's vocabulary holds whole answers and whole calls of tools,
-so random weights are right now and then.
+so a model with random weights sometimes answers correctly.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,8 @@ from pathlib import Path
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.nemo_config import EXAMPLES, HOME
 from nemo_ada.rules.facts.site import CODE, project, site_setting
+from nemo_ada.run.start import environment, run, users_path
+from nemo_ada.run.start import python as interpreter
 
 CACHE = project() / ".cache" / "rehearsal"
 POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_ADA_GYM_PYTHON"
@@ -94,21 +95,21 @@ class Installation:
             conversions: Folder for models in Megatron's format.
         """
         if not self.stand_ins:
-            path = os.pathsep.join(part for part in (str(CODE), os.environ.get("PYTHONPATH", "")) if part)
-            return {**os.environ, "PYTHONPATH": path, "NEMO_ADA_REHEARSAL_EVENTS": str(events)}
+            path = os.pathsep.join([str(CODE), *users_path()])
+            return environment(PYTHONPATH=path, PYTHONSAFEPATH="", NEMO_ADA_REHEARSAL_EVENTS=str(events))
         startup = Path(__file__).parent / "startup"
         homes = (self.home, self.megatron, self.bridge, self.automodel or Path())
         parts = (startup, CODE, *(part for part in homes if part != Path()))
         sources = [str(part) for part in parts]
-        users = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []  # the user's own environments
-        inherited = {key: value for key, value in os.environ.items() if key not in ("RAY_ADDRESS", "PYTHONPATH")}
+        inherited = environment(PYTHONSAFEPATH="")  # a server of NeMo-Gym imports what lies beside it
+        inherited.pop("RAY_ADDRESS", None)
         return {
             **inherited,
             **self._settings(),
             **({HOME: str(self.home)} if self.home != Path() else {}),
             **({POLICY: str(self.policy), ENGINE: str(self.engine)} if self.home != Path() else {}),
             **({GYM: str(self.gym)} if self.gym else {}),
-            "PYTHONPATH": os.pathsep.join([*sources, *users]),
+            "PYTHONPATH": os.pathsep.join([*sources, *users_path()]),
             "NEMO_ADA_REHEARSAL": name,
             "NEMO_ADA_REHEARSAL_GPUS": str(gpus),
             "NEMO_ADA_REHEARSAL_EVENTS": str(events),
@@ -123,9 +124,9 @@ class Installation:
 
     def plain_environment(self) -> dict[str, str]:
         """Environment variables of a process that runs without stand-ins."""
-        users = os.environ.get("PYTHONPATH", "") if self.gpu else ""  # on a CPU each interpreter has all that it needs
-        path = os.pathsep.join(part for part in (str(CODE), users) if part)
-        return {**os.environ, **self._settings(), "PYTHONPATH": path}
+        users = users_path() if self.gpu else []  # on a CPU each interpreter has all that it needs
+        path = os.pathsep.join([str(CODE), *users])
+        return environment(**{**self._settings(), "PYTHONPATH": path})
 
 
 def here() -> Installation:
@@ -151,7 +152,7 @@ def on_gpu() -> Installation:
     """
     python = Path(sys.executable)
     look = "import torch, sys; sys.exit(not torch.cuda.is_available())"
-    if subprocess.run([python, "-c", look], check=False, stderr=subprocess.DEVNULL).returncode:
+    if run(interpreter(python, "-c", look), capture_output=True).returncode:
         raise UserError(
             f"--gpu: torch of {python} sees no GPU; run this on a machine with one (recipes/guide/one_gpu.md), or add "
             "--dry-run for the same slices at a small size on this CPU"
@@ -219,7 +220,7 @@ def _interpreter(variable: str, name: str, missing: list[str], option: str = "")
 def _has(python: Path, package: str) -> bool:
     """Return whether an interpreter has a package."""
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
-    return subprocess.run([python, "-c", look, package], check=False).returncode == 0
+    return run(interpreter(python, "-c", look, package)).returncode == 0
 
 
 def main() -> None:

@@ -1,15 +1,22 @@
-"""The pace of vLLM alone: tokens per second at several numbers of responses at once, with drawn lengths.
+"""The pace of vLLM alone: tokens per second, and CPU time of each process, at several numbers of responses at once.
 
     python -m nemo_ada.rehearsal.pace SPEC.json
 
-It notes an event per number, and runs in the engine's interpreter without stand-ins.
+The engines of the specification start side by side, each in processes of its own, and take turns with what they
+measure. Each notes an event per number and round. They run in the engine's interpreter without stand-ins.
 """
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
+import os
+import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +29,17 @@ from nemo_ada.run.files import json_of
 
 PROMPT_TOKENS = 150
 """Tokens of a prompt, as in `plan`'s roofline."""
+SYNC, ASYNC, FEW, GRAPHS = "sync", "async", "few", "graphs"
+_FEW = {"scheduler_cls": "nemo_ada.vllm.FewMessages"}
+ENGINES: Mapping[str, dict[str, Any]] = {
+    SYNC: {},
+    ASYNC: {},
+    FEW: _FEW,
+    GRAPHS: {**_FEW, "compilation_config": {"max_cudagraph_capture_size": 1024}},
+}
+"""Engine -> its arguments: NeMo-RL's default, its asynchronous one as it is, with few messages (nemo_ada/vllm.py), and
+with CUDA graphs for more responses, too."""
+WARM_UP = 8  # tokens of the responses before the first round
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +51,10 @@ class PaceSpec:
         counts: Numbers of responses at once.
         length: Longest prompt plus response, tokens.
         lengths: Lengths of the responses.
-        engine: More arguments of vllm.LLM.
+        engine: More arguments of vLLM.
+        engines: Those of ENGINES that are measured.
+        rounds: How often each number is measured.
+        logprobs: Whether each token's log-probability is asked for, as NeMo-RL does.
     """
 
     model: str
@@ -41,6 +62,9 @@ class PaceSpec:
     length: int
     lengths: LengthModel
     engine: dict[str, Any]
+    engines: tuple[str, ...] = (SYNC, ASYNC, FEW)
+    rounds: int = 1
+    logprobs: bool = True
 
     def as_json(self) -> str:
         """Return the content of SPEC.json."""
@@ -50,7 +74,8 @@ class PaceSpec:
     def read(cls, path: Path) -> PaceSpec:
         """Read SPEC.json."""
         content = json_of(path)
-        return cls(**{**content, "counts": tuple(content["counts"]), "lengths": LengthModel(**content["lengths"])})
+        numbers = {name: tuple(content[name]) for name in ("counts", "engines")}
+        return cls(**{**content, **numbers, "lengths": LengthModel(**content["lengths"])})
 
     def drawn(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """The lengths of `count` responses, tokens. They are the same in every run."""
@@ -58,28 +83,136 @@ class PaceSpec:
         return self.lengths.tokens(np.ones(count, np.bool_), rng.standard_normal(count))
 
 
-def measure(spec: PaceSpec) -> None:
-    """Start vLLM, generate, and note what each number of responses took."""
-    started = time.monotonic()
-    from vllm import LLM, SamplingParams, __version__
+def measure(spec: PaceSpec, engine: str, turn: Path) -> None:
+    """Start vLLM, generate, and note what each number of responses took.
 
-    llm = LLM(model=spec.model, load_format="dummy", max_model_len=spec.length, **spec.engine)
-    note(event="engine ready", seconds=round(time.monotonic() - started, 2), version=__version__)
+    Args:
+        spec: What is measured.
+        engine: One of ENGINES.
+        turn: A file that one process at a time locks.
+    """
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if engine == SYNC else "1"  # as NeMo-RL's workers do
+    started = time.monotonic()
+    arguments = {"model": spec.model, "load_format": "dummy", "max_model_len": spec.length, "disable_log_stats": False,
+                 "logprobs_mode": "processed_logprobs", **spec.engine, **ENGINES[engine]}  # fmt: skip
+    make = _Synchronous if engine == SYNC else _Asynchronous
+    vllm = make(arguments)
+    note(event="engine ready", engine=engine, seconds=round(time.monotonic() - started, 2), version=vllm.version)
     rng = np.random.default_rng(0)
-    for count in spec.counts:
-        lengths = spec.drawn(count)
-        prompts: Any = [{"prompt_token_ids": rng.integers(10, 200, PROMPT_TOKENS).tolist()} for _ in range(count)]
-        parameters = [
-            SamplingParams(temperature=1.0, max_tokens=int(n), ignore_eos=True, detokenize=False, logprobs=0)
-            for n in lengths
-        ]
-        began = time.monotonic()
-        outputs = llm.generate(prompts, parameters, use_tqdm=False)
-        seconds = time.monotonic() - began
-        tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-        note(event="pace", responses=count, tokens=tokens, longest=int(lengths.max()), seconds=round(seconds, 3))
+    prompts = [rng.integers(10, 200, PROMPT_TOKENS).tolist() for _ in range(max(spec.counts))]
+    vllm.generate(prompts, [WARM_UP] * len(prompts), spec.logprobs)
+    for number in range(spec.rounds):
+        for count in spec.counts:
+            lengths = spec.drawn(count).tolist()
+            with _alone(turn):
+                before, began = _cpu_seconds(), time.monotonic()
+                tokens = vllm.generate(prompts[:count], lengths, spec.logprobs)
+                seconds, after = time.monotonic() - began, _cpu_seconds()
+            cpu = {name: round(after[name] - before.get(name, 0.0), 3) for name in after}
+            note(event="pace", engine=engine, round=number, responses=count, tokens=tokens, longest=max(lengths),
+                 seconds=round(seconds, 3), cpu=cpu)  # fmt: skip
+    vllm.close()
+
+
+class _Synchronous:
+    """NeMo-RL's default: `vllm.LLM` inside its worker's process."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        from vllm import LLM, __version__
+
+        self.version = __version__
+        self._llm = LLM(**arguments)
+
+    def generate(self, prompts: list[list[int]], lengths: list[int], logprobs: bool) -> int:
+        """Generate responses of these lengths. Returns the number of tokens."""
+        given: Any = [{"prompt_token_ids": prompt} for prompt in prompts]
+        parameters = [_parameters(length, logprobs) for length in lengths]
+        outputs = self._llm.generate(given, parameters, use_tqdm=False)
+        return sum(len(output.outputs[0].token_ids) for output in outputs)
+
+    def close(self) -> None:
+        """End the engine."""
+        self._llm.llm_engine.engine_core.shutdown()
+
+
+class _Asynchronous:
+    """The asynchronous engine, whose core is a process of its own. A task per response reads all its outputs."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        from vllm import __version__
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self.version = __version__
+        self._loop = asyncio.new_event_loop()
+        self._calls = 0
+
+        async def start() -> Any:
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+        self._llm = self._loop.run_until_complete(start())
+
+    def generate(self, prompts: list[list[int]], lengths: list[int], logprobs: bool) -> int:
+        """Generate responses of these lengths. Returns the number of tokens."""
+        self._calls += 1
+
+        async def one(number: int) -> int:
+            last: Any = None
+            given: Any = {"prompt_token_ids": prompts[number]}
+            name = f"{self._calls}-{number}"
+            async for output in self._llm.generate(given, _parameters(lengths[number], logprobs), request_id=name):
+                last = output
+            return len(last.outputs[0].token_ids)
+
+        async def everything() -> int:
+            return sum(await asyncio.gather(*(one(number) for number in range(len(prompts)))))
+
+        return self._loop.run_until_complete(everything())
+
+    def close(self) -> None:
+        """End the engine."""
+        self._llm.shutdown()
+
+
+def _parameters(length: int, logprobs: bool) -> Any:
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True, detokenize=False,
+                          logprobs=0 if logprobs else None)  # fmt: skip
+
+
+def _cpu_seconds() -> dict[str, float]:
+    """CPU seconds so far of this process (`front`) and of its busiest child, the engine's core (`core`)."""
+    import psutil
+
+    def of(process: Any) -> float:
+        times = process.cpu_times()
+        return float(times.user + times.system)
+
+    here = psutil.Process()
+    children = [of(child) for child in here.children(recursive=True)]
+    return {"front": of(here), **({"core": max(children)} if children else {})}
+
+
+@contextmanager
+def _alone(turn: Path) -> Iterator[None]:
+    """Wait until no other engine measures."""
+    with turn.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def main(spec: Path) -> int:
+    """Measure all engines. Returns 0, or the exit code of one that failed."""
+    command = [sys.executable, "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", str(spec)]
+    running = [subprocess.Popen([*command, engine]) for engine in PaceSpec.read(spec).engines]
+    code = max(abs(process.wait()) for process in running)
+    if not code:
+        note(event="done", code=0)
+    return code
 
 
 if __name__ == "__main__":
-    measure(PaceSpec.read(Path(sys.argv[1])))
-    note(event="done", code=0)
+    if len(sys.argv) == 2:
+        sys.exit(main(Path(sys.argv[1])))
+    measure(PaceSpec.read(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[1]).with_suffix(".turn"))

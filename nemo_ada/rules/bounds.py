@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS
 from nemo_ada.rules.finding import Findings, error
 
 GENERATION, LEARNER, VLLM = "policy.generation", "policy.megatron_cfg", "policy.generation.vllm_cfg"
@@ -97,3 +97,6 @@ def bounds(values: Values) -> Findings:
     resume = values.get("resume", RESUME[0])
     if resume not in RESUME:
         yield error("resume", f"resume={str(resume)[:80]}: no such choice; choices: {', '.join(RESUME)}")
+    offload = values.get(OFFLOAD, OFFLOADS[0])
+    if offload not in OFFLOADS:
+        yield error(OFFLOAD, f"{OFFLOAD}={str(offload)[:80]}: no such choice; choices: {', '.join(OFFLOADS)}")

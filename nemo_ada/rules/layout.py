@@ -14,7 +14,7 @@ from nemo_ada.rules.finding import Findings, divisors, error, listed, warning
 LEARNER = "policy.megatron_cfg"
 VLLM = "policy.generation.vllm_cfg"
 IGNORE_TP = "NRL_IGNORE_TP_ACCURACY_CHECK"
-PACKERS = ("concatenative", "first_fit_decreasing", "first_fit_shuffle", "modified_first_fit_decreasing")
+PACKERS = "nemo_rl.data.packing.algorithms.PackingAlgorithm"
 
 
 def gpus_divide(config: NemoConfig, shape: ModelShape) -> Findings:
@@ -209,10 +209,10 @@ def packing(config: NemoConfig, shape: ModelShape) -> Findings:
         )
     if learner.cp > 1 and not batch.packing:
         yield error("policy.sequence_packing.enabled", f"CP {learner.cp} needs sequence packing; set it to true")
-    packer = str(config.values.get("policy.sequence_packing.algorithm", PACKERS[-1]))
-    if batch.packing and packer.lower() not in PACKERS:
-        choices = suggestion(packer.lower(), PACKERS, "choices")
-        yield error("policy.sequence_packing.algorithm", f"{packer}: no such algorithm in NeMo-RL v0.7.0; {choices}")
+    packer, packers = config.values.get("policy.sequence_packing.algorithm"), version.names(PACKERS)
+    if batch.packing and packers and packer is not None and str(packer).lower() not in packers:
+        choices = suggestion(str(packer).lower(), sorted(packers), "choices")
+        yield error("policy.sequence_packing.algorithm", f"{packer}: no such algorithm in NeMo-RL; {choices}")
     hybrid = config.values.get(f"{LEARNER}.moe_flex_dispatcher_backend") == "hybridep"
     padded = [
         why

@@ -22,8 +22,6 @@ PEFT = f"{LEARNER}.peft"
 DTENSOR, HEAD = "policy.dtensor_cfg", "lm_head"
 ADAPTED = (*LAYERS, "router", OUTPUT)
 """Layers of a decoder that Megatron-Bridge can give an adapter."""
-INITS = {"lora_A_init_method": ("xavier", "normal", "kaiming", "zero"),
-         "lora_B_init_method": ("zero", "xavier", "normal", "kaiming")}  # fmt: skip
 
 
 def other_adapters(v: Values) -> Findings:
@@ -64,10 +62,6 @@ def megatron_adapters(v: Values) -> Findings:
             yield error(
                 f"{PEFT}.dim", f"rank {value} does not divide by TP {tp}, which splits it; {-(-value // tp) * tp} would"
             )
-    for key, names in INITS.items():
-        value = section.get(key)
-        if value is not None and value not in names:
-            yield error(f"{PEFT}.{key}", f"{value}: no such choice; {suggestion(str(value), names, 'choices')}")
     if section.get("lora_B_init_method", "zero") != "zero" and section.get("lora_A_init_method", "xavier") != "zero":
         yield error(
             f"{PEFT}.lora_B_init_method",

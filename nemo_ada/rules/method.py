@@ -27,12 +27,6 @@ ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", Loop.ASYNC.value
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
 PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
 FASTEST = 0.002  # seconds of an engine step, at best
-ENGINE_SWITCHES = {
-    "vllm": ASYNC_ENGINE,
-    "sglang": "policy.generation.use_async_rollouts",
-    "megatron": "policy.generation.mcore_generation_config.async_engine",
-}
-"""Back end of the engine -> the key that makes NeMo-RL's rollouts asynchronous."""
 
 
 def uses_reinforce_ada(values: Values) -> bool:
@@ -41,9 +35,8 @@ def uses_reinforce_ada(values: Values) -> bool:
 
 
 def uses_async_engine(values: Values) -> bool:
-    """Return whether NeMo-RL runs its asynchronous rollouts. It reads the same three keys."""
-    switch = ENGINE_SWITCHES.get(str(values.get(BACKEND, "")))
-    return switch is not None and bool(values.get(switch, False))
+    """Return whether responses are issued one by one. Of NeMo-RL's engines, vLLM was tried with that."""
+    return values.get(BACKEND, "") == "vllm" and bool(values.get(ASYNC_ENGINE, False))
 
 
 def method_settings(values: Values) -> AdaSettings:
@@ -95,7 +88,7 @@ def asynchronous_training(values: Values) -> Findings:
     """What NeMo-RL's asynchronous training needs. NeMo-RL checks some of it late, some only in its example script."""
     if not values.get(ASYNC, False):
         return
-    if values.get(BACKEND, "") != "vllm" or not uses_async_engine(values):
+    if not uses_async_engine(values):
         yield error(ASYNC_ENGINE, f"{ASYNC_ON} draws responses one by one: set {BACKEND}=vllm and {ASYNC_ENGINE}=true")
     if values.get("policy.generation.colocated.enabled", True):
         yield error(
@@ -188,23 +181,21 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier",
         )
     stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
-    stops_one = uses_async_engine(values) and values.get(BACKEND, "") == "vllm"
-    for needed, key, value, other in (
-        (ada.budget.mode == "idle", "budget.mode", "idle", "budget.mode=capped"),
-        (stops_by_prefix, "sampling.stopping.kind", "issue_order", "sampling.stopping.kind=wave"),
-    ):
-        if needed and uses_gym(values):
-            yield error(
-                f"{SECTION}.{key}",
-                f"{SECTION}.{key}={value} stops running responses, and NeMo-Gym's servers ({GYM}=true) cannot stop a "
-                f"rollout; choose {SECTION}.{other}",
-            )
-        elif needed and not stops_one:
-            yield error(
-                f"{SECTION}.{key}",
-                f"{SECTION}.{key}={value} stops running responses, which only NeMo-RL's asynchronous vLLM engine "
-                f"allows; set {BACKEND}=vllm and {ASYNC_ENGINE}=true, or choose {SECTION}.{other}",
-            )
+    if not stops_by_prefix:
+        return
+    key, other = f"{SECTION}.sampling.stopping.kind", f"{SECTION}.sampling.stopping.kind=wave"
+    if uses_gym(values):
+        yield error(
+            key,
+            f"{key}=issue_order stops running responses, and NeMo-Gym's servers ({GYM}=true) cannot stop a rollout; "
+            f"choose {other}",
+        )
+    elif not uses_async_engine(values):
+        yield error(
+            key,
+            f"{key}=issue_order stops running responses, which only NeMo-RL's asynchronous vLLM engine allows; set "
+            f"{BACKEND}=vllm and {ASYNC_ENGINE}=true, or choose {other}",
+        )
 
 
 def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
@@ -247,12 +238,6 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.sampling.stopping.kind",
             f"{SECTION}.sampling.stopping.kind=issue_order aborts requests all the time, which NeMo-RL's engine can "
             f"only do for all groups of the same prompt at once, and {loop} runs several; use stopping.kind=wave",
-        )
-    if ada.budget.mode == "idle":
-        yield error(
-            f"{SECTION}.budget.mode",
-            f"{SECTION}.budget.mode=idle fills the tail of a sampling phase, and with {loop} there is no such "
-            "phase: the engine never waits for a step's slowest response; use budget.mode=capped",
         )
     if (cap := ada.budget.caps().get(SECONDS)) is not None:
         others = " or ".join(other.name for other in CAPS if other is not SECONDS)

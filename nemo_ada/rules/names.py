@@ -14,8 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.keys import BELOW, meant, settings
-from nemo_ada.config.parsing import CLOSE
+from nemo_ada.config.ada import AdaSettings
+from nemo_ada.config.keys import settings
+from nemo_ada.config.parsing import CLOSE, meant
+from nemo_ada.config.presets import SECTION
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, is_theirs
 from nemo_ada.rules.facts.nemo_config import HOME
@@ -28,7 +30,7 @@ from nemo_ada.run.yaml_file import read_yaml
 
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections
-OURS = ("backend", "run_dir", "resume", "changed_inputs", "reinforce_ada", "card", "defaults")
+OURS = ("backend", "run_dir", "resume", "changed_inputs", "reinforce_ada", "optimizer_offload", "card", "defaults")
 VLLM_ARGUMENTS, VLLM_LATER = "policy.generation.vllm_kwargs", "vllm_0.29.0"  # sections of the list
 LISTED_VLLM = "vllm==0.20.0"
 VLLM_CONFIG = ("policy.generation.vllm_cfg.", "nemo_rl.models.generation.vllm.config.VllmSpecificArgs")
@@ -133,7 +135,7 @@ def _meant(key: str) -> str:
     if close:
         return f"did you mean {f'{section}.' if section else ''}{close[0]}?"
     theirs = [f"{other}.{name}" for other, names in known.items() for name in names if other != TOP]
-    ours = [setting.key for setting in settings() if setting.key.partition(".")[0] in BELOW]
+    ours = [setting.key for setting in settings(AdaSettings, f"{SECTION}.")]
     elsewhere = meant(name, [*theirs, *ours])
     if elsewhere:
         return f"did you mean {' or '.join(elsewhere)}?"

@@ -1,7 +1,7 @@
 """Rules for what NeMo-RL's set-up, megatron-core and vLLM refuse, or ignore with a wrong result, minutes into a job.
 
-The rules follow NeMo-RL v0.7.0 and the megatron-core and vLLM that it pins. recipes/history/config_rules.md has one row
-per setting that was tried. The row says where a job would end without the rule, and what `check` says.
+The rules follow NeMo-RL v0.7.0 and the megatron-core and vLLM that it pins. recipes/results/config_rules.csv has a row
+per setting that was tried. It says where a job would end without the rule, and what `check` says.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
-from nemo_ada.rules.facts.nemo_config import other_learner
-from nemo_ada.rules.finding import Findings, error, warning
+from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES, other_learner
+from nemo_ada.rules.facts.upstream import LOOP
+from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
 from nemo_ada.run.data_files import is_data_file, records
 from nemo_ada.run.files import text_of
@@ -31,72 +32,43 @@ LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
 VLLM, KWARGS = f"{GENERATION}.vllm_cfg", f"{GENERATION}.vllm_kwargs"
 BATCHED = f"{KWARGS}.max_num_batched_tokens"
-DECAY_STYLES = ("constant", "linear", "cosine", "inverse-square-root", "WSD")
-OPTIMIZERS = ("adam", "sgd", "lion", "muon", "dist_muon", "adaptive_muon", "soap")
-GRANULARITIES = ("full", "selective")
-VERIFIERS = ("hf_math_verify", "dapo_math_verify")
-PRECISIONS = ("bfloat16", "float16", "float32")
-DTYPES = ("auto", "bfloat16", "fp8", "fp8_e4m3")
-ATTENTION = ("auto", "flash", "fused", "local", "unfused")
-DISPATCHERS = ("allgather", "alltoall", "flex")
-SAVE_FORMATS = ("safetensors", "torch_save")
-CORRECTIONS = ("tis", "icepop", "seq-mask-tis")
-PROCESSORS = (
-    "default", "helpsteer3_data_processor", "kd_data_processor", "math_data_processor", "math_hf_data_processor",
-    "multichoice_qa_processor", "nemo_gym_data_processor", "sft_processor", "vlm_hf_data_processor",
-)  # fmt: skip
-BACKENDS = ("vllm", "sglang", "megatron")
-LATER_BACKENDS = ("trtllm", "dynamo")  # after v0.7.0
+PROCESSORS = "nemo_rl.data.processors.PROCESSOR_REGISTRY"
+ENVIRONMENTS = "nemo_rl.environments.utils.ENV_REGISTRY"
+VERIFIERS = "nemo_rl.environments.math_environment.HFVerifyWorker.verify"
+"""Where NeMo-RL lists its names. They are read in the checkout. Without one nothing is judged by them."""
 MEDIA_PROCESSOR = "vlm_hf_data_processor"
 OUR_ENVIRONMENT = "ada_math"
-ENVIRONMENTS = (
-    "math_default", "math", "math_multi_reward", "code", "reward_model", "code_jaccard", "vlm", "nemo_gym", "dapo",
-    OUR_ENVIRONMENT,
-)  # fmt: skip
-"""Environments that NeMo-RL makes by name (environments/utils.py), the one of its examples for DAPO, and ours."""
+EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
 OTHER_REWARDS = {
     "reward_model": "gives scores of a model, which have any size",
     "math_multi_reward": "sums rewards of several kinds",
 }
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
-VALIDATION_METRICS = ("accuracy", "avg_length")
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
 SUFFIXES = (".json", ".jsonl", ".parquet")
 MAX_LINES = 200_000  # lines of a training set that are read
-CHOICES = (
-    # key, the names that exist
-    (f"{SCHEDULER}.lr_decay_style", DECAY_STYLES),
-    (f"{OPTIMIZER}.optimizer", OPTIMIZERS),
-    (f"{LEARNER}.recompute_granularity", GRANULARITIES),
-    (f"{LEARNER}.attention_backend", ATTENTION),
-    (f"{LEARNER}.moe_token_dispatcher_type", DISPATCHERS),
-    (f"{LEARNER}.pipeline_dtype", PRECISIONS),
-    ("policy.precision", PRECISIONS),
-    (f"{VLLM}.precision", ("auto", *PRECISIONS, "fp8")),
-    (f"{VLLM}.kv_cache_dtype", DTYPES),
-    ("checkpointing.model_save_format", SAVE_FORMATS),
-    ("loss_fn.truncated_importance_sampling_type", CORRECTIONS),
-)
 
 
 def choices(v: Values) -> Findings:
-    """Names that NeMo-RL, megatron-core or vLLM look up after the workers have started."""
-    for key, names in CHOICES:
-        value = v.get(key)
-        if value is not None and value not in names:
-            yield error(key, f"{value}: no such choice; {suggestion(str(value), names, 'choices')}")
+    """Names that NeMo-RL looks up after the workers have started."""
+    processors = version.names(PROCESSORS)
     for section in ("default", "train", "validation"):
         key = f"data.{section}.processor"
         value = v.get(key)
-        if value is not None and value not in PROCESSORS:
-            yield error(key, f"{value}: NeMo-RL has no such processor; {suggestion(str(value), PROCESSORS, 'choices')}")
+        if processors and value is not None and value not in processors:
+            yield warning(
+                key,
+                f"{value} is no processor of NeMo-RL's own, so your code must call register_processor; "
+                f"{suggestion(str(value), sorted(processors), 'choices')}",
+            )
+    verifiers = version.names(VERIFIERS)
     for name, section in v.section("env").items():
         value = section.get("math_verify_impl") if isinstance(section, dict) else None
-        if value is not None and value not in VERIFIERS:
+        if verifiers and value is not None and value not in verifiers:
             yield error(
                 f"env.{name}.math_verify_impl",
                 f"{value}: NeMo-RL catches its own error there, and every answer would count as wrong; "
-                f"{suggestion(str(value), VERIFIERS, 'choices')}",
+                f"{suggestion(str(value), sorted(verifiers), 'choices')}",
             )
 
 
@@ -187,10 +159,7 @@ def packs(v: Values) -> Findings:
 def engine(v: Values) -> Findings:
     """What vLLM refuses, and back ends that are no vLLM."""
     backend = v.get(f"{GENERATION}.backend", "vllm")
-    known = (*BACKENDS, *(LATER_BACKENDS if version.here() != version.V0_7_0 else ()))
-    if backend not in known:
-        yield error(f"{GENERATION}.backend", f"{backend}: {suggestion(str(backend), known, 'choices')}")
-    elif backend != "vllm":
+    if backend != "vllm":
         yield warning(
             f"{GENERATION}.backend",
             f"{backend}: waves call NeMo-RL's own rollout functions, which serve every back end, and only vLLM has "
@@ -215,6 +184,14 @@ def engine(v: Values) -> Findings:
         yield error(
             f"{KWARGS}.max_num_seqs", f"{seqs:g} is above max_num_batched_tokens={tokens:g}; {tokens:g} would work"
         )
+    if backend == "vllm" and v.get(f"{VLLM}.async_engine", False) and tokens is None:
+        yield warning(
+            BATCHED,
+            "not set: the asynchronous engine then reads 2,048 tokens of prompts per step, where NeMo-RL's default "
+            "engine reads 16,384 (NeMo-RL pull request 4221); 16384 would work",
+        )
+    if backend == "vllm":
+        yield from messages(v)
     chunked = v.get(f"{KWARGS}.enable_chunked_prefill", True)
     if chunked is False and tokens is not None and length is not None and tokens < length:
         yield error(
@@ -231,6 +208,26 @@ def engine(v: Values) -> Findings:
             yield error(
                 f"{VLLM}.vllm_metrics_logger_interval", "the metrics logger needs seconds above 0; 0.5 would work"
             )
+
+
+def messages(v: Values) -> Findings:
+    """Say whether tokens of the asynchronous engine come in few messages (nemo_ada/vllm.py), and why not."""
+    key, scheduler = f"{KWARGS}.scheduler_cls", v.get(f"{KWARGS}.scheduler_cls")
+    stops = v.get(f"{GENERATION}.stop_strings")
+    if not v.get(f"{VLLM}.async_engine", False):
+        if scheduler == FEW_MESSAGES:
+            yield error(key, f"{scheduler} is for async_engine=true, whose engine is another process; leave it out")
+    elif scheduler is None:
+        yield warning(
+            key,
+            "not set: vLLM sends a message for each token, which took an engine 40 microseconds a token where few "
+            f"messages take 25 (recipes/results/gpu.md); {FEW_MESSAGES} would work",
+        )
+    elif scheduler == FEW_MESSAGES and stops:
+        yield warning(f"{GENERATION}.stop_strings", f"{stops}: responses with stop strings need a message for each "
+                      f"token, so {FEW_MESSAGES} changes nothing; stop_token_ids would stop without")  # fmt: skip
+    elif scheduler == FEW_MESSAGES:
+        yield ok(key, "few messages per response")
 
 
 def validation(v: Values) -> Findings:
@@ -263,8 +260,11 @@ def saves(v: Values) -> Findings:
         prefix, _, name = str(metric).partition(":")
         if prefix not in ("train", "val") or not name:
             yield error(key, f"{metric}: NeMo-RL wants train:NAME or val:NAME, or null; val:accuracy would work")
-        elif prefix == "val" and name not in VALIDATION_METRICS and not uses_gym(v):
-            yield error(key, f"{metric}: {suggestion(name, VALIDATION_METRICS, 'validation metrics')}")
+        elif prefix == "val" and not uses_gym(v):
+            found = version.checkout()
+            logged = set() if found is None else found.strings(LOOP, ("validate",), "metrics")
+            if logged and name not in logged:
+                yield error(key, f"{metric}: {suggestion(name, sorted(logged), 'validation metrics')}")
         elif prefix == "train":
             yield warning(
                 key,
@@ -422,10 +422,10 @@ def environments(v: Values) -> Findings:
             yield error(
                 f"data.{split}.env_name", f"{name} has no section env.{name}; add it, such as `env: {{{name}: {{}}}}`"
             )
-    named = {name for _, name in _environment_names(v)}
+    named, known = {name for _, name in _environment_names(v)}, version.names(ENVIRONMENTS)
     for name, section in v.section("env").items():
         # For images NeMo-RL makes one of any name, and over NeMo-Gym it makes Gym's only.
-        made = name in (*ENVIRONMENTS, *named) or uses_media(v) or uses_gym(v)
+        made = not known or name in (*known, *EXAMPLES, *named, OUR_ENVIRONMENT) or uses_media(v) or uses_gym(v)
         if isinstance(section, Mapping) and not made and section.get("class") is None:
             yield error(
                 f"env.{name}",

@@ -57,15 +57,11 @@ IGNORED_OVER_GYM = (
 FAILURE = f"{CONTROLLER}.rollout_failure"
 DEADLINES = {"native": ("generation_timeout_s", "env_timeout_s"), "nemo_gym": ("rollout_timeout_s",)}
 """Rollouts of a kind -> their deadlines below `rollout_failure`. NeMo-RL refuses those of the other kind."""
-PLANES = {
-    "data_plane.impl": ("transfer_queue",),
-    "data_plane.backend": ("simple", "mooncake_cpu"),
-}
-"""Key of the data plane -> the values that NeMo-RL main knows. It refuses others when its actors start."""
-PLANE_NUMBERS = (
-    "storage_capacity", "num_storage_units", "claim_meta_poll_interval_s", "global_segment_size", "local_buffer_size",
+PLANE = (
+    "impl", "backend", "storage_capacity", "num_storage_units", "claim_meta_poll_interval_s", "global_segment_size",
+    "local_buffer_size",
 )  # fmt: skip
-"""Keys of the data plane that NeMo-RL main needs beside those of PLANES."""
+"""Keys of the data plane that NeMo-RL main needs."""
 OTHER_SAMPLERS = {
     "windowed": "gives groups no step, whose budget they would share, and throws groups away that are too old, and "
     "those of hard prompts take longest (in recipes/results/async.md the prompts that are left are easier)",
@@ -107,11 +103,7 @@ def controller_needs(values: Values) -> Findings:
     ):
         if values.get(key, False) != wanted:
             yield error(key, f"{key}={values.get(key)}: {CONTROLLER} needs {wanted}; set it")
-    for key, choices in PLANES.items():
-        value = values.get(key, choices[0])
-        if value not in choices:
-            yield error(key, f"{key}={value}: NeMo-RL knows {' and '.join(choices)}; set it to {choices[0]}")
-    for key in (*PLANES, *(f"data_plane.{name}" for name in PLANE_NUMBERS)):
+    for key in (f"data_plane.{name}" for name in PLANE):
         if values.get(key) is None:
             yield error(
                 key,

@@ -10,13 +10,14 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, read_bounded
+from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
 from nemo_ada.run.json_lines import OnDamage, Record, bounded, numbered, parse_line
 
 PACKED = (".gz", ".zst")
@@ -102,20 +103,22 @@ def _rows(path: Path) -> Iterator[tuple[int, Raw]]:
             return
         with _opened(path) as file:
             yield from numbered(bounded(file))
-    except (OSError, EOFError) as problem:
+    except (OSError, EOFError, zlib.error) as problem:
         raise UserError(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    if path.suffix.lower() == ".zst":
-        import pyarrow
+    with opened_to_read(path) as raw:
+        if path.suffix.lower() == ".zst":
+            import pyarrow
 
-        with pyarrow.input_stream(str(path), compression="zstd") as stream, io.BufferedReader(stream) as file:
-            yield cast(IO[bytes], file)
-        return
-    with cast(IO[bytes], gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb")) as file:
-        yield file
+            with pyarrow.input_stream(raw, compression="zstd") as stream, io.BufferedReader(stream) as file:
+                yield cast(IO[bytes], file)
+        elif path.suffix.lower() == ".gz":
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+        else:
+            yield raw
 
 
 def records(path: Path, on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
@@ -143,7 +146,7 @@ def _array(path: Path) -> list[Record] | None:
 
     None for any other file.
     """
-    with path.open("rb") as file:
+    with opened_to_read(path) as file:
         if not file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
             return None
     try:

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import glob
 import hashlib
+import io
 import json
 import logging
 import os
@@ -38,6 +39,8 @@ SHOWN = 5  # how many names a message lists
 PRIVATE = "nemo-ada-"  # short, because sockets lie below a private folder
 MARKER = ".nemo-ada"  # the file that says who made a folder
 MAX_TEXT = 256 << 20  # bytes of a text or a JSON file
+MAX_DIGITS = 300  # of a whole number in a JSON file
+LOOKS = 10  # at a lock that `in_use` may hold for a moment
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(tmp|partial|old)")
 """Names of files and folders that are written, or deleted, right now. A kill leaves them."""
 PARTS = frozenset({MARKER, "r", "stacks", "tmp"})
@@ -144,19 +147,25 @@ def _boot() -> str:
         return uuid.uuid4().hex
 
 
-def read_bounded(path: Path, most: int) -> bytes:
-    """Read a file that a user named.
+def opened_to_read(path: Path) -> io.BufferedReader:
+    """Open a file that other people may have written. A planted pipe would make a command wait for ever.
 
     Raises:
-        OSError: The file cannot be read, is a device, has more than `most` bytes, or has an impossible name.
+        OSError: The file cannot be read, is a pipe, a device or a folder, or has an impossible name.
     """
     try:
-        mode = path.stat().st_mode
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error), str(path)) from None
-    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-        raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
-    with path.open("rb") as file:
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+    return file
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """Read a file. Raises OSError as `opened_to_read` does, and for more than `most` bytes."""
+    with opened_to_read(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
@@ -176,9 +185,16 @@ def text_of(path: Path, most: int = MAX_TEXT, errors: str = "strict") -> str:
 def json_of(path: Path, most: int = MAX_TEXT) -> Any:
     """Read a JSON file. Raises OSError as `text_of` does, and ValueError where the content is no JSON."""
     try:
-        return json.loads(text_of(path, most))
+        return json.loads(text_of(path, most), parse_int=whole_number)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def whole_number(text: str) -> int:
+    """Return a whole number of JSON. Python takes long for many digits, and no float has as many."""
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a number of more than {MAX_DIGITS} digits")
+    return int(text)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -486,11 +502,15 @@ def lock_file(path: Path, what: str, maker: str = "") -> IO[str]:
         if error.errno == errno.ELOOP:
             raise UserError(f"{path} is a link, and a lock must be a file; remove it") from None
         raise
-    deadline = time.monotonic() + LEASE_SECONDS
+    deadline, looks = time.monotonic() + LEASE_SECONDS, 0
     try:
         while not locked(file):
             file.seek(0)
             holder = file.read(4096).strip()
+            if looks < LOOKS:
+                looks += 1
+                time.sleep(0.02)
+                continue
             if holder.endswith(f" {platform.node()}") or time.monotonic() > deadline:
                 file.close()
                 raise UserError(
@@ -505,6 +525,22 @@ def lock_file(path: Path, what: str, maker: str = "") -> IO[str]:
     file.write(f"{maker}{', ' if maker else ''}process {os.getpid()} on {platform.node()}\n")
     file.flush()
     return file
+
+
+def in_use(path: Path) -> bool | None:
+    """Return whether a process of this machine holds the lock of `lock_file`. None where that cannot be told."""
+    try:
+        with opened_to_read(path) as file:
+            if not file.read(4096).strip().endswith(f" {platform.node()}".encode()):
+                return None
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return False
 
 
 def locked(file: IO[str]) -> bool:

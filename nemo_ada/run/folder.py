@@ -36,7 +36,7 @@ from nemo_ada.run.files import (
 )
 from nemo_ada.run.json_lines import Record, records
 from nemo_ada.run.provenance import environment
-from nemo_ada.run.redaction import hide, hide_in
+from nemo_ada.run.redaction import hide, hide_in, secret_values
 from nemo_ada.run.tracking import Curves
 from nemo_ada.run.yaml_file import read_yaml
 
@@ -104,9 +104,6 @@ LAYOUT = (
     "validation.max_prompts",
 )  # fmt: skip
 """Settings of layout and memory. After a change the numbers are the same up to rounding."""
-LEFT = {"reinforce_ada.candidate_prompts": 0, "reinforce_ada.retry_probability": 0.0}
-"""Settings that have left the package, with the values of a run that does not use them. An entry stays for one release.
-"""
 CHANGES = "config_changes.jsonl"
 BEFORE_A_RUN = frozenset(
     {
@@ -137,17 +134,13 @@ def of_class(key: str, settings: Collection[str]) -> bool:
 
 
 def identity(config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT)) -> dict[str, Any]:
-    """Return what identifies a run: all values except secrets, those that may change on resume, and unused old ones."""
-    values = {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
-    return {key: value for key, value in values.items() if key not in LEFT or value != LEFT[key]}
+    """Return what identifies a run: all values except secrets and those that may change on resume."""
+    return {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
 
 
-def fingerprint(
-    config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT), left: Mapping[str, Any] | None = None
-) -> str:
-    """Return a hash of `identity` and of settings that have left the package."""
-    values = identity(config, may_change) | dict(left or {})
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """Return a hash of `identity`."""
+    return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
 class RunDir:
@@ -335,6 +328,8 @@ class RunDir:
             settings: What `wandb.init` takes.
             config: The configuration.
         """
+        for key in secret_values(settings):
+            raise UserError(f"logger.wandb.{key} is or holds a secret, and W&B shows it; leave it out")
         self._curves = Curves(self.path, settings, hide_in(config))
 
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from nemo_ada.run.files import MAX_DIGITS, opened_to_read, whole_number
+
 Record = dict[str, Any]
 OnDamage = Callable[[int, str], None]
 MAX_LINE = 64 << 20  # bytes
+_LONG = re.compile(rb"\d{%d}" % MAX_DIGITS)
 BOM = b"\xef\xbb\xbf"  # some editors begin a file with it
 
 
@@ -31,7 +35,7 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         OSError: The file cannot be read.
     """
-    with path.open("rb") as file:
+    with opened_to_read(path) as file:
         yield from numbered(bounded(file))
 
 
@@ -86,7 +90,8 @@ def parse_line(line: bytes) -> Record:
     if b"\0" in line:  # never part of a JSON text
         raise ValueError("holds NUL bytes (UTF-16? save the file as UTF-8)")
     try:
-        record = json.loads(line.decode("utf-8"))  # json.loads of bytes would guess other encodings
+        long = whole_number if _LONG.search(line) else None
+        record = json.loads(line.decode("utf-8"), parse_int=long)  # json.loads of bytes would guess other encodings
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None
     except json.JSONDecodeError as problem:

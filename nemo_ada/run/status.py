@@ -10,27 +10,37 @@ slurm/chain.py writes the two tables and says what their columns are.
 from __future__ import annotations
 
 import math
+import os
+import re
 import shutil
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import read_json, text_of
+from nemo_ada.run.files import in_use, json_of, text_of
 from nemo_ada.run.redaction import hide, printable
+from nemo_ada.run.start import SubprocessError, run
 
 LEAST = 4  # columns of a line of both tables
 STARTED, SAVED, FOLDER, ENDED, REASON, DETAIL = 2, 3, 4, 5, 6, 7  # columns of attempts.tsv
 SQUEUE = ("squeue", "--me", "-h", "-o", "%i|%T|%S|%r|%E")
 SQUEUE_SECONDS = 5.0
+GONE = "gone"
+SILENT_SECONDS = 3600.0  # after which a run of another machine counts as gone
+MAX_BYTES = 4 << 20  # of a file of a run's folder, which anybody may have made
+MOST_LINES, MOST_LETTERS = 1000, 500  # of a table, and of a text in it
 MARKS = ("status.json", "attempts.tsv", "heartbeat")  # one of them is in every folder of a run
 REMEDIES = {
     "own failure": "mend what its log says; a new submission goes on from the last save",
     "no space": "make room; the chain tries again by itself",
     "lock": "end the other process that trains in this folder; the chain tries again by itself",
 }
+KEYS = (
+    "run", "state", "step", "max_steps", "saved_step", "phase", "silent_seconds", "median_step_seconds", "job", "slurm",
+    "queue", "attempts", "reasons", "last_reason", "slots_left", "left_out", "error", "remedy", "log",
+)  # fmt: skip
 QUIET = ("done", "asked", "wall", "preempted", "")
 
 
@@ -47,27 +57,29 @@ def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, An
     if not any((folder / name).exists() for name in MARKS):
         raise UserError(f"{folder} holds no run: name the run_dir of a `nemo-ada train`, or `all`")
     status, pace, beat = (_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
+    saved, steps = (_whole(mapping.get(key)) for mapping, key in ((pace, "saved_step"), (status, "max_steps")))
     attempts, left_out = (_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
     last = attempts[-1] if attempts else []
-    job = _text(folder / "job").strip() or _cell(last, 1) or None
+    job = _text(folder / "job").strip()[:MOST_LETTERS] or _cell(last, 1) or None
+    queued = None if jobs is None else _job_of(job, jobs)
     reason, detail = _cell(last, REASON), _cell(last, DETAIL)
     failed = reason not in QUIET
     return {
         "run": str(folder),
-        "state": status.get("state", "not started"),
-        "step": status.get("step"),
-        "max_steps": status.get("max_steps"),
-        "saved_step": pace.get("saved_step"),
-        "phase": beat.get("phase"),
+        "state": state_of(folder) if status else "not started",
+        "step": _whole(status.get("step")),
+        "max_steps": steps,
+        "saved_step": saved,
+        "phase": str(beat.get("phase"))[:MOST_LETTERS],
         "silent_seconds": _age(folder / "heartbeat"),
         "median_step_seconds": beat.get("median_step_seconds"),
         "job": job,
         "slurm": jobs is not None,
-        "queue": None if jobs is None else _job_of(job, jobs),
+        "queue": queued,
         "attempts": len(attempts),
         "reasons": [_cell(line, REASON) or "not ended" for line in attempts],
         "last_reason": reason or None,
-        "slots_left": _slots_left(attempts, pace.get("saved_step"), status.get("max_steps")),
+        "slots_left": _slots_left(attempts, saved, steps),
         "left_out": {line[2]: line[3] for line in left_out},
         "error": detail if failed and detail else None,
         "remedy": REMEDIES.get(reason),
@@ -75,13 +87,49 @@ def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, An
     }
 
 
+def state_of(folder: Path) -> str:
+    """Return the state that a run has written, or GONE where it says that it runs and its process does not.
+
+    The lock shows it for a run of this machine. A run of another machine has to give a sign of life now and then.
+    """
+    status = _mapping(folder / "status.json")
+    state = status.get("state")
+    if state != "running":
+        return str(state)[:MOST_LETTERS] if isinstance(state, str) else "unknown"
+    held = in_use(folder / "lock")
+    if held is False and not os.path.exists(folder / "lock"):
+        pid = _whole(status.get("pid"))
+        held = None if pid is None else Path(f"/proc/{pid}").exists()
+    ages = [age for name in ("heartbeat", "status.json") if (age := _age(folder / name)) is not None]
+    silent = held is None and min(ages, default=math.inf) > SILENT_SECONDS
+    return GONE if held is False or silent else state
+
+
+def look(folders: Sequence[Path], jobs: Sequence[str] | None) -> list[dict[str, Any]]:
+    """Return `read_status` of several folders. One that cannot be read hides no other."""
+    found = []
+    for folder in folders:
+        try:
+            found.append(read_status(folder, jobs))
+        except (OSError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError) as problem:
+            if len(folders) == 1:
+                raise
+            found.append({**dict.fromkeys(KEYS), "run": str(folder), "state": "cannot be read", "error": str(problem)})
+    return found
+
+
+def goes_on(status: Mapping[str, Any]) -> bool:
+    """Return whether a run has a process or a job that could change its status."""
+    return bool(status["queue"]) or status["state"] == "running"
+
+
 def queue() -> list[str] | None:
     """Return the user's jobs as SQUEUE prints them; None where SLURM is missing or does not answer."""
     if shutil.which(SQUEUE[0]) is None:
         return None
     try:
-        done = subprocess.run(SQUEUE, capture_output=True, text=True, timeout=SQUEUE_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
+        done = run(SQUEUE, capture_output=True, text=True, timeout=SQUEUE_SECONDS, check=True)
+    except (OSError, SubprocessError):
         return None
     return done.stdout.splitlines()
 
@@ -89,6 +137,8 @@ def queue() -> list[str] | None:
 def render(status: Mapping[str, Any]) -> str:
     """Return the status of one run as lines for people."""
     lines = [f"{status['run']}: {status['state']}"]
+    if status["state"] == GONE:
+        lines.append("  its process has ended without a word; the same command with resume=auto goes on")
     if status["step"] is not None:
         lines.append(f"  step {status['step']} of {status['max_steps']}; last save: step {status['saved_step'] or 0}")
     if status["silent_seconds"] is not None and status["state"] == "running":
@@ -100,7 +150,7 @@ def render(status: Mapping[str, Any]) -> str:
         lines.append(f"  attempts: {', '.join(status['reasons'])}")
     if status["slots_left"] is not None:
         lines.append(f"  job slots left: {status['slots_left']}, at the pace of the slots so far")
-    lines += [f"  left out: {node}, {cause}" for node, cause in status["left_out"].items()]
+    lines += [f"  left out: {node}, {cause}" for node, cause in (status["left_out"] or {}).items()]
     if status["error"]:
         lines.append(f"  last error: {status['error']}")
     if status["remedy"]:
@@ -112,27 +162,36 @@ def runs_below(root: Path) -> list[Path]:
     """Return the folders of runs directly below `root`, the newest sign of life first."""
     if not root.is_dir():
         raise UserError(f"{root} is not a folder: name a run's folder, or set RUN_ROOT")
-    found = [folder for folder in root.iterdir() if any((folder / name).exists() for name in MARKS)]
+    found = [folder for folder in root.iterdir() if any(map(os.path.exists, (folder / name for name in MARKS)))]
     return sorted(found, key=lambda folder: _age(folder / "heartbeat") or math.inf)
 
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        return read_json(path)
+        content = json_of(path, MAX_BYTES)
+        return content if isinstance(content, dict) else {}
     except (OSError, ValueError, RecursionError, UserError):
         return {}
 
 
 def _text(path: Path) -> str:
     try:
-        return text_of(path, errors="replace")
+        return text_of(path, MAX_BYTES, errors="replace")
     except (OSError, ValueError):
         return ""
 
 
 def _table(path: Path) -> list[list[str]]:
-    lines = [line.split("\t") for line in _text(path).splitlines()]
+    lines = [[cell[:MOST_LETTERS] for cell in line.split("\t")] for line in _text(path).splitlines()[-MOST_LINES:]]
     return [line for line in lines if len(line) >= LEAST]
+
+
+def _whole(value: object) -> int | None:
+    """Return a count, None for everything else that a damaged file may hold."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
+        return int(value)
+    number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15
+    return int(value) if number else None  # type: ignore[call-overload]
 
 
 def _cell(line: Sequence[str], column: int) -> str:
@@ -165,16 +224,16 @@ def _queue_said(job: Mapping[str, str] | None) -> str:
     return f"{job['state']} since {job['start']}"
 
 
-def _slots_left(attempts: Sequence[Sequence[str]], saved: object, steps: object) -> int | None:
+def _slots_left(attempts: Sequence[Sequence[str]], saved: int | None, steps: int | None) -> int | None:
     """Return how many slots the rest takes at the mean gain of those that met the wall; None before the first."""
-    if not isinstance(saved, int) or not isinstance(steps, int):
+    if saved is None or steps is None:
         return None
-    marks = [int(line[SAVED]) if line[SAVED].isdigit() else 0 for line in attempts] + [saved]
+    marks = [_whole(line[SAVED]) or 0 for line in attempts] + [saved]
     gains = [
         after - before
         for line, before, after in zip(attempts, marks, marks[1:], strict=False)
         if _cell(line, REASON) == "wall"
     ]
-    if not sum(gains):
+    if sum(gains) <= 0:
         return None
     return math.ceil(max(0, steps - saved) * len(gains) / sum(gains))

@@ -21,6 +21,7 @@ from nemo_ada.run.files import read_bounded
 MAX_BYTES = 1_000_000  # PyYAML needs seconds per megabyte
 MAX_VALUES = 100_000  # with every alias written out
 MAX_DEPTH = 100
+MAX_DIGITS = 100  # of a whole number, and of 1:30:00, which YAML reads in base 60
 _PARSER_ERRORS = (yaml.YAMLError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
 
 
@@ -52,6 +53,17 @@ class _Written(yaml.SafeLoader):
                 )
             seen[key_node.value] = key_node
         return dict(super().construct_mapping(node, deep))
+
+
+def _integer(loader: Any, node: Any) -> Any:
+    if len(node.value) > MAX_DIGITS:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"a number of more than {MAX_DIGITS} characters", node.start_mark
+        )
+    return loader.construct_yaml_int(node)
+
+
+_Written.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 class _Loader(_Written):

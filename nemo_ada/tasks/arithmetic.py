@@ -95,8 +95,8 @@ class Arithmetic:
         """The model's tokenizer. Raises UserError when the task was built without one."""
         if self._tokenizer is None:
             raise UserError(
-                "task.name=arithmetic is for language models: set policy.model_name=FOLDER (`nemo-ada model smollm2 "
-                "--out FOLDER` makes one), or take task.name=mini_sudoku"
+                "task.name=arithmetic is for language models: set policy.model_name=FOLDER (`nemo-ada prepare "
+                "configs/cpu/smollm2.yaml` makes one), or take task.name=mini_sudoku"
             )
         return self._tokenizer
 

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict
 
-from nemo_ada.run.redaction import without_secrets
+from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, environment, python
 from nemo_ada.verify.messages import Done, Layers, VerifierLimits, line, read
 
 log = logging.getLogger(__name__)
 
-
-NEEDED = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|TZ|LANG|LANGUAGE|LC_\w+|TMPDIR|LD_\w+|PYTHON\w*|VIRTUAL_ENV|CONDA_\w+|COVERAGE_\w+"
-    r"|(?:OMP|MKL|OPENBLAS)_\w+|NEMO_ADA_\w+"
-)
-"""Names of variables that workers get. A scorer's own setting may be called NEMO_ADA_SCORER_..."""
 CLOSE_S = 10.0  # time for an orderly end before the process group is killed
 
 
@@ -36,11 +28,6 @@ def import_path() -> list[str]:
     library = os.path.dirname(os.__file__)
     given = [path for path in sys.path if path and not path.startswith("__")]
     return sorted(given, key=lambda path: path not in (library, os.path.join(library, "lib-dynload")))
-
-
-def for_workers(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that Python, its packages and a scorer need. Others may be secrets, so they stay here."""
-    return {name: value for name, value in without_secrets(environment).items() if NEEDED.fullmatch(name)}
 
 
 class ServerProcess:
@@ -62,13 +49,12 @@ class ServerProcess:
         self._closing = False
         self._connection, theirs = socket.socketpair()
         with theirs:
-            self._process = subprocess.Popen(
-                # -P: no module of the working folder
-                [sys.executable, "-P", "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"],
+            self._process = begin(
+                python(sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"),
                 stdin=theirs.fileno(),
                 start_new_session=True,
                 # The caller's import path, for the scorer. One thread per worker.
-                env=for_workers(os.environ) | {"PYTHONPATH": os.pathsep.join(import_path()), "OMP_NUM_THREADS": "1"},
+                env=environment(listed=PYTHON_NEEDS, PYTHONPATH=os.pathsep.join(import_path()), OMP_NUM_THREADS="1"),
             )
         self.send([(scorer, asdict(limits))])
         self._reader = threading.Thread(target=self._read, name="verifier-reader", daemon=True)
@@ -106,7 +92,7 @@ class ServerProcess:
             self._connection.shutdown(socket.SHUT_WR)
         try:
             orderly = self._process.wait(CLOSE_S) == 0
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             orderly = False
         except BaseException:  # a second Ctrl-C
             self.kill()

@@ -21,8 +21,8 @@ from compare_cpu import ROOT, fresh_folder
 from measure import measure
 from tables import markdown_table
 
-from nemo_ada.config.load import load_run
 from nemo_ada.cpu.model_folder import read_shape
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer
 from nemo_ada.run.folder import read_lines

@@ -4,20 +4,16 @@
                                                 [--layers 2] [--out runs/bench_sampling]
 
 Every policy sees the same prompts, labels and (forced, heavy-tailed) lengths. Runs of different policies are
-interleaved, seed by seed, each seed beginning with another policy, and each policy is compared with the barrier (or,
-for idle mode, with GRPO n = 4) of the same seed. On a CPU a decode step gets dearer with every running response above
-some 30, on a GPU it does not: engine steps are what carries over, wall time is reported beside what the latency model
-predicts for these engine steps. Idle mode decides by predicted time, so on the engine it runs twice: with the wall
-clock, and with a clock that counts engine steps, which is what time is to an engine whose step costs the same under any
-load.
+interleaved, seed by seed, each seed beginning with another policy, and each policy is compared with the barrier of the
+same seed. On a CPU a decode step gets dearer with every running response above some 30, on a GPU it does not: engine
+steps are what carries over, wall time is reported beside what the latency model predicts for these engine steps.
 
 Columns: engine steps; tokens decoded and kept; mean kept length; length bias = kept length minus the mean length of
-responses with the same labels; pass-rate bias = unbiased estimate (haldane; the first wave, which nothing cuts, for
-idle mode) minus the true pass rate; label bias = label minus true pass rate of the responses after the first wave (idle
-mode drops waves with a long response); 95 % intervals over prompts or responses. Predicted wall: the seconds per token
-that the latency model knew before the phase, at the phase's own mean load, times its engine steps. What our own
-decisions take does not depend on the model, what an engine step takes does: a larger `--hidden-size` and `--layers`
-show their share beside steps as long as a GPU's.
+responses with the same labels; pass-rate bias = unbiased estimate (haldane) minus the true pass rate; label bias =
+label minus true pass rate of the responses after the first wave; 95 % intervals over prompts or responses. Predicted
+wall: the seconds per token that the latency model knew before the phase, at the phase's own mean load, times its engine
+steps. What our own decisions take does not depend on the model, what an engine step takes does: a larger
+`--hidden-size` and `--layers` show their share beside steps as long as a GPU's.
 """
 
 from __future__ import annotations
@@ -37,7 +33,6 @@ from measure import measure
 from tables import markdown_table
 from workload import HARD, LENGTHS, ReplaySource
 
-from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.pass_rate import haldane
@@ -51,7 +46,7 @@ from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, Workload
 
 FFN = 2  # times the hidden size
-WARM_STEPS = 2  # steps that teach idle mode's latency model before the measured one
+WARM_STEPS = 2  # steps that teach the latency model before the measured one
 
 _balanced = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, LENGTHS.max_new_tokens)
 POLICIES: dict[str, SamplingPlan] = {
@@ -61,13 +56,8 @@ POLICIES: dict[str, SamplingPlan] = {
     "issue order, window 8": replace(_balanced, stopping=IssueOrderStopping(window=8)),
     "issue order, window 16": replace(_balanced, stopping=IssueOrderStopping(window=16)),
     "GRPO n=4": SamplingPlan(FixedExit(4), (4,), 4, 4, LENGTHS.max_new_tokens),
-    "idle, waves of 4": SamplingPlan(
-        BalancedExit(1, 1), (4,), 32, 4, LENGTHS.max_new_tokens, budget=Budget(mode="idle")
-    ),
 }
-STEP_CLOCK = "idle, waves of 4, clock in steps"
-POLICIES[STEP_CLOCK] = POLICIES["idle, waves of 4"]
-BASELINE = {name: "GRPO n=4" if name.startswith(("idle", "GRPO")) else "barrier waves of 8" for name in POLICIES}
+BASELINE = {name: "GRPO n=4" if name.startswith("GRPO") else "barrier waves of 8" for name in POLICIES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +162,6 @@ def _length_bias(result: SamplingResult, workload: Workload) -> np.ndarray:
 
 def _rate_bias(plan: SamplingPlan, result: SamplingResult, workload: Workload) -> np.ndarray:
     rule = plan.stop_rule
-    if plan.idle:  # the phase's end cuts prompts at a time, not at a count: the first wave is the unbiased part
-        return result.first_pos_P / np.maximum(result.first_size_P, 1) - workload.pass_rate_P
     return haldane(result.pos_P, result.size_P, rule) - workload.pass_rate_P
 
 
@@ -212,8 +200,7 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
             row["wall"] = ratio([p.wall for p in mine], [p.wall for p in base])
             row["ms an engine step"] = f"{1e3 * sum(p.wall for p in mine) / sum(p.steps for p in mine):.1f}"
             row["decisions, share of wall"] = f"{100 * np.mean([p.decisions for p in mine]):.2f} %"
-            predicted = f"{np.mean([p.predicted / p.wall for p in mine]):.2f}"
-            row["predicted / measured wall"] = "" if name == STEP_CLOCK else predicted
+            row["predicted / measured wall"] = f"{np.mean([p.predicted / p.wall for p in mine]):.2f}"
         rows.append(row)
     return markdown_table(rows)
 
@@ -225,11 +212,10 @@ def plan_has_waves(name: str) -> bool:
 
 def run_model(prompts: int, seeds: int) -> dict[str, list[Phase]]:
     """All policies in the discrete-event model, whose clock counts engine steps."""
-    policies = {name: plan for name, plan in POLICIES.items() if name != STEP_CLOCK}
-    phases: dict[str, list[Phase]] = {name: [] for name in policies}
+    phases: dict[str, list[Phase]] = {name: [] for name in POLICIES}
     for seed in range(seeds):
         rates = HARD.draw(prompts, seed)
-        for name, plan in policies.items():
+        for name, plan in POLICIES.items():
             latency = LatencyModel()
             for step in range(WARM_STEPS + 1):
                 workload = Workload(rates, LENGTHS, seed=seed, step=step)
@@ -261,7 +247,7 @@ def run_engine(prompts: int, seeds: int, hidden_size: int, layers: int) -> dict[
                 plan = POLICIES[name]
                 for step in range(WARM_STEPS + 1) if seed == 0 else [WARM_STEPS]:  # the model's own step is measured
                     workload = Workload(rates, LENGTHS, seed=seed, step=step)
-                    source = ReplaySource(engine, workload, step_clock=name == STEP_CLOCK)
+                    source = ReplaySource(engine, workload, step_clock=False)
                     last = phase(plan, workload, source, latencies[name], engine)
                     source.close()
                 phases[name].append(last)

@@ -19,7 +19,9 @@ from collections import Counter
 
 from measure import measure
 
-from nemo_ada.verify import TIMEOUT, MathVerifier, Verdict, VerifierLimits
+from nemo_ada.verify.messages import VerifierLimits
+from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.verdict import TIMEOUT, Verdict
 
 HANGING = (r"\boxed{9^{9^{9^{9}}}}", "1")
 KILL_S = 0.2  # noticing the deadline and forking a replacement, per hanging answer

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, TABLE = ROOT / "recipes/results/claims.yaml", ROOT / "recipes/results/leaderboard.csv"
 RESULTS = ROOT / "recipes/results/leaderboard.jsonl"
 SHOWN = ("area at equal updates", "area at equal summed_rates", "area at equal responses", "accuracy", "responses to 1")
-"""The tests of a table over which leaderboard_tables.md corrects."""
+"""The tests of a table over which Holm's correction goes."""
 FORMS = ("mean", "size", "interval", "ratio", "ratio_interval", "by_base")
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*)?\.?\d+(?![\w])")
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)

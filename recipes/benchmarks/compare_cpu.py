@@ -21,8 +21,7 @@ from measure import measure
 from tables import comparison_rows, markdown_table
 
 from nemo_ada.cli.progress import observer
-from nemo_ada.config.load import load_run
-from nemo_ada.config.run import RunConfig
+from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
 from nemo_ada.lab.report.run import Run

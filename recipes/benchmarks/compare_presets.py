@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,8 +28,7 @@ from compare_cpu import ROOT
 from measure import measure
 from tables import against, comparison_rows, markdown_table
 
-from nemo_ada.config.load import load_run
-from nemo_ada.config.run import RunConfig
+from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
@@ -37,6 +37,8 @@ from nemo_ada.run.folder import RunDir, read_lines
 from nemo_ada.run.job_control import EXIT_DONE
 
 BASELINE = "grpo n=4"
+sys.path.append(str(ROOT / "recipes" / "extend"))
+PILOT = "{{preset: grpo, sampling: {{exit: {{kind: own, name: pilot:Pilot}}, wave_size: [4, {rest}]}}}}"
 N1, N2, N8, N16, N64 = (f"grpo.num_generations_per_prompt={n}" for n in (1, 2, 8, 16, 64))
 KNOWN = "estimator: {kind: value, memory: 0.95}"
 TRACKER = "estimator: {kind: ema, adaptive_prior: true}"
@@ -89,15 +91,13 @@ METHODS = {
         "reinforce_ada={sampling: {kind: sequential, exit: {kind: fixed, n: 8}, wave_size: 8, max_responses: 8}}"
     ],
     "grpo n=16": ["reinforce_ada.preset=grpo", N16],
-    "ada_pilot n=16 (Pilot-Commit)": ["reinforce_ada.preset=ada_pilot", N16],
-    "ada_pilot n=16, twice the prompts": ["reinforce_ada.preset=ada_pilot", "PROMPTS x2", N16],
-    "ada_pilot n=16, reserve prompts (SPEED)": ["reinforce_ada={preset: ada_pilot, reserve_prompts: RESERVE}", N16],
+    "pilot n=16 (Pilot-Commit)": [f"reinforce_ada={PILOT.format(rest=12)}", N16],
+    "pilot n=16, twice the prompts": [f"reinforce_ada={PILOT.format(rest=12)}", "PROMPTS x2", N16],
     "grpo n=64": ["reinforce_ada.preset=grpo", N64],
-    "ada_pilot n=64, twice the prompts": ["reinforce_ada.preset=ada_pilot", "PROMPTS x2", N64],
+    "pilot n=64, twice the prompts": [f"reinforce_ada={PILOT.format(rest=60)}", "PROMPTS x2", N64],
     "ada_seq_positive": ["reinforce_ada.preset=ada_seq_positive"],
     "ada_seq_balance": ["reinforce_ada.preset=ada_seq_balance"],
     "ada_seq_lean": ["reinforce_ada.preset=ada_seq_lean"],
-    "ada_seq_idle": ["reinforce_ada.preset=ada_seq_idle"],
     "ada_seq_log": ["reinforce_ada.preset=ada_seq_log"],
     "ada_est_ema n=8": ["reinforce_ada.preset=ada_est_ema", N8],
     "ada_est_value n=8": ["reinforce_ada.preset=ada_est_value", N8],
@@ -127,8 +127,8 @@ RATES = {
         "ada_seq_lean": 3e-5,
         "ada_single n=1, eight updates": 1e-5,
     },
-    "groups16": {"grpo n=16": 2e-4, "ada_pilot n=16 (Pilot-Commit)": 1e-4},
-    "groups64": {"grpo n=64": 1e-4, "ada_pilot n=64, twice the prompts": 1e-4},
+    "groups16": {"grpo n=16": 2e-4, "pilot n=16 (Pilot-Commit)": 1e-4},
+    "groups64": {"grpo n=64": 1e-4, "pilot n=64, twice the prompts": 1e-4},
     "words": {
         "grpo n=4": 2.4e-4,
         "grpo n=4, divided by the standard deviation (GRPO, DeepSeekMath)": 2.4e-4,

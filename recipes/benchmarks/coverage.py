@@ -1,6 +1,6 @@
 """How often do the intervals of `nemo-ada eval` hold the truth? A simulation, about 4 minutes on one core.
 
-    python recipes/benchmarks/coverage.py [--cells recipes/results/coverage.csv] > recipes/history/coverage.md
+    python recipes/benchmarks/coverage.py [--cells recipes/results/coverage.csv]
 
 `--clusters` prints the last table alone: problems that were made from templates.
 
@@ -31,14 +31,14 @@ KINDS = {"equal": None, "Beta, a + b = 4": 4.0, "Beta, a + b = 1": 1.0, "Beta, a
 
 PAGE = """# How often the intervals of an evaluation hold the truth
 
-Made by `python recipes/benchmarks/coverage.py --cells recipes/results/coverage.csv > recipes/history/coverage.md`. The
+Made by `python recipes/benchmarks/coverage.py --cells recipes/results/coverage.csv`. The
 script simulates evaluations of models whose pass rates are known, and counts how many of the 95 % intervals hold the
 true mean. The true mean takes {rates} values, from {low} to {high}. The problems of each evaluation are drawn anew.
 Their pass rates are equal, or come from a Beta distribution. A small a + b puts most problems near 0 or 1, as real
 benchmarks do.
 
 A cell below has the lowest and the highest share over these means, in percent, and the mean width of the interval at
-a mean of 0.5, in points. [coverage.csv](../results/coverage.csv) has every cell.
+a mean of 0.5, in points. coverage.csv has every cell.
 
 ## The mean of one model
 

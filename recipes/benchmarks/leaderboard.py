@@ -57,11 +57,10 @@ from leaderboard_page import (
 from measure import measure
 from rivals import Plain, rival
 
-from nemo_ada.config.load import load_run
-from nemo_ada.config.run import RunConfig
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.cpu.base import REPORT, prepare_base
 from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
+from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError

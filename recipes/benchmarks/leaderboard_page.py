@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,6 @@ AXES = ("responses", "updates", SUMMED, "prompts", "live_rows", "tokens", GPU)
 GPU_STEP, GPU_RESPONSE, GPU_ROW, GPU_ROWS = 5.6, 0.036, 0.018, 256
 """Seconds of a step, a response and a trained row, in steps of 256 rows: 1.5B, H200, without refits (results/gpu)."""
 LAST = 3  # evaluations whose mean is a run's final accuracy
-NORMAL_80 = 0.8416  # the normal quantile of a power of 80 %
 LEVEL = 0.05
 Result = Mapping[str, Any]
 KEPT = (
@@ -205,19 +203,6 @@ def _tier(result: Result, tier: int) -> float:
     return float(np.mean([point["tiers"][tier] for point in result["points"][-LAST:]]))
 
 
-def detectable(effects_M: Sequence[Effect], seeds: int) -> float:
-    """Return the smallest difference that a paired test at 5 % finds with 80 %, from the mean spread of the effects.
-
-    Args:
-        effects_M: effects over `seeds` seeds each.
-        seeds: number of seeds.
-    """
-    error_M = [found.half / student_quantile(seeds - 1) for found in effects_M if not math.isnan(found.half)]
-    if not error_M:
-        return math.nan
-    return float((student_quantile(seeds - 1) + NORMAL_80) * np.sqrt(np.mean(np.square(error_M))))
-
-
 def text(found: Effect, bold: bool, *, log: bool = False) -> str:
     """Return an effect as one word: +.021±.005, or with `log` the ratio and its interval."""
     if math.isnan(found.mean):
@@ -307,29 +292,6 @@ def rows_of(
     return found
 
 
-def table(protocol: Mapping[str, Any], rows: Sequence[Row], *, updates: bool) -> list[str]:
-    """Return a table as lines of Markdown. Bold effects are significant after Holm's correction over the table."""
-    areas = [f"area at equal {axis}" for axis in ("updates", SUMMED, "responses")]
-    shown = [*areas, "accuracy", "responses to 1"]
-    complete = max(len(row.seeds) for row in rows)
-    marked = significant([row.effects if len(row.seeds) == complete else {} for row in rows], shown)
-    axes = ["equal updates", "equal summed rates", "equal responses", "accuracy", "responses"]
-    head = ["method", *(["updates"] if updates else []), "rate", "seeds", *axes, "commit"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for row, bold in zip(rows, marked, strict=True):
-        cells = [protocol["methods"][row.method]["name"], *([str(row.cell[0])] if updates else [])]
-        edge = " (largest)" if row.cell[1] == max(row.tried) else " (smallest)" if row.cell[1] == min(row.tried) else ""
-        cells += [f"{row.cell[1]:g}{edge}", str(len(row.seeds))]
-        if row.effects:
-            cells += [text(row.effects[name], name in bold, log=name == "responses to 1") for name in shown]
-        else:
-            values = [float(np.mean([f(row.results[s]) for s in row.seeds])) for f in (lambda r: r["area"], final)]
-            cells += ["", "", f"{_short(values[0])}", f"{_short(values[1])}", "1"]
-        newest = max((row.results[seed] for seed in row.seeds), key=lambda result: str(result["date"]))
-        lines.append("| " + " | ".join([*cells, str(newest["commit"])]) + " |")
-    return lines
-
-
 def significant(effects_M: Sequence[Mapping[str, Effect]], names: Sequence[str]) -> list[set[str]]:
     """Return the names of each row's effects that are significant after Holm's correction over the table.
 
@@ -340,40 +302,6 @@ def significant(effects_M: Sequence[Mapping[str, Effect]], names: Sequence[str])
     passed = dict(zip(distinct, holm(list(distinct.values())), strict=True))
     return [{name for name in names if name in found and passed[m, found[name].mean, found[name].half]}
             for m, found in enumerate(effects_M)]  # fmt: skip
-
-
-def signal_to_noise(why_S: Sequence[Mapping[str, float]]) -> Effect | None:
-    """Return signal / noise of 1,000 tokens over the seeds, None where it was not measured on all."""
-    if not all("ada/gradient_signal" in why for why in why_S):
-        return None
-    return effect([1000.0 * why["ada/gradient_signal"] / why["ada/gradient_noise"] for why in why_S])
-
-
-def reasons(protocol: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
-    """Return what the loop measured of each method's updates, as lines of Markdown."""
-    over_noise = [signal_to_noise([row.results[seed]["why"] for seed in row.seeds]) for row in rows]
-    measured = ["signal/noise"] if any(over_noise) else []
-    head = ["method", "cosine", *measured, "effective updates", "explained variance", "zero-signal groups",
-            "live rows per step", "per response"]  # fmt: skip
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for row, own in zip(rows, over_noise, strict=True):
-        seen = [row.results[seed]["why"] for seed in row.seeds]
-        keys = {key for why in seen for key in why}
-        mean = {key: float(np.mean([why[key] for why in seen if key in why])) for key in keys}
-        cosines = effect([why["ada/gradient_cosine"] for why in seen if "ada/gradient_cosine" in why])
-        live, drawn, updates = (
-            mean.get(key, math.nan) for key in ("ada/live_rows", "ada/samples_drawn", "train/updates")
-        )
-        separate = protocol["methods"][row.method]["n"] == 1 or all("halves" in row.results[s] for s in row.seeds)
-        shown = [text(cosines, False).lstrip("+")] if separate else [f"({text(cosines, False).lstrip('+')})"]
-        if measured:
-            shown.append(text(own, False).lstrip("+") if own else "")
-        shown += [f"{mean.get('ada/effective_updates', math.nan):.1f} of {updates:.1f}"]
-        shown += [f"{mean.get(key, math.nan):.2f}" for key in ("ada/explained_variance", "ada/zero_signal_groups")]
-        shown += [f"{live:.0f}", f"{live / drawn:.2f}"]
-        cells = [re.sub(r"^(-?)0\.", r"\1.", cell).replace("nan", "") for cell in shown]
-        lines.append("| " + " | ".join([protocol["methods"][row.method]["name"], *cells]) + " |")
-    return lines
 
 
 def all_columns(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]) -> str:
@@ -426,9 +354,8 @@ base, other problems and another held-out set.
 says nothing about a third base. On sudoku6, words6 and hard6 each seed has its own base, so intervals speak of bases.
 The models have .3 to 135 million parameters, and no task is a GPU run. Where a cell is empty, nothing was run.
 
-[All tables](../history/leaderboard_tables.md) have final accuracy, equal updates and summed rates, tuned updates, what
-the loop measured, and the commits. [leaderboard.csv](leaderboard.csv) has every axis of cost, both targets, pass@4 and
-p-values. [protocol of the bench](../benchmarks/leaderboard.yaml).
+[leaderboard.csv](leaderboard.csv) has all tables: every axis of cost, final accuracy, tuned updates, both targets,
+pass@4, p-values, what the loop measured, and the commits. [protocol of the bench](../benchmarks/leaderboard.yaml).
 """
 IN_SUMMARY = ("grpo8", "grpo16", "value4", "mean", "single_value", "popo", "balance", "lean", "ngu", "dapo")
 BOTH = ("area at equal responses", "area at equal prompts")
@@ -507,69 +434,15 @@ def _numbers(protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Return the protocol's numbers that the pages name."""
     return {
         "budget": f"{protocol['budget']:,}",
-        "warmup": f"{protocol['warmup']:,}",
         "tuning": len(protocol["tuning_seeds"]),
-        "extensions": protocol["extensions"],
         "reported": f"{min(protocol['reported_seeds'])} to {max(protocol['reported_seeds'])}",
     }
 
 
-INTRODUCTION = """\
-# Leaderboard, all tables: methods at equal updates
-
-`recipes/benchmarks/leaderboard.py page` writes this page from the runs of
-[leaderboard.yaml](../benchmarks/leaderboard.yaml). The bench is running: a table shows the seeds that are there.
-[leaderboard.csv](../results/leaderboard.csv) has every axis of cost (responses, updates, prompts, live rows, tokens),
-pass@4, the tiers of difficulty, p-values, commits, and what the loop measured.
-[leaderboard.jsonl](../results/leaderboard.jsonl) has the runs. [Earlier comparisons](earlier_comparisons.md) had other
-protocols.
-
-```bash
-nice -n 19 python recipes/benchmarks/leaderboard.py run                                # what is missing, in order
-python recipes/benchmarks/leaderboard.py run --fresh --task TASK --method METHOD --updates 4  # a row and its baseline
-python recipes/benchmarks/leaderboard.py again --task TASK --method METHOD --seed SEED # a row on a seed of yours
-python recipes/benchmarks/leaderboard.py page
-```
-
-Several `run`s may share a folder of results (`--out`): each takes the next job that is free. `--baseline METHOD` runs
-METHOD beside the others in place of GRPO. `--fresh` runs again what is published. `again` says whether two differences
-are inside the interval of one seed. One of them is outside in 5 to 10 % of all calls. A fresh clone made
-`single_value` on sudoku again with seed 301: +.034 in area, inside [+.001, +.036], and +.068 in final accuracy, outside
-[-.006, +.053].
-
-**Protocol.** A run draws {budget} responses. The learning rate rises over the first {warmup}. Every method tries
-the same rates, on {tuning} seeds that are not reported. While its best rate is the largest or smallest one, it also
-tries twice or half of it, {extensions} times at most. *(largest)* and *(smallest)* mark a rate that still is. The
-reported seeds are {reported}, and half of them have another base, other problems and another held-out set. The tuning
-seeds have the same two bases and held-out sets, so the intervals are for these two. Two machines that train a base get
-two models that differ in the last digits; here the areas differed by about .006. So only reported runs from one model
-are compared, and a `run` beside results of another one ends; `--fresh` with a new `--out` runs all rows there. Some
-older tries on sudoku and words are from another machine's base. They choose between the rates of one method only.
-SmolLM2 has its own budget, rates and seeds in leaderboard.yaml, one tuning seed, and no rates beyond its two. Its
-model is always the same, so its seeds differ in the problems and the held-out set only.
-
-**Columns.** The baseline's row has its area (mean held-out accuracy over the run) and its final accuracy. Other rows
-have paired differences with 95 % intervals, of the area and of the final accuracy. *equal summed rates*: at equal sums
-of the learning rates of all updates. The warm-up is counted in responses, so a method with large steps leaves it after
-fewer updates, and *equal updates* alone favours it. *responses* is the ratio of the responses that a method and the
-baseline need for the baseline's final accuracy. A run that never reaches it counts with all its responses: `>` says
-that this happens to the method (the ratio is at least this), `<` to the baseline, `~` to both. Bold: significant after
-Holm's correction over the table's complete rows. *commit* made the newest run.
-
-**Why.** The second table of a task has means over steps and seeds. *cosine* compares the gradients of two halves of an
-update's prompts. In brackets the halves were made of rows and may share a prompt; compare these at the same n only.
-*signal/noise* is that of the gradient of 1,000 trained tokens: the squared norm of its mean over its variance (1,000
-over the simple noise scale, arXiv 1812.06162). Early updates weigh most in it.
-*effective updates* is (sum of the gradient norms)^2 / sum of their squares, per step. *explained variance* is that of
-the labels by the predictions of the baseline.
-"""
-
-
-def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str, str]:
-    """Return the summary, the page of all tables, and the CSV."""
-    lines = [INTRODUCTION.format(**_numbers(protocol))]
+def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str]:
+    """Return the page, and the CSV of all tables."""
     tables: dict[tuple[str, str], Sequence[Row]] = {}
-    for task, settings in protocol["tasks"].items():
+    for task in protocol["tasks"]:
         chosen: dict[str, tuple[Sequence[int], str, Iterable[str] | None]] = {
             FOUR: ([4], protocol["baseline"], None),
         }
@@ -582,16 +455,7 @@ def page(protocol: Mapping[str, Any], results: Any) -> tuple[str, str, str]:
             if len(rows) < 2:
                 continue
             tables[task, name] = rows
-            lines += [f"## {task}: {settings['about']}, {name} per step", ""]
-            lines += [*table(protocol, rows, updates=name == TUNED), ""]
-            seeds = max(len(row.seeds) for row in rows)
-            compared = [row for row in rows if row.effects and len(row.seeds) == seeds]
-            if seeds > 1 and compared:
-                power = detectable([row.effects["area at equal responses"] for row in compared], seeds)
-                lines += [f"Power: a true difference in area of {_short(power)} is found with 80 % (one test).", ""]
-            if name == FOUR:
-                lines += [*reasons(protocol, rows), ""]
-    return summary(protocol, tables), "\n".join(lines).rstrip() + "\n", all_columns(protocol, tables)
+    return summary(protocol, tables), all_columns(protocol, tables)
 
 
 def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path) -> None:
@@ -686,8 +550,8 @@ def reported_or_tuned(protocol: Mapping[str, Any], task: str) -> set[int]:
 
 
 def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
-    """Write leaderboard.md, .csv, .jsonl and the figures, and the page of all tables to `history` beside the folder."""
-    markdown, tables, table_csv = page(protocol, results)
+    """Write leaderboard.md, .csv, .jsonl and the figures."""
+    markdown, table_csv = page(protocol, results)
     lines = [
         json.dumps(
             {"key": key} | packed(result, result["seed"] in setting(protocol, result["task"], "reported_seeds")),
@@ -697,8 +561,6 @@ def write_page(protocol: Mapping[str, Any], results: Any, folder: Path) -> None:
         if result["seed"] in reported_or_tuned(protocol, result["task"])
     ]
     write_atomically(folder / "leaderboard.md", markdown)
-    (folder.parent / "history").mkdir(exist_ok=True)
-    write_atomically(folder.parent / "history" / "leaderboard_tables.md", tables)
     write_atomically(folder / "leaderboard.csv", table_csv)
     write_atomically(folder / "leaderboard.jsonl", "".join(line + "\n" for line in lines))
     for name in protocol["figures"]:

@@ -1,8 +1,9 @@
-"""Figures 5, 7 and 10 of the paper (arXiv 2510.04996, v3), computed, not sampled (recipes/history/paper_figures.md).
+"""Figures 5, 7 and 10 of the paper (arXiv 2510.04996, v3), computed, not sampled.
 
     python recipes/benchmarks/paper_figures.py [--out recipes/results/figures]
 
-Writes fig5.png, fig7.png and fig10.png and prints the tables of paper_figures.md. No training, no GPU, a few seconds.
+Writes fig5.png, fig7.png and fig10.png, and their numbers to paper_figures.json beside the folder. No
+training, no GPU, a few seconds.
 
 Figure 10 (appendix D) is the expected number of responses until K correct ones, or K of each label, in waves of
 N_max / 8; the paper simulates it, the dynamic programme of `nemo_ada.lab.simulate.exact` gives it exactly. Figure 7
@@ -14,13 +15,13 @@ paper's curves such a batch would lie.
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from measure import measure
-from tables import markdown_table
 
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, PositiveExit
@@ -106,8 +107,8 @@ def beta_quadrature(a: float, b: float, nodes: int) -> tuple[np.ndarray, np.ndar
     return (1.0 + values) / 2.0, vectors[0] ** 2
 
 
-def tables() -> dict[str, str]:
-    """Markdown tables of recipes/history/paper_figures.md by figure; of Figure 10 those of the smallest budget."""
+def tables() -> dict[str, list[dict[str, Any]]]:
+    """Rows of recipes/results/paper_figures.json by figure; of Figure 10 those of the smallest budget."""
     rates = np.array([0.02, 0.1, 0.3, 0.5, 0.7, 0.9])
     tenth = []
     for name in ("positive", "balanced"):
@@ -135,7 +136,7 @@ def tables() -> dict[str, str]:
                 "lack incorrect": f"{step.lack_negative:.0f}",
             }
         )
-    return {"fig5": markdown_table(fifth), "fig7": markdown_table(seventh), "fig10": markdown_table(tenth)}
+    return {"fig5": fifth, "fig7": seventh, "fig10": tenth}
 
 
 def _rule(name: str, k: int) -> ExitRule:
@@ -211,8 +212,7 @@ def main() -> None:
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
     draw(out)
-    for name, table in tables().items():
-        print(f"{name}\n\n{table}\n")
+    (out.parent / "paper_figures.json").write_text(json.dumps(tables(), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

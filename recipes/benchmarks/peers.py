@@ -43,10 +43,9 @@ from measure import measure
 from process_tree import memory_bytes
 from tables import markdown_table
 
-from nemo_ada.config.load import load_run
-from nemo_ada.config.run import RunConfig
 from nemo_ada.cpu.base import base_folder, prepare_base
 from nemo_ada.cpu.rollout import max_new_tokens
+from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import UserError

@@ -15,7 +15,7 @@ from typing import Any
 from measure import measure
 from process_tree import processor_seconds
 
-from nemo_ada.config.load import load_run
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.trainer import train
 from nemo_ada.run.observer import Observer
 

@@ -25,9 +25,8 @@ from process_tree import processor_seconds
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from nemo_ada.config.load import load_run
-from nemo_ada.config.run import RunConfig
 from nemo_ada.core.prompts.order import PromptOrder
+from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
 from nemo_ada.tasks.protocol import Prompt
 from nemo_ada.tasks.registry import build_task

@@ -21,10 +21,10 @@ from measure import measure
 from tables import markdown_table
 from transformers import AutoModelForCausalLM
 
-from nemo_ada.config.load import load_run
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.prompts.estimators import ValueRegressor, ValueSettings
 from nemo_ada.cpu.base import REPORT, base_folder, prepare_base
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.stack import Stack
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.features import prompt_features
@@ -54,7 +54,8 @@ def online_correlation(
     estimator, predicted_P = ValueRegressor(features_PF.shape[1], ValueSettings(decay=decay)), np.zeros(len(rate_P))
     for chosen in np.split(order, steps):
         ids = [str(position) for position in chosen]
-        predicted_P[chosen] = estimator.predict(ids, features_PF[chosen])
+        a_P, b_P = estimator.beta(ids, features_PF[chosen])
+        predicted_P[chosen] = a_P / (a_P + b_P)
         labels = rng.binomial(group, rate_P[chosen])
         estimator.update(ids, labels, np.full(prompts, group), features_PF[chosen])
     judged = order[len(order) // 4 :]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from nemo_ada import __version__
 from nemo_ada.cli.main import COMMANDS, app, guarded
-from nemo_ada.config.load import load_run
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.nemo_config import load_config
 from nemo_ada.run.folder import RunDir

@@ -33,10 +33,10 @@ def test_exact_figures_of_the_papers_rules():
 
 def test_presets_are_compared_side_by_side_with_a_figure(tmp_path):
     figure = tmp_path / "costs.png"
-    two = words("--preset grpo --preset ada_seq_idle --seeds 2 --prompts 32")
+    two = words("--preset grpo --preset ada_seq_lean --seeds 2 --prompts 32")
     done = run(*two, "--plot", str(figure))
     assert "grpo" in done.stdout
-    assert "ada_seq_idle" in done.stdout
+    assert "ada_seq_lean" in done.stdout
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
@@ -50,14 +50,13 @@ def test_presets_are_compared_side_by_side_with_a_figure(tmp_path):
         (["--beta", "1"], "two numbers"),
         (words("--max-samples 100 --preset grpo"), "cannot hold the first waves"),
         (words("--max-tokens 2000 --preset ada_seq_balance"), "64 prompts x 8 responses x 30 tokens"),
-        (words("--pass-rate .1 --wave 4 --cap 8"), "--wave, --cap belongs to a rule of your own; add --exit"),
-        (words("--preset grpo --window 3"), "--window belongs to a rule of your own"),
+        (words("--pass-rate .1 --wave 4 --cap 8"), "--wave, --cap works only with --exit; add --exit"),
+        (words("--preset grpo --window 3"), "--window works only with --exit"),
         (words("--pass-rate .1 --max-samples 9 --beta 1,2"), "--beta, --max-samples has no effect with --pass-rate"),
         (words("--exit fixed --preset grpo"), "give one of the two"),
         (words("--exit positive --k-neg 2"), "--k-neg has no effect with --exit positive"),
         (words("--pass-rate .1 --preset grpo --preset ada_seq_lean"), "takes one preset, not 2"),
         (words("--pass-rate .1 --preset ada_est_ema --group 8"), "depends on the others of its step"),
-        (words("--pass-rate .1 --preset ada_seq_idle"), "depends on the others of its step"),
     ],
 )
 def test_bad_input_says_what_would_work(arguments, message):
@@ -93,13 +92,12 @@ def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
     done = run(*words("--group 8 --seeds 1 --prompts 8 --json"))
     names = [row["name"] for row in json.loads(done.stdout)]
     assert "grpo (n=8)" in names
-    assert "ada_seq_idle (n=8)" in names
     assert "ada_est_ema (n=8, pass rates known)" in names
     assert "ada_seq_lean (n=8)" in names
     assert done.stderr == ""
-    pair = run(*words("--group 2 --seeds 1 --prompts 8 --json"))
-    assert not any("ada_pilot" in row["name"] for row in json.loads(pair.stdout))
-    assert "left out: ada_pilot: reinforce_ada.sampling.exit.pilot=1" in pair.stderr
+    alone = run(*words("--group 1 --seeds 1 --prompts 8 --json"))
+    assert not any(row["name"].startswith("grpo") for row in json.loads(alone.stdout))
+    assert "left out: grpo: grpo.num_generations_per_prompt=1 leaves nothing to compare" in alone.stderr
 
 
 def test_in_large_groups_the_published_rule_draws_more_than_grpo():
@@ -109,12 +107,6 @@ def test_in_large_groups_the_published_rule_draws_more_than_grpo():
     assert balance["responses"]["mean"] > 2 * grpo["responses"]["mean"]
     assert balance["zero_signal"]["mean"] < grpo["zero_signal"]["mean"]
     assert grpo["responses"]["mean"] < lean["responses"]["mean"] <= 2 * grpo["responses"]["mean"]
-
-
-def test_the_pilot_says_from_which_group_size_on_it_pays():
-    flat = run(*words("--preset ada_pilot --group 16 --seeds 1 --prompts 8 --beta 400,400")).stdout
-    ends = run(*words("--preset ada_pilot --group 16 --seeds 1 --prompts 8 --beta .05,.05")).stdout
-    assert "none" in flat.splitlines()[-1] and "n = 4 on" in ends.splitlines()[-1]
 
 
 def test_single_stream_has_groups_of_one_and_as_many_responses_as_grpo(tmp_path):
@@ -130,7 +122,7 @@ def test_single_stream_has_groups_of_one_and_as_many_responses_as_grpo(tmp_path)
 
 def test_a_figure_replaces_only_a_figure_of_ours(tmp_path):
     figure = tmp_path / "costs.png"
-    both = words("--preset grpo --preset ada_seq_idle --seeds 2 --prompts 8")
+    both = words("--preset grpo --preset ada_seq_lean --seeds 2 --prompts 8")
     for _ in range(2):
         assert run(*both, "--plot", str(figure)).exit_code == 0
     figure.write_bytes(b"somebody's photograph")

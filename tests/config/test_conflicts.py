@@ -9,26 +9,23 @@ from nemo_ada.config.presets import ada_settings
 from nemo_ada.errors import UserError
 
 ORDER = {"stopping": {"kind": "issue_order"}}
-SPREAD, PILOT = {"kind": "spread"}, {"kind": "pilot"}
+SPREAD = {"kind": "spread"}
 EST = {"preset": "ada_est_ema"}
 SINGLE = {"preset": "ada_single"}
 DECLARED = {"weighting": "objective"}
 CASES = [
-    ({"preset": "ada_pilot"}, 2),
-    ({"preset": "ada_pilot", "sampling": {"wave_size": 3}, "advantage": DECLARED}, 8),
+    ({"preset": "ada_seq_lean", "sampling": {"wave_size": 16}}, 4),
     ({"preset": "ada_seq_balance", "sampling": {"max_responses": 2}}, 4),
     ({"sampling": {"kind": "sequential", "exit": {"kind": "positive"}, "wave_size": 2}}, 4),
     ({"preset": "grpo", "sampling": {"exit": SPREAD, **ORDER}, "reserve_prompts": 2, "advantage": DECLARED}, 4),
     ({"preset": "ada_seq_balance", "sampling": {**ORDER, "scheduler": "rounds"}}, 4),
-    ({"preset": "ada_seq_idle", "sampling": {"scheduler": "rounds", "wave_size": 8}, "reserve_prompts": 2}, 4),
-    ({"preset": "grpo", "budget": {"mode": "idle", "max_seconds": 9.0}}, 4),
+    ({"preset": "grpo", "budget": {"max_seconds": 9.0}}, 4),
     ({**EST, "reserve_prompts": 1}, 2),
     ({**EST, "advantage": {**DECLARED, "objective": {"kind": "log"}}}, 8),
     ({**EST, "sampling": {"min_responses": 1}, "advantage": DECLARED}, 8),
     ({**EST, "sampling": {"min_responses": 4}}, 4),
     ({**SINGLE, "advantage": {"normalize": "std"}}, 1),
     ({"preset": "grpo", "advantage": {**DECLARED, "normalize": "std"}}, 1),
-    ({"preset": "ada_seq_idle", "advantage": DECLARED}, 4),
     ({"preset": "ada_seq_log", "advantage": {"max_weight": 8.0}}, 4),
     ({"preset": "ada_seq_lean", "advantage": {**DECLARED, "objective": {"kind": "log"}}}, 4),
     ({**EST, "estimator": {"kind": "ema", "per_prompt": False}}, 8),
@@ -58,8 +55,8 @@ def test_every_conflict_can_occur():
 
 
 def test_no_preset_contradicts_itself():
-    groups = {"ada_est_ema": 8, "ada_est_value": 8, "ada_single": 1, "ada_pilot": 8}
-    for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_idle", "ada_seq_log", *groups):
+    groups = {"ada_est_ema": 8, "ada_est_value": 8, "ada_single": 1}
+    for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", *groups):
         assert conflicts(ada_settings({"preset": name}), groups.get(name, 4), rows=True) == []
 
 

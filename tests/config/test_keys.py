@@ -10,8 +10,9 @@ import yaml
 from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
-from nemo_ada.config.keys import MEANT, meant, schema, settings
-from nemo_ada.config.load import load_run
+from nemo_ada.config.keys import schema, settings
+from nemo_ada.config.parsing import MEANT, meant
+from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import RunDir
 
@@ -30,10 +31,10 @@ def config(*words):
     return done.stdout
 
 
-@pytest.mark.parametrize("preset", ["ada_seq_balance", "ada_est_value", "ada_pilot", "grpo"])
+@pytest.mark.parametrize("preset", ["ada_seq_balance", "ada_est_value", "grpo"])
 def test_every_value_of_a_run_is_in_the_list_with_a_meaning(preset):
     run = load_run(SUDOKU, [f"reinforce_ada.preset={preset}", "grpo.num_generations_per_prompt=8"])
-    listed = {setting.key: setting for setting in settings()}
+    listed = {setting.key: setting for setting in settings(RunConfig)}
     assert set(leaves(run.model_dump(mode="json"))) <= set(listed)
     nameless = {"backend", "task.name", "task.problems"}
     assert [key for key, one in listed.items() if not one.meaning and key not in nameless and "kind" not in key] == []
@@ -59,7 +60,7 @@ def test_a_difference_names_key_and_both_values(tmp_path):
 
 def test_the_schema_is_json_and_lists_the_keys_of_a_yaml():
     printed = json.loads(config("--schema"))
-    assert printed == json.loads(json.dumps(schema()))
+    assert printed == json.loads(json.dumps(schema(RunConfig)))
     assert {"task", "grpo", "reinforce_ada", "defaults"} <= set(printed["properties"])
 
 
@@ -70,7 +71,7 @@ def test_what_would_be_ignored_is_refused(arguments):
 
 
 def test_keys_are_found_by_their_leaf_and_by_the_names_of_other_frameworks():
-    keys = [setting.key for setting in settings()]
+    keys = [setting.key for setting in settings(RunConfig)]
     assert meant("temperature", keys)[0] == "policy.generation.temperature"
     assert meant("num_generations", keys) == ["grpo.num_generations_per_prompt"]
     assert all(meant(name, keys) for name in MEANT)

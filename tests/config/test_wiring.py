@@ -5,23 +5,23 @@ change what is trained, and none of them would fail.
 """
 
 from functools import reduce
+from importlib.resources import files
 
 import pytest
 
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.presets import ada_settings, presets, side_by_side
 from nemo_ada.core.learning.objectives import Linear, Log, Power
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampling.budget import Budget
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PilotExit, PositiveExit, SpreadExit
+from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit, SpreadExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
 
 LONGEST, SEED, FEATURES = 17, 5, 3
 BALANCED = StopRule(BalancedExit(2, 2), (8,), 32)
 LEAN = StopRule(BalancedExit(1, 1), (4,), 8)
-IDLE = StopRule(BalancedExit(1, 1), (4,), 32)
 ONCE = StopRule(FixedExit(1), (32,), 32)
 HYBRID = {"keep_all": True, "exponent": 0.5, "advantage": AdvantageSettings(objective=Log(), max_weight=8.0)}
 SHARED_OUT = Allocation(PowerRule(), 4, 32, 1e-3)
@@ -31,7 +31,6 @@ PRESETS = {
     "ada_seq_positive": (4, StopRule(PositiveExit(1), (8,), 32), {}, {}, None, None),
     "ada_seq_balance": (4, BALANCED, {}, {}, None, None),
     "ada_seq_lean": (4, LEAN, {}, {}, None, None),
-    "ada_seq_idle": (4, IDLE, {"budget": Budget(mode="idle")}, {}, None, None),
     "ada_seq_log": (
         4,
         BALANCED,
@@ -48,7 +47,6 @@ PRESETS = {
         None,
         ValueRegressor,
     ),
-    "ada_pilot": (16, StopRule(PilotExit(16, 4), (4, 12), 16), {}, {}, None, None),
     "ada_est_ema": (8, ONCE, {}, HYBRID, SHARED_OUT, EmaBeta),
     "ada_est_value": (8, ONCE, {}, HYBRID, SHARED_OUT, ValueRegressor),
 }
@@ -80,7 +78,6 @@ LARGE = {
     "ada_seq_balance": (lambda n: BalancedExit(n // 2, n // 2), lambda n: n, lambda n: 8 * n),
     "ada_seq_log": (lambda n: BalancedExit(n // 2, n // 2), lambda n: n, lambda n: 8 * n),
     "ada_seq_lean": (lambda n: BalancedExit(1, 1), lambda n: n, lambda n: 2 * n),
-    "ada_seq_idle": (lambda n: BalancedExit(1, 1), lambda n: n, lambda n: 8 * n),
     "ada_est_ema": (lambda n: FixedExit(1), lambda n: 4 * n, lambda n: 4 * n),
     "ada_est_value": (lambda n: FixedExit(1), lambda n: 4 * n, lambda n: 4 * n),
 }
@@ -95,11 +92,11 @@ def test_in_large_groups_a_preset_keeps_its_meaning(name, group):
     assert made.allocation is None or (made.allocation.low, made.allocation.high) == (group // 2, 4 * group)
 
 
-@pytest.mark.parametrize("name", ["ada_seq_positive", "ada_seq_balance", "ada_seq_log", "ada_seq_idle"])
+@pytest.mark.parametrize("name", ["ada_seq_positive", "ada_seq_balance", "ada_seq_log"])
 def test_up_to_groups_of_8_a_preset_has_the_published_numbers(name):
     four, eight = (sampler({"preset": name}, group).plan for group in (4, 8))
     assert four.max_responses == eight.max_responses == 32
-    assert four.wave_sizes == ((4,) if name == "ada_seq_idle" else (8,)) and eight.wave_sizes == (8,)
+    assert four.wave_sizes == eight.wave_sizes == (8,)
 
 
 @pytest.mark.parametrize("group", [4, 5, 8, 16, 64, 512])
@@ -167,7 +164,6 @@ WINDOW = {"kind": "issue_order", "window": 3}
         ({"budget": {"max_seconds": 9.0, "seconds_quantile": 0.9}}, "plan.budget.seconds_quantile", 0.9),
         ({"budget": {"token_reservation": "worst_case"}}, "plan.budget.token_reservation", "worst_case"),
         ({"budget": {"expected_tokens": 7}}, "plan.budget.expected_tokens", 7),
-        ({"preset": "ada_seq_idle", "budget": {"idle_quantile": 0.6}}, "plan.budget.idle_quantile", 0.6),
         ({"positive_threshold": 0.2}, "plan.positive_threshold", 0.2),
         ({"max_failed_share": 0.5}, "plan.max_failed_share", 0.5),
         (EST | {"sampling": {"min_responses": 2}}, "allocation.low", 2),
@@ -201,3 +197,8 @@ def test_the_prior_arrives(estimator, counts):
     made = sampler({"preset": "ada_est_ema", "estimator": {"kind": "ema", **estimator}}, 8)
     assert made.estimator is not None
     assert tuple(part.tolist() for part in made.estimator.beta(["new"])) == ([counts[0]], [counts[1]])
+
+
+def test_the_head_of_the_presets_has_the_table_of_their_settings():
+    text = files("nemo_ada.config").joinpath("presets.yaml").read_text(encoding="utf-8")
+    assert side_by_side() in text, "run python -m nemo_ada.config.presets"

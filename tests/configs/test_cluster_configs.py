@@ -4,14 +4,12 @@ Without NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) the configs' own keys are judge
 configuration is, and where NeMo-RL is importable its own loader and classes read them too.
 
 1. A config is named like its run, and its header says nodes, GPUs, basis and that it never ran.
-2. An overlay changes what old_names.json recorded of the old file of that method, and nothing else.
-3. Its reinforce_ada section passes the strict parser; rows per step divide into batches.
-4. It is minimal: no key has the value that it would have anyway.
-5. The tables of configs/README.md say what check and plan say.
+2. Its reinforce_ada section passes the strict parser; rows per step divide into batches.
+3. It is minimal: no key has the value that it would have anyway.
+4. The tables of configs/README.md say what check and plan say.
 """
 
 import importlib
-import json
 import os
 import re
 import sys
@@ -24,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.config.load import load_words
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.nemo_config import load_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -33,8 +30,6 @@ import table  # noqa: E402
 
 MODELS = sorted(CONFIGS.glob("*.yaml"))
 METHODS = sorted((CONFIGS / "methods").glob("*.yaml"))
-OLD_NAMES = json.loads((Path(__file__).parent / "old_names.json").read_text(encoding="utf-8"))
-"""Old path of a config -> the words that replace it, and the keys that it changed in its model's `ada-*.yaml`."""
 COMBINATIONS = [
     words for model in table.MODELS for method in table.METHODS if (words := table.words_of(model, method))
 ] + [
@@ -48,7 +43,6 @@ COMBINATIONS = [
 NAMES = ("run_dir", "checkpointing.checkpoint_dir", "logger.log_dir", "logger.wandb.name")
 PRESET = {
     "ada-lean": "ada_seq_lean",
-    "ada-idle": "ada_seq_idle",
     "ada-est": "ada_est_ema",
     "ada-single": "ada_single",
     **dict.fromkeys(("grpo4", "grpo8", "grpo16", "dapo"), "grpo"),
@@ -152,19 +146,6 @@ def test_the_shipped_combinations_are_models_and_overlays_that_exist():
 
 @pytest.mark.long
 @needs_checkout
-@pytest.mark.parametrize("old", OLD_NAMES)
-def test_the_replacement_of_an_old_name_changes_what_the_old_file_changed(old):
-    """Relative to the model's YAML, and resolved. Names and folders differ."""
-    path, *words = OLD_NAMES[old]["now"]
-    base = re.sub(r"-(fp8|async|hard)\.yaml$", ".yaml", path)
-    before, after = dict(leaves(loaded(base))), dict(leaves(loaded(path, *words)))
-    keys = (before.keys() | after.keys()) - set(NAMES)
-    changes = {key: after.get(key) for key in sorted(keys) if before.get(key) != after.get(key)}
-    assert changes == OLD_NAMES[old]["changes"]
-
-
-@pytest.mark.long
-@needs_checkout
 def test_every_combination_has_a_folder_of_its_own():
     folders = [loaded(*words)["run_dir"] for words in COMBINATIONS]
     assert len(set(folders)) == len(folders)
@@ -204,8 +185,6 @@ def test_the_sampling_section_is_valid_and_the_methods_own(words):
     assert config.grpo.adv_estimator.name == "reinforce_ada"
     if method.startswith("grpo"):
         assert group == int(method.removeprefix("grpo"))
-    if method == "ada-idle":
-        assert config.policy.generation.vllm_cfg.async_engine
 
 
 @every_combination
@@ -319,10 +298,3 @@ def test_nemo_rl_itself_loads_it(words):
     assert read["run_dir"] == load_words(first, [str(path) for path in rest]).run_dir
     assert read == loaded(*words)
     assert config.policy["train_global_batch_size"] == merged(*files(words)).policy.train_global_batch_size
-
-
-@pytest.mark.parametrize("name", list(OLD_NAMES)[:3])
-def test_an_old_name_says_what_replaces_it(name):
-    model = f"{Path(name).parent}.yaml"
-    with pytest.raises(UserError, match=rf"no such file; a model has one file now, .*{model}"):
-        load_words(CONFIGS.parent / name, [])

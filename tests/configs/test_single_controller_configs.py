@@ -122,7 +122,6 @@ def test_check_finds_no_error_over_nemo_gym(over_gym):
             "reward_penalties.penalize_empty_final_answer",
             "shapes no rewards",
         ),
-        ("reinforce_ada.preset=ada_seq_idle", "reinforce_ada.budget.mode", "cannot stop a rollout"),
     ],
 )
 def test_what_has_no_effect_over_nemo_gym_is_an_error(over_gym, override, key, message):

@@ -1,6 +1,6 @@
 """Mutation testing of nemo_ada/core with mutmut, on a seeded sample of its mutants.
 
-`make mutants-core` runs it; recipes/history/mutant_outcomes.md holds outcomes.
+`make mutants-core` runs it; recipes/results/mutants.json holds outcomes.
 
 mutmut makes one small change at a time (an operator, a number, an argument) and runs the tests that reach the changed
 function. A mutant that passes them all has survived: a test is missing, or the change makes no difference.

@@ -139,6 +139,12 @@ def advantages_of(reward_N, positive_N, prompt_N, row, row_weight, *, weight_P, 
     return advantages(pools, row, row_weight, rows, weight_N=weight_P[prompt_N], prior_P=prior_P)
 
 
+def predicted(estimator, *prompts):
+    """Mean of an estimator's Beta distribution of each prompt."""
+    a_P, b_P = estimator.beta(*prompts)
+    return a_P / (a_P + b_P)
+
+
 def stopping_of(window):
     """`issue_order` stopping with this window, or `wave` stopping for None."""
     return WaveStopping() if window is None else IssueOrderStopping(window=window)

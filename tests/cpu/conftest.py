@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.config.load import load_run
-from nemo_ada.config.run import RunConfig
+from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.tasks.registry import build_task
 from tests.lazy import Lazy
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 
 from nemo_ada.cli.main import app, guarded
-from nemo_ada.config.load import load_run
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.rules.check.command import examine
 from nemo_ada.run.folder import read_lines
 from nemo_ada.tasks.registry import build_task

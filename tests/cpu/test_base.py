@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.config.load import load_run
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_folder
 from nemo_ada.tasks.registry import build_task

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from nemo_ada.config.load import load_run
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.folder import LAYOUT, VOLATILE, RunDir, flatten, of_class
+from nemo_ada.run.folder import RunDir
 from tests.lazy import Lazy
 
 checkpoint = Lazy("nemo_ada.cpu.checkpoint")
@@ -42,26 +38,6 @@ class FullDisk(FilesOnly):
 def save(config, task, step: int, learner: FilesOnly) -> None:
     state = checkpoint.SavedState(step, 0, dict.fromkeys(checkpoint.TOTALS, 0), {}, {})
     checkpoint.save(RunDir(config.folder), state, config, learner, task.tokenizer)
-
-
-def test_a_run_of_before_settings_left_goes_on_unless_it_used_them(make, task):
-    config = make("before")
-    save(config, task, 2, FilesOnly())
-    old, unused = config.model_dump(mode="json"), {"candidate_prompts": 0, "retry_probability": 0.0}
-    old["reinforce_ada"] |= unused
-    for free in (LAYOUT, ()):  # as that version hashed its settings
-        kept = {key: value for key, value in flatten(old).items() if not of_class(key, (*VOLATILE, *free))}
-        state = config.folder / "checkpoints" / "step_000002" / "state.json"
-        mark = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
-        state.write_text(json.dumps(json.loads(state.read_text()) | {"fingerprint": mark, "retries": []}))
-        assert checkpoint.load(state.parent, config, FilesOnly()).step == 2
-    (config.folder / "config.yaml").write_text(yaml.safe_dump(old))
-    RunDir(config.folder).check(config.model_dump(mode="json"), resume=True)
-    assert load_run(config.folder / "config.yaml") == config
-    old["reinforce_ada"]["retry_probability"] = 0.8
-    (config.folder / "config.yaml").write_text(yaml.safe_dump(old))
-    with pytest.raises(UserError, match=r"retry_probability: 0.8 -> None"):
-        RunDir(config.folder).check(config.model_dump(mode="json"), resume=True)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])

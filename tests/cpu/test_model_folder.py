@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nemo_ada.config.run import LossSettings, OptimizerSettings
 from nemo_ada.cpu.learner.batch import TrainBatch
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.learner.shape import PolicyShape
 from nemo_ada.cpu.rollout import model_tokenizer
+from nemo_ada.cpu.settings import LossSettings, OptimizerSettings
 from nemo_ada.cpu.supervision import demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import read_lines

@@ -1,11 +1,13 @@
-"""`nemo-ada model`: what it refuses. The conversion itself needs the extra, whose weights no test fetches."""
+"""`nemo-ada prepare` with a YAML of configs/cpu. No test fetches the weights that the conversion itself needs."""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError
 
 import pytest
+from typer.testing import CliRunner
 
+from nemo_ada.cli.main import app
 from nemo_ada.cpu import smollm2
 from nemo_ada.errors import UserError
 
@@ -34,3 +36,15 @@ def test_a_package_with_other_bytes_is_refused(tmp_path, monkeypatch):
         smollm2.write_smollm2(tmp_path / "model", print)
     with pytest.raises(UserError, match="is there already"):
         smollm2.write_smollm2(tmp_path, print)
+
+
+def test_prepare_writes_the_model_of_a_cpu_yaml_where_it_is_not_there(tmp_path, monkeypatch):
+    def prepared(*words):
+        return CliRunner().invoke(app, ["prepare", "configs/cpu/smollm2.yaml", *words], catch_exceptions=False).stdout
+
+    monkeypatch.setattr(smollm2, "write_smollm2", lambda out, say: say(f"written to {out}"))
+    assert prepared(f"policy.model_name={tmp_path}/smollm2") == f"written to {tmp_path}/smollm2\n"
+    assert f"{tmp_path} is there" in prepared(f"policy.model_name={tmp_path}")
+    assert "trains its base model" in prepared("policy.model_name=null")
+    with pytest.raises(UserError, match=r"no such folder; .* policy\.model_name=\.cache/smollm2"):
+        prepared(f"policy.model_name={tmp_path}/llama")

@@ -12,7 +12,8 @@ import pytest
 from nemo_ada.cpu.learner.batch import TokenRows
 from nemo_ada.cpu.supervision import demonstration_batches
 from nemo_ada.errors import UserError
-from nemo_ada.tasks import CharTokenizer, Demonstration
+from nemo_ada.tasks.protocol import Demonstration
+from nemo_ada.tasks.tokenizer import CharTokenizer
 
 TOKENIZER = CharTokenizer()
 SHOWN = tuple(Demonstration(f"{i}" + "+" * (i % 3) + "=", "ab" * (1 + i % 4)) for i in range(23))

@@ -22,9 +22,9 @@ from safetensors.numpy import load_file
 
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import presets
-from nemo_ada.config.run import LossSettings, OptimizerSettings, RunConfig
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.processes.actors import alive
+from nemo_ada.cpu.settings import LossSettings, OptimizerSettings, RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.run.files import verify_folder
 from nemo_ada.run.folder import read_lines
@@ -153,7 +153,7 @@ def saved_sampler(config, step=4):
 
 @pytest.mark.slow
 def test_a_resumed_run_knows_what_its_sampler_had_learned(stack, task, trained):
-    config = trained("reinforce_ada.preset=ada_seq_idle", "grpo.max_num_steps=3")
+    config = trained("reinforce_ada={preset: ada_seq_lean, budget: {max_seconds: 600}}", "grpo.max_num_steps=3")
     saved = saved_sampler(config, 3)
     assert saved["latency"]["lengths"]
     training.Trainer(config.model_copy(update={"resume": "auto"}), stack, task).run()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nemo_ada.cli.main import guarded
-from nemo_ada.config.load import load_run
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.trainer import train
 from nemo_ada.run.observer import Observer
 from tests.faults.processes import ROOT, descendants

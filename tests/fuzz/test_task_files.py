@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.verify import Verdict
+from nemo_ada.verify.verdict import Verdict
 from tests.fuzz.harness import COUNTED, VALUES, attempt, cases, deadline
 
 NAMES = st.sampled_from(["problem", "prompt", "question", "answer", "gt", "Problem", "x", ""])

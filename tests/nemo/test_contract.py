@@ -24,12 +24,12 @@ import pytest
 from standin import Checkpointer, Engine, config, loop_module, prompt_batch, step
 
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.config.run import GenerationSettings, PolicySettings
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.seeds import shuffled
 from nemo_ada.cpu import rollout as embedded
+from nemo_ada.cpu.settings import GenerationSettings, PolicySettings
 from nemo_ada.nemo.features import WIDTH, prompt_features
 from nemo_ada.nemo.install import installed
 from nemo_ada.tasks.registry import build_task

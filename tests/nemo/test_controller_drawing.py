@@ -15,6 +15,7 @@ import pytest
 from standin import config
 
 from nemo_ada.core.sampling.budget import Budget, StepLedger
+from nemo_ada.core.sampling.source import Requests
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.rollouts.response import Response
@@ -114,6 +115,30 @@ def test_waves_go_on_until_the_session_has_enough_and_later_ones_have_the_new_ve
     result, drawing = asyncio.run(scenario())
     assert (int(result.pos_P[0]), int(result.neg_P[0])) == (4, 4)
     assert [drawing.versions[row] for row in result.response_id_N.tolist()] == [0] * 4 + [7] * 4
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_response_that_ended_before_it_was_dropped_counts_with_its_tokens_and_its_error_is_raised(fails):
+    async def respond(index):
+        if index == 1:
+            await asyncio.Event().wait()  # it runs until it is cancelled
+        if fails:
+            raise ValueError("the engine said no")
+        return answer(1, tokens=9)
+
+    async def scenario():
+        drawing = Drawing(respond, Engine(), longest=64, limit=1800.0)
+        two = np.arange(2)
+        await drawing._submit(Requests(two, np.zeros(2, np.int64), two, np.zeros(2, np.int64), two))
+        await asyncio.sleep(0)
+        tokens = await drawing._abort(two)
+        return tokens.tolist(), drawing._tasks
+
+    if fails:
+        with pytest.raises(ValueError, match="said no"):
+            asyncio.run(scenario())
+    else:
+        assert asyncio.run(scenario()) == ([9, 0], {}), "the other one has no pace to be estimated from"
 
 
 def test_an_error_cancels_the_other_responses_and_the_group_can_start_again():
@@ -232,7 +257,6 @@ def test_what_the_single_controller_cannot_do_is_refused_by_its_key(changes, key
 ADA_REFUSED = [
     ({"preset": "ada_est_ema"}, "sampling.kind"),
     (BALANCE | {"sampling": {"stopping": {"kind": "issue_order"}}}, "sampling.stopping.kind"),
-    ({"preset": "ada_seq_idle"}, "budget.mode"),
     (BALANCE | {"budget": {"max_seconds": 9.0}}, "budget.max_seconds"),
 ]
 

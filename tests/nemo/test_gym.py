@@ -396,7 +396,7 @@ def test_rows_pools_and_advantages_are_those_of_the_same_labels_through_the_math
 # -- grpo_train --------------------------------------------------------------------------------------------------------
 
 
-GROUPS = {"ada_single": 2, "ada_pilot": 8}  # responses per prompt, where it is not GROUP
+GROUPS = {"ada_single": 2}  # responses per prompt, where it is not GROUP
 
 
 @pytest.mark.parametrize("ada", [*CONTRACT, "ada_est_value", *GROUPS])

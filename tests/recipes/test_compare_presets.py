@@ -13,7 +13,7 @@ import pytest
 if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "vllm")):
     pytest.skip("the CPU back end is not installed", allow_module_level=True)
 
-from nemo_ada.config.load import load_run
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import RunDir
 from tests.lazy import Lazy

@@ -11,15 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_ada.config.load import load_run
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
-from nemo_ada.tasks import build_task
+from nemo_ada.lab.simulate.exact import summary
+from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings, OwnTaskSettings
 from nemo_ada.trl import AdaRollout
 from tests.patience import PATIENCE
@@ -35,7 +36,7 @@ RESPONSES = {"it is 40": 1.0, "it is 41": 0.5, "it is 7": 0.0, "none": 0.0}  # f
 def found(monkeypatch):
     monkeypatch.syspath_prepend(str(EXTEND))
     yield
-    for name in ("reward", "exit", "objective", "task"):
+    for name in ("reward", "exit", "pilot", "objective", "task"):
         sys.modules.pop(name, None)
 
 
@@ -104,6 +105,35 @@ def test_the_exit_rule_reaches_the_session():
     pools = run_sampling(SamplingSession(StepState(plan, np.arange(256)), run_seed=0, step=0), source)
     mixed_P = (pools.pos_P > 0) & (pools.pos_P < pools.size_P)
     assert set(pools.size_P.tolist()) == {6, 8} and mixed_P[pools.size_P < 8].all()
+
+
+PILOT, GROUP = 4, 16
+
+
+def pilot(**changes):
+    rule = {"kind": "own", "name": "pilot:Pilot", "arguments": {"k": PILOT}}
+    section = {"preset": "grpo", "sampling": {"exit": rule, "wave_size": [PILOT, GROUP - PILOT]}}
+    return ada_settings(section | changes).plan(GROUP, 400)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
+def test_the_pilots_cost_and_its_zero_signal_share_have_closed_forms(p):
+    equal = p**PILOT + (1 - p) ** PILOT
+    found = summary(pilot().stop_rule, p)
+    assert found.expected_samples == pytest.approx(PILOT + (GROUP - PILOT) * (1 - equal))
+    assert found.p_zero_signal == pytest.approx(equal)
+
+
+def test_a_group_is_whole_exactly_where_the_pilot_has_both_labels_and_reserve_prompts_take_the_others_places():
+    rate_P = np.r_[np.zeros(8), np.full(56, 0.2)]
+    source = DiscreteEventSource(Workload(rate_P, LengthModel(), seed=0, step=0).draw)
+    session = SamplingSession(StepState(pilot(), np.arange(64), reserve=32), run_seed=0, step=0)
+    found = run_sampling(session, source)
+    drawn_P = found.drawn_P
+    both_P = (found.first_pos_P > 0) & (found.first_pos_P < PILOT)
+    assert (both_P & drawn_P).any() and (found.first_size_P[drawn_P] == PILOT).all()
+    np.testing.assert_array_equal(found.size_P[drawn_P], np.where(both_P, GROUP, PILOT)[drawn_P])
+    assert len(found.group_G) == 32 and (found.size_P[found.group_G] == GROUP).sum() > both_P[:32].sum()
 
 
 def test_the_objective_weighs_by_its_derivative():

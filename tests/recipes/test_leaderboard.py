@@ -123,21 +123,6 @@ def test_rates_beyond_the_grid_are_tried_while_the_best_one_is_at_its_edge(exten
     assert extended.best("sudoku", "grpo4", [4]) == (4, min(tried, key=lambda rate: abs(math.log(rate / peak))))
 
 
-def test_the_edge_of_the_rates_that_were_tried_is_marked(extended):
-    protocol = extended.protocol
-    fill(extended, {"grpo4": 0.0, "mean": 0.05})
-    rows = pages.rows_of(protocol.values, extended, "sudoku", [4], "grpo4", ["mean"])
-    assert "largest" not in "".join(pages.table(protocol.values, rows, updates=False))
-    for seed in protocol.values["tuning_seeds"]:
-        for rate in (5e-5, 1e-4):
-            extended.put(job := bench.Job("sudoku", "mean", 4, rate, seed), result(job, -0.2))
-        for rate in (4e-4, 8e-4):
-            extended.put(job := bench.Job("sudoku", "mean", 4, rate, seed), result(job, rate))
-    extended.put(job := bench.Job("sudoku", "mean", 4, 8e-4, 200), result(job))
-    rows = pages.rows_of(protocol.values, extended, "sudoku", [4], "grpo4", ["mean"])
-    assert "| 0.0008 (largest) | 1 |" in pages.table(protocol.values, rows, updates=False)[-1]
-
-
 def test_a_method_whose_code_has_left_keeps_its_rows_and_does_not_run(protocol, tmp_path):
     published = results_in(tmp_path / "all", protocol)
     rows = pages.rows_of(protocol.values, published, "sudoku", [4], "grpo4", ["ngu", "greso"])
@@ -184,8 +169,7 @@ def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_result
     for folder in (first, second):
         folder.mkdir()
     pages.write_page(protocol.values, results, first)
-    for name in ("first/leaderboard.md", "history/leaderboard_tables.md"):
-        assert "+.050±.000" in (tmp_path / name).read_text()
+    assert "+.050±.000" in (first / "leaderboard.md").read_text()
     again = results_in(tmp_path / "empty", protocol, first / "leaderboard.jsonl")
     pages.write_page(protocol.values, again, second)
     for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl"):
@@ -238,20 +222,13 @@ def test_a_run_beside_results_of_another_base_ends_and_a_fresh_one_does_not(prot
     bench.run(results_in(tmp_path / "new", protocol, None), ["sudoku"], ["grpo4", "mean"], math.inf, [4])
 
 
-def test_signal_over_noise_is_shown_where_all_seeds_have_it():
-    measured = {"ada/gradient_signal": 2.0, "ada/gradient_noise": 4000.0}
-    found = pages.signal_to_noise([measured, measured | {"ada/gradient_signal": -2.0}])
-    assert found.mean == 0.0 and found.half > 0.5
-    assert pages.signal_to_noise([measured, {}]) is None
-
-
 @pytest.mark.long
 def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_path):
     published = results_in(tmp_path / "empty", protocol)
     made = tmp_path / "results"
     made.mkdir()
     pages.write_page(protocol.values, published, made)
-    for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl", "../history/leaderboard_tables.md"):
+    for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl"):
         assert (made / name).read_text() == (RESULTS / name).read_text(), f"run leaderboard.py page: {name}"
 
 

@@ -1,8 +1,9 @@
-"""The numbers behind recipes/history/paper_figures.md against closed forms, and the page against its recipe."""
+"""The numbers behind recipes/results/paper_figures.json against closed forms, and the file against its recipe."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,7 @@ from tests.lazy import Lazy
 
 stats = Lazy("scipy.stats")
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "recipes" / "history" / "paper_figures.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "recipes" / "results" / "paper_figures.json"
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,5 @@ def test_figure_5_follows_the_beta_binomial(paper: ModuleType, mean: float) -> N
     assert step.lack_negative == pytest.approx(512 * stats.betabinom.cdf(1, 32, b, a), rel=1e-6)
 
 
-def test_the_page_shows_the_tables_of_its_recipe(paper: ModuleType) -> None:
-    for name, table in paper.tables().items():
-        assert table in PAGE, name
+def test_the_published_numbers_are_those_of_the_recipe(paper: ModuleType) -> None:
+    assert json.loads(RESULTS.read_text(encoding="utf-8")) == paper.tables()

@@ -51,7 +51,7 @@ def test_a_quoted_command_prints_what_the_page_shows(
 
 def test_the_presets_cost_what_the_table_says(capsys: pytest.CaptureFixture[str]) -> None:
     rows = re.findall(r"^\| (\w+ \(n=\d[^)]*\)) \| (\d+) \| (\d+) \| ([\d.]+) \|$", PAGE, re.M)
-    assert len(rows) == 6
+    assert len(rows) == 5
     command = re.search(r"^nemo-ada (simulate --beta .*)$", PAGE, re.M)
     assert command is not None
     chosen = [word for name, *_ in rows for word in ("--preset", name.split()[0])]

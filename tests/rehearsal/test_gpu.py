@@ -119,7 +119,7 @@ def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: P
     assert made.problems(3) == 3 * 512, "single stream has the most prompts"
     assert made.shape.layers == 28 and made.draws.lengths.max_new_tokens == 1024
     assert set(made.draws.rates) == {k / 16 for k in range(1, 6)}, "those of the config's data set"
-    assert [name for name, one in made.configs.items() if one["checkpointing"]["enabled"]] in (["idle"], [])
+    assert [name for name, one in made.configs.items() if one["checkpointing"]["enabled"]] in (["lean"], [])
     assert made.configs[BALANCE]["card"] == "H200"
     titles = {one.title for one in made.stand_ins}
     assert {"NCCL's Python bindings (nccl4py)", "GPU nodes under Ray"} <= titles, "the report names what was replaced"
@@ -167,7 +167,7 @@ def test_the_forecast_is_made_for_the_card_and_the_capped_run_gets_grpos_time(tm
     assert forecast.warnings == []
     grpo, balance = (forecast.plans[name].forecast for name in (GRPO, BALANCE))
     assert balance.phases["sampling"].p50 > 2 * grpo.phases["sampling"].p50
-    assert grpo.phases["update"].p50 > forecast.plans["idle"].forecast.phases["update"].p50, "all rows are trained on"
+    assert grpo.phases["update"].p50 > forecast.plans["lean"].forecast.phases["update"].p50, "all rows are trained on"
     cap = made.configs[gpu.CAPPED]["reinforce_ada"]["budget"]["max_seconds"]
     assert cap == pytest.approx(1.1 * grpo.phases["sampling"].p50, abs=0.1)
     seconds = [forecast.pace[count] for count in made.counts]

@@ -115,24 +115,24 @@ def test_steps_made_again_replace_those_of_the_attempt_before_in_tensorboard(tmp
 
 def test_caps_may_change_when_a_run_goes_on_and_what_changed_is_kept(tmp_path):
     run = RunDir(tmp_path)
-    config = {"resume": "never", "lr": 1, "reinforce_ada": {"budget": {"max_samples": None, "mode": "capped"}}}
+    config = {"resume": "never", "lr": 1, "reinforce_ada": {"budget": {"max_samples": None}}}
     run.open(config, resume=False)
     run.close()
     assert not (tmp_path / CHANGES).exists()
-    capped = {**config, "resume": "auto", "reinforce_ada": {"budget": {"max_samples": 900, "mode": "capped"}}}
+    capped = {**config, "resume": "auto", "reinforce_ada": {"budget": {"max_samples": 900}}}
     for _ in range(2):  # the second attempt changes nothing
         run = RunDir(tmp_path)
         run.open(capped, resume=True)
         run.close()
-    more = {**capped, "reinforce_ada": {"budget": {"max_samples": 950, "mode": "capped"}}}
+    more = {**capped, "reinforce_ada": {"budget": {"max_samples": 950}}}
     run.open(more, resume=True)
     run.close()
     assert [line["changed"] for line in read_lines(tmp_path / CHANGES)] == [
         {"reinforce_ada.budget.max_samples": caps} for caps in ([None, 900], [900, 950])
     ]
-    idle = {**capped, "reinforce_ada": {"budget": {"max_samples": 900, "mode": "idle"}}}
-    with pytest.raises(UserError, match=r"budget\.mode: 'capped' -> 'idle'"):
-        RunDir(tmp_path).open(idle, resume=True)
+    late = {**capped, "reinforce_ada": {"budget": {"max_samples": 900, "max_group_seconds": 9.0}}}
+    with pytest.raises(UserError, match=r"budget\.max_group_seconds: None -> 9\.0"):
+        RunDir(tmp_path).open(late, resume=True)
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -13,11 +13,14 @@ import os
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nemo_ada.cli import main as cli
 from nemo_ada.errors import UserError
@@ -128,6 +131,10 @@ FORMS += [f"xox{kind}-{'1' * 16}" for kind in "abp"] + ["AKIA" + "Z9" * 8, f"eyJ
 
 def test_tokens_of_the_usual_hubs_are_hidden_by_their_form():
     assert [form for form in FORMS if form in hide(f"took {form} from there")] == []
+    assert (
+        hide("policy.hf_config_overrides: sk-learn_pipeline_of_words")
+        == "policy.hf_config_overrides: sk-learn_pipeline_of_words"
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,6 +253,14 @@ V_SHAPES = [  # shapes of issuers whose tokens have a form of their own
     f"HF_TOKEN%3D{V}", f"https://h/?q=api_key%3D{V}", f"https://me:a/{V}@h/x", f"amqp://u:a@{V}@h:5672/v",
     f"redis://:{V}@h:6379/0", f"mongodb+srv://u:{V}@c.example.net/db?w=1",
 ]  # fmt: skip
+V_SHAPES += [  # what shells, tables, and single lines of a key say
+    f"setenv HF_TOKEN {V}", f"setenv MY_PAT {V}", f"set -gx HF_TOKEN {V}", f"setx HF_TOKEN {V}", f"ENV HF_TOKEN {V}",
+    f"sshpass -p {V} ssh h", f"sshpass -p{V} ssh h", f"mysql -u me -p{V} db", f"docker login -u me -p {V} h",
+    f"redis-cli -h h -a {V}", f"| password | {V} |", f"│ password │ {V} │", f"| HF_TOKEN | {V} |", f"password\t{V}\n",
+    f"|api_key|{V}|", f"token : {V}", f"token: {V}", f"Token :{V}", f"MIIEvQIBADANBgkqhkiG9w0BAQEFAASC{V}",
+    f"12:00 {V}{V}{V}/+Ab", f"b3BlbnNzaC1rZXktdjEAAAAABG5vbmU{V}", f"HTTPS_PROXY=me:{V}@proxy:3128",
+    f"DATABASE_URL=postgres://u:{V}@h/db", f"https_proxy: 'me:{V}@proxy:3128'", f"http://a:b http://me:{V}@h/x",
+]  # fmt: skip
 HEX_SHAPES = [f"dapi{H}", f'{{"username":"me","key":"{H}"}}', f"SK{H}", f"key-{H}"]
 INNOCENT = [
     "http://host:8080/a@b",
@@ -305,6 +320,16 @@ INNOCENT = [
     "a\nb [x]",
     "",
     "compass: north",
+    "unexpected token : in JSON",
+    "| token | 12 |",
+    "| max_tokens | 512 |",
+    "| password |\n|---|",
+    "set -e",
+    "setenv PATH /bin",
+    "mkdir -p /data/x",
+    "docker run -p 8080:80 image",
+    "runs/first/checkpoints/step_000100/policy/weights/model/consolidated",
+    "/lustre/projects/team/users/someone/models/checkpoints/first/step/12/Abc",
     "bypass=yes",
 ]
 
@@ -318,6 +343,49 @@ def test_usual_shapes_of_secrets_are_hidden():
 
 def test_texts_without_secrets_stay_as_they_are():
     assert [text for text in INNOCENT if hide(text) != text] == []
+
+
+@pytest.mark.parametrize("form", ["postgres://u:{}@h:5/db", "me:{}@proxy:3128", "http://me:{}@proxy"])
+def test_the_password_of_an_address_in_a_variable_is_hidden_wherever_it_stands(monkeypatch, form):
+    monkeypatch.setenv("MY_ADDRESS", form.format("pa%24word"))
+    assert [text for text in ("pa%24word", "pa$word") if text in hide(f"refused: {text}")] == []
+
+
+PIECES = [
+    "://", "a", ":", "@", "/", " ", "  ", "=", "-", "--", ".", "_", "\n", "\t", "|", "'", '"', "\\", "token", "pass",
+    "-u", "password", "_key", "_KEY", "api_", "eyJ", "eyJ-", "SG.", "hf_", "login ", "basic ", "bearer ",
+    "authorization", "cookie:", "-----BEGIN ", "-----END ", "PRIVATE KEY", "sshpass ", "mysql ", "docker login ",
+    " -p", "setenv ", "ENV ", "set -x ", "MII", "aA1/", "A1b2C3d4" * 8, "%3A", "_url=", "_url=a:", "https_proxy=a:b",
+    "?sig=", "login x password ", "key-", "\xa0", "\u2028",
+]  # fmt: skip
+
+
+def cpu_seconds(text: str) -> float:
+    """CPU seconds of one redaction, the smaller one of two."""
+    taken = []
+    for _ in range(2):
+        begin = time.process_time()
+        hide(text)
+        taken.append(time.process_time() - begin)
+    return min(taken)
+
+
+def grows(unit: str) -> bool:
+    """Whether a text of four times as many units takes far more than four times as long: quadratic is 16."""
+    few = max(1, 6_000 // len(unit))
+    return cpu_seconds(unit * (4 * few)) > 9 * cpu_seconds(unit * few) + 0.02
+
+
+@pytest.mark.parametrize("unit", PIECES)
+def test_redaction_is_linear_in_repeated_units(unit):
+    assert not grows(unit)
+
+
+@settings(max_examples=60, derandomize=True)
+@given(st.lists(st.sampled_from(PIECES), min_size=2, max_size=5))
+def test_redaction_is_linear_in_repeated_mixtures(pieces):
+    unit = "".join(pieces)
+    assert not grows(unit) or not grows(unit)  # another process may have disturbed the first measurement
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.config.run import RunConfig
+from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.tracking import check_tracking, nemo_rl_names

@@ -7,11 +7,13 @@ from collections import Counter
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.tasks import build_task
 from nemo_ada.tasks.arithmetic import KINDS, final_answer
+from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import ArithmeticSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
-from nemo_ada.verify import MathVerifier, Verdict, VerifierLimits
+from nemo_ada.verify.messages import VerifierLimits
+from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.verdict import Verdict
 from tests.patience import PATIENCE
 
 SIZES = {"train_prompts": 30, "heldout_prompts": 10}

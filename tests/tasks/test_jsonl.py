@@ -15,8 +15,8 @@ from nemo_ada.run.json_lines import parse_line
 from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.verify import INVALID, Verdict
 from nemo_ada.verify.judge import normalised
+from nemo_ada.verify.verdict import INVALID, Verdict
 
 SAMPLE = Path(__file__).parents[2] / "recipes" / "data" / "chain_sum.jsonl"
 

@@ -14,16 +14,10 @@ from typing import Any
 import pytest
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.tasks import (
-    Demonstration,
-    MiniSudokuSettings,
-    Prompt,
-    SpellBackwardSettings,
-    Splits,
-    Task,
-    build_task,
-    reasoning,
-)
+from nemo_ada.tasks import reasoning
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Task
+from nemo_ada.tasks.registry import build_task
+from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings
 
 SMALL = {"size": 300, "train_prompts": 100, "heldout_prompts": 25}
 KINDS = {"mini_sudoku": MiniSudokuSettings, "spell_backward": SpellBackwardSettings}

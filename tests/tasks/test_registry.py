@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
-from nemo_ada.tasks import TaskSettings
+from nemo_ada.tasks.settings import TaskSettings
 
 
 class Config(BaseModel):

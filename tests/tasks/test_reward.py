@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+from nemo_ada import trust
 from nemo_ada.config.load import load_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
-from nemo_ada.tasks import build_task
+from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.verify import Verdict
-from nemo_ada.verify.verdict import CRASH, TIMEOUT
+from nemo_ada.verify.verdict import CRASH, TIMEOUT, Verdict
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,9 +175,15 @@ def yaml_with(folder: Path, task: str) -> Path:
     return file
 
 
-def test_a_yaml_may_name_a_reward_of_its_own_folder(tmp_path: Path, rewards: str) -> None:
-    file = yaml_with(tmp_path, f"{{reward: '{rewards}:shorter'}}")
+def test_a_yaml_may_name_a_reward_that_the_user_has_allowed_as_it_is(tmp_path: Path, rewards: str) -> None:
+    file, code = yaml_with(tmp_path, f"{{reward: '{rewards}:shorter'}}"), tmp_path / f"{rewards}.py"
+    with pytest.raises(UserError, match=f"nemo-ada allow {code}"):
+        load_words(file)
+    trust.allow(code)
     assert load_words(file).task.reward == f"{rewards}:shorter"
+    code.write_text(MODULE + "# changed\n")
+    with pytest.raises(UserError, match="was found and not named"):
+        load_words(file)
 
 
 @pytest.mark.parametrize(
@@ -186,7 +192,7 @@ def test_a_yaml_may_name_a_reward_of_its_own_folder(tmp_path: Path, rewards: str
      "{reward: 'nemo_ada.tasks.reward:load_reward'}"],
 )  # fmt: skip
 def test_a_yaml_may_name_no_other_function(tmp_path: Path, task: str) -> None:
-    with pytest.raises(UserError, match=r"\+\+task\.reward=.* or with NEMO_ADA_REWARD="):
+    with pytest.raises(UserError, match=r"\+\+task\.reward=.* or NEMO_ADA_REWARD="):
         load_words(yaml_with(tmp_path, task))
 
 
@@ -194,7 +200,7 @@ def test_what_the_error_says_works(tmp_path: Path, rewards: str, monkeypatch: py
     reward = f"{rewards}:shorter"
     (tmp_path / "elsewhere").mkdir()
     file = yaml_with(tmp_path / "elsewhere", f"{{reward: '{reward}'}}")
-    with pytest.raises(UserError, match="a module of its own folder"):
+    with pytest.raises(UserError, match="was found and not named"):
         load_words(file)
     for word in (f"++task.reward={reward}", f"task.reward='{reward}'"):
         assert load_words(file, [word]).task.reward == reward
@@ -209,12 +215,13 @@ def test_what_the_error_says_works(tmp_path: Path, rewards: str, monkeypatch: py
         {"reinforce_ada": {"advantage": {"objective": {"kind": "own", "name": "yaml:dump"}}}},
         {"task": {"name": "own", "task": "yaml:dump"}},
         {"env": {"ada_math": {"reward": "yaml:dump"}}},
+        {"env": {"a.b": {"class": "nemo_ada.nemo.environment.AdaMathEnvironment", "reward": "yaml:dump"}}},
     ],
 )
 def test_other_code_that_a_yaml_names_is_held_to_the_same(tmp_path: Path, content: dict[str, Any]) -> None:
     file = tmp_path / "own.yaml"
     file.write_text(yaml.safe_dump(content))
-    with pytest.raises(UserError, match="'yaml:dump': a YAML may name a module of its own folder"):
+    with pytest.raises(UserError, match=r"'yaml:dump': .* was found and not named"):
         load_words(file)
 
 

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from nemo_ada.verify import INVALID, MEMORY, TIMEOUT, MathVerifier, Verdict, VerifierLimits, VerifierSelfTestError
+from nemo_ada.verify.messages import VerifierLimits
+from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.selftest import VerifierSelfTestError
+from nemo_ada.verify.verdict import INVALID, MEMORY, TIMEOUT, Verdict
 from tests.patience import PATIENCE
 
 RIGHT, WRONG = Verdict(1.0), Verdict(0.0)

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.verify import MathVerifier, VerifierLimits
+from nemo_ada.verify.messages import VerifierLimits
+from nemo_ada.verify.pool import MathVerifier
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long

@@ -14,16 +14,10 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.verify import (
-    CRASH,
-    INVALID,
-    MEMORY,
-    TIMEOUT,
-    MathVerifier,
-    Verdict,
-    VerifierLimits,
-    VerifierSelfTestError,
-)
+from nemo_ada.verify.messages import VerifierLimits
+from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.selftest import VerifierSelfTestError
+from nemo_ada.verify.verdict import CRASH, INVALID, MEMORY, TIMEOUT, Verdict
 from tests.patience import PATIENCE
 
 SCORER = "tests.verify.scorers:misbehave"
@@ -130,7 +124,8 @@ def test_closing_leaves_no_process(gone: Callable[[int], bool], no_new_children:
 
 OWNER = """
 import os, signal, sys, time
-from nemo_ada.verify import MathVerifier, VerifierLimits
+from nemo_ada.verify.messages import VerifierLimits
+from nemo_ada.verify.pool import MathVerifier
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 verifier = MathVerifier(VerifierLimits(9999, 2), scorer="tests.verify.scorers:misbehave", self_test=False)
 verifier.submit(r"\\boxed{fine}", "fine").result()

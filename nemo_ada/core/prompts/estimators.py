@@ -111,11 +111,6 @@ class EmaBeta:
         self._total: FloatArray = np.zeros(0)
         self._all_pos = self._all_total = 0.0
 
-    def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
-        """Return the predicted pass rate of each prompt."""
-        a_P, b_P = self.beta(prompt_ids)
-        return a_P / (a_P + b_P)
-
     def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Return (a, b) of each prompt's Beta distribution."""
         slot_P = np.array([self._slot.get(prompt_id, -1) for prompt_id in prompt_ids], np.int64)
@@ -239,11 +234,6 @@ class ValueRegressor:
         self._project_FD = np.eye(self.features)
         if self.features > width:
             self._project_FD = np.random.default_rng(0).normal(size=(self.features, width)) / np.sqrt(width)
-
-    def predict(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> FloatArray:
-        """Return the predicted pass rate of each prompt."""
-        a_P, b_P = self.beta(prompt_ids, features_PF)
-        return a_P / (a_P + b_P)
 
     def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
         """Return (a, b) of each prompt's Beta distribution."""

@@ -68,8 +68,6 @@ class Budget:
     """Largest number of generated tokens."""
     max_seconds: Positive | None = None
     """Largest time of the sampling phase, in seconds. It applies to waves after the first ones."""
-    mode: Literal["capped", "idle"] = "capped"
-    """With `idle`, extra waves are drawn only while the last first-wave responses run (GRPO's step time)."""
     seconds_quantile: Quantile = 0.5
     """Probability with which all these waves must be expected to end within max_seconds. With 0.9 one step in ten is
     late."""
@@ -79,8 +77,6 @@ class Budget:
     """Tokens reserved per response until a length is known (default: the longest possible length)."""
     max_group_seconds: Positive = 1800.0
     """Seconds after which asynchronous training gives up a prompt group and keeps its complete waves."""
-    idle_quantile: Quantile = 0.8
-    """Probability with which an extra wave of idle mode must be expected to end in time."""
 
     def caps(self) -> dict[Cap, Any]:
         """Return the caps that are set, with their values."""

@@ -1,4 +1,4 @@
-"""Decides which waiting prompts are in time, for the cap on seconds and the tail of idle mode (algorithm.md section 6).
+"""Decides which waiting prompts are in time, for the cap on seconds (algorithm.md section 6).
 
 Redraws for a first wave always pass. Under a cap on seconds other requests are granted while all responses after first
 waves are expected to end in time together, with probability `seconds_quantile`. Each granted request books its risk
@@ -16,7 +16,6 @@ from nemo_ada.core.arrays import BoolArray, IntArray
 from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.state import StepState
-from nemo_ada.core.sampling.table import IN_FLIGHT
 
 
 class Deadline:
@@ -28,30 +27,22 @@ class Deadline:
         self._booked = 0.0
         self._max_risk = float(-np.log(state.plan.budget.seconds_quantile))
 
-    def in_time(
-        self, waiting: IntArray, elapsed: float, now: float, ranked: Callable[[IntArray], IntArray]
-    ) -> IntArray:
+    def in_time(self, waiting: IntArray, elapsed: float, ranked: Callable[[IntArray], IntArray]) -> IntArray:
         """Leave out requests that are expected to end too late. Cut requests that would be late even alone.
 
         Args:
             waiting: prompts that wait.
             elapsed: seconds since the batch began.
-            now: the source's clock.
             ranked: sorts prompts by the order in which they are served.
         """
-        plan = self._state.plan
-        if not plan.idle and self._cap is None:
+        if self._cap is None:
             return waiting
         first = self._redraws(waiting)
         redraws, later = waiting[first], waiting[~first]
         load = self._state.in_flight + int(self._state.want_P[redraws].sum())
-        if plan.idle:
-            # Each wave is judged alone. A wave that others make late is dropped, which costs tokens but not time.
-            later = self._in_tail(later, load, now)
-        if self._cap is not None:
-            alone = self._each(later, lambda size: self._within_risk(size, load, elapsed))
-            self._state.cut(later[~alone], SECONDS.name)
-            later = self._together(later[alone], load, elapsed, ranked)
+        alone = self._each(later, lambda size: self._within_risk(size, load, elapsed))
+        self._state.cut(later[~alone], SECONDS.name)
+        later = self._together(later[alone], load, elapsed, ranked)
         return np.sort(np.concatenate((redraws, later)))
 
     def book(self, prompts: IntArray, sizes: IntArray, elapsed: float) -> None:
@@ -94,17 +85,3 @@ class Deadline:
         """
         left = float(self._cap or 0.0) - elapsed
         return self._latency.late_risk(size, load, left if self._latency.ready else left - elapsed)
-
-    def _in_tail(self, waiting: IntArray, load: int, now: float) -> IntArray:
-        """Return the prompts whose next wave is expected to end before the last first-wave response."""
-        tail, quantile = self._idle_tail(now), self._state.plan.budget.idle_quantile
-        return waiting[self._each(waiting, lambda size: self._latency.wave_seconds(size, load, quantile) <= tail)]
-
-    def _idle_tail(self, now: float) -> float:
-        """Predict the time until the last first-wave response ends. It is negative until the model has seen a step."""
-        state, table = self._state, self._state.table
-        if not self._latency.ready:
-            return -1.0
-        running = np.flatnonzero(table.state[: table.n] == IN_FLIGHT)
-        running = running[(table.wave[running] == 0) & (table.prompt[running] < state.n_starting)]
-        return self._latency.remaining_seconds(now - table.issued_at[running], state.in_flight)

@@ -128,31 +128,6 @@ class FixedExit(ExitRule):
 
 
 @dataclass(frozen=True, slots=True)
-class PilotExit(ExitRule):
-    """A pool has enough at n responses, or at the first k when their labels are equal (Pilot-Commit, arXiv 2605.26606).
-
-    This is the one rule that a pool may meet and then miss. So it is judged only after waves of k and n - k responses.
-    """
-
-    n: int
-    k: int
-
-    @property
-    def smallest_pool(self) -> int:
-        """The smallest pool that can meet the rule."""
-        return self.n
-
-    def met(self, pools: PoolView) -> BoolArray:
-        """Return True for each prompt whose pool needs no more responses."""
-        one_sided_P = (pools.pos_P == 0) | (pools.neg_P == 0)
-        return np.asarray((pools.size_P >= self.n) | ((pools.size_P >= self.k) & one_sided_P))
-
-    def lacking(self, pools: PoolView) -> tuple[BoolArray, BoolArray]:
-        """Return which pools lack correct responses, and which lack incorrect ones."""
-        return pools.pos_P == 0, pools.neg_P == 0
-
-
-@dataclass(frozen=True, slots=True)
 class SpreadExit(ExitRule):
     """A pool has enough when its rewards differ enough, for rewards between 0 and 1 (ours).
 
@@ -181,7 +156,7 @@ class SpreadExit(ExitRule):
 
 @dataclass(frozen=True, slots=True)
 class AtLeastExit(ExitRule):
-    """A pool has enough when it meets `rule` and has `size` responses. With `issue_order` it then fills its group."""
+    """A pool has enough when it meets `rule` and has `size` responses, so that it fills its group (`issue_order`)."""
 
     rule: ExitRule
     size: int

@@ -13,7 +13,6 @@ import numpy as np
 
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import IntArray
-from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.sampling.budget import Ledger
 from nemo_ada.core.sampling.deadline import Deadline
 from nemo_ada.core.sampling.latency import LatencyModel
@@ -59,11 +58,10 @@ class Granter:
             self._ledger.reserve(total, total * each, forced=True)
             return waiting, state.want_P[waiting]
         while True:
-            in_time = self._deadline.in_time(waiting, now - began, now, self._ranked)
+            in_time = self._deadline.in_time(waiting, now - began, self._ranked)
             prompts, sizes = self._affordable(in_time, each)
             left = np.flatnonzero(state.want_P)
             if len(prompts) or state.in_flight or len(left) == 0 or np.array_equal(left, waiting):
-                state.held_P[prompts] = 0
                 self._deadline.book(prompts, sizes, now - began)
                 return prompts, sizes
             waiting = left  # The budget refused all requests that were in time. Retry with the remaining prompts.
@@ -82,8 +80,6 @@ class Granter:
             ledger.reserve(total, total * each)
             return waiting, state.want_P[waiting]
         granted_P = np.zeros(len(state.uid_P), np.int64)
-        short = ledger.refusal(claims, claims * each)
-        state.held_P[waiting] = 0 if short is None else BOUNDS.index(short.name)
         level_W = self._level(waiting)
         for level in np.unique(level_W):
             if not self._serve(waiting[level_W == level], int(level), each, granted_P):
@@ -92,12 +88,25 @@ class Granter:
         return prompts, granted_P[prompts]
 
     def _serve(self, group: IntArray, level: int, each: int, granted_P: IntArray) -> bool:
-        """Serve the requests of one level. Returns False when some must wait. Then higher levels must wait, too."""
+        """Serve the requests of one level. Returns False when some must wait. Then higher levels must wait, too.
+
+        An example: waves of 8 and max_samples = 48. Prompts A and B have their first wave without an exit and want the
+        second one (level 16). C's first wave still runs. So 24 of the cap are left. The random order of the level is
+        A, C, B:
+
+            before  C's first wave may fail and be redrawn: ahead = 8, `unknown`.
+            A       ahead = 16 fits into 24: granted, taken = 8.
+            C       wants nothing yet, but it may want a second wave: ahead = 24.
+            B       ahead = 32 does not fit. taken + 8 = 16 would, so no cap refuses B for good: it waits.
+
+        When C's first wave has ended without a failure, B and C share the 16 that are left.
+        """
         state, ledger = self._state, self._ledger
         want_P = np.zeros(len(granted_P), np.int64)
         want_P[group] = state.want_P[group]
-        net_P = state.issued_P - state.failed_P + granted_P
+        net_P = state.issued_P - state.failed_P + granted_P  # responses that count towards a prompt's cap
         running_P = (state.in_flight_P > 0) | (granted_P > 0)
+        # What each prompt may still ask for below this level, and at it. Lower levels come first, whoever asks.
         before_P, claim_P = self._demand(level - int(want_P.max()), net_P), self._demand(level, net_P)
         claim_P -= before_P
         before_P += self._redraws()

@@ -6,7 +6,7 @@ It learns two things from finished responses and keeps them from step to step:
    `start` is the cost of the prompt. On a GPU the slope is almost zero below saturation.
 2. The empirical distribution of recent response lengths.
 
-Together they predict the time of a wave and the end of the first waves. Times are in the source's clock (seconds, or
+Together they predict whether responses end in time. Times are in the source's clock (seconds, or
 engine steps in the discrete-event model).
 """
 
@@ -43,9 +43,6 @@ class LatencyModel:
 
     def _sort_lengths(self) -> None:
         self._sorted: IntArray = np.sort(self._lengths)
-        distinct = np.unique(self._sorted)
-        # fewer than 1,024 candidate lengths, always with the longest one
-        self._candidates: IntArray = distinct[:: -max(1, len(distinct) // 512)][::-1]
 
     @property
     def ready(self) -> bool:
@@ -110,17 +107,6 @@ class LatencyModel:
         position = int(np.ceil(level * len(self._sorted))) - 1
         return int(self._sorted[min(max(position, 0), len(self._sorted) - 1)])
 
-    def wave_seconds(self, size: int, in_flight: float, level: float) -> float:
-        """Predict the time within which all responses of a wave end.
-
-        Args:
-            size: responses of the wave.
-            in_flight: other responses in flight.
-            level: probability with which they end in this time.
-        """
-        length = self.length_quantile(level ** (1.0 / max(size, 1)))
-        return self._start + length * self.seconds_per_token(in_flight + size)
-
     def late_risk(self, size: int, in_flight: float, seconds: float) -> float:
         """Compute the risk that some of `size` responses, issued now, do not end in time.
 
@@ -138,28 +124,6 @@ class LatencyModel:
         if seconds < 0.0 or (ended == 0 and self.ready):
             return np.inf
         return size * float(np.log(len(self._sorted) / ended)) if ended else 0.0
-
-    def remaining_seconds(self, elapsed_M: FloatArray, in_flight: float) -> float:
-        """Predict the median time until the last of M running responses ends. Each has run for elapsed_M.
-
-        S(l) is the share of recent lengths above l. A response at token k ends within u more tokens with probability
-        1 - S(k + u) / S(k). The last of M responses ends within u with the product of these probabilities. During its
-        start-up time a response is at a token below 0.
-        """
-        pace = self.seconds_per_token(in_flight)
-        if not self.ready or pace <= 0.0 or len(elapsed_M) == 0:
-            return 0.0
-        total = len(self._sorted)
-        progress_G, count_G = np.unique(np.floor((elapsed_M - self._start) / pace), return_counts=True)
-        longer_G = total - np.searchsorted(self._sorted, progress_G, side="right")
-        known = longer_G > 0  # assume that a response longer than any seen before ends now
-        if not known.any():
-            return 0.0
-        progress_G, count_G, longer_G = progress_G[known], count_G[known], longer_G[known]
-        candidate_U = self._candidates[self._candidates > progress_G[0]] - progress_G[0]
-        running_UG = total - np.searchsorted(self._sorted, candidate_U[:, None] + progress_G[None, :], side="right")
-        ended_U = np.prod((1.0 - running_UG / longer_G) ** count_G, axis=1)
-        return float(candidate_U[int(np.argmax(ended_U >= 0.5))]) * pace
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that `load_state_dict` needs. Floats survive JSON exactly."""

@@ -112,11 +112,6 @@ class SamplingPlan:
         return np.asarray(sizes[np.minimum(wave_P, len(sizes) - 1)], dtype=np.int64)
 
     @property
-    def idle(self) -> bool:
-        """Whether extra waves run only while the last first-wave responses run."""
-        return self.budget.mode == "idle"
-
-    @property
     def first_issue(self) -> int:
         """Responses issued per prompt at the start of a step."""
         return min(self.stopping.first_issue(self.wave_sizes), self.max_responses)

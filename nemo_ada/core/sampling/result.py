@@ -15,7 +15,6 @@ from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.exits import PoolView, squared_deviations
 from nemo_ada.core.sampling.pass_rate import haldane
 from nemo_ada.core.sampling.state import StepState
-from nemo_ada.core.sampling.table import ResponseTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,6 @@ class SamplingResult:
         bound_P: which of metrics.BOUNDS ended the prompt, 0 for none.
         seconds: duration of the sampling phase. Joined results have the longest one.
         utilisation: mean responses in flight over their peak. None for joined results.
-        idle_label_bias: see the function of this name. None outside idle mode and for joined results.
         failures: responses without a label, by cause.
     """
 
@@ -87,7 +85,6 @@ class SamplingResult:
     bound_P: IntArray
     seconds: float
     utilisation: float | None
-    idle_label_bias: float | None
     failures: Mapping[str, int]
 
     @property
@@ -144,7 +141,6 @@ def joined(results: Sequence[SamplingResult]) -> SamplingResult:
         **columns,
         seconds=max(result.seconds for result in results),
         utilisation=None,
-        idle_label_bias=None,
         failures=dict(sum((Counter(result.failures) for result in results), Counter())),
     )
 
@@ -208,7 +204,6 @@ def collect(
         bound_P=state.bound_P,
         seconds=ended - began,
         utilisation=utilisation,
-        idle_label_bias=idle_label_bias(table, ended) if plan.idle else None,
         failures=dict(failures),
     )
 
@@ -219,33 +214,3 @@ def _kept(drawn_P: BoolArray, mixed_P: BoolArray, batch: int) -> BoolArray:
     kept_P = np.zeros(len(drawn_P), np.bool_)
     kept_P[drawn[np.argsort(~mixed_P[drawn], kind="stable")[:batch]]] = True
     return kept_P
-
-
-def idle_label_bias(table: ResponseTable, ended: float) -> float:
-    """Estimate E[label | its wave was kept] - E[label] over the extra responses of an idle-mode step.
-
-    An extra wave issued at time t is kept when all its responses end within T - t, where T = `ended` is the end of the
-    phase. First waves are never cut, so they show how label and duration are related. Labels are centred within each
-    prompt. The mean centred label of the first-wave responses that took at most T - t is then an estimate of the bias
-    of a wave issued at t. Extra waves go to prompts with one-sided pass rates, whose labels vary less, so the estimate
-    is rather too large.
-
-    Returns:
-        The estimated bias, 0 when there were no extra waves.
-    """
-    n = table.n
-    first = np.flatnonzero((table.wave[:n] == 0) & table.accepted[:n])
-    extra = np.flatnonzero((table.wave[:n] > 0) & table.accepted[:n])
-    if len(first) == 0 or len(extra) == 0:
-        return 0.0
-    prompt = table.prompt[first]
-    label = table.positive[first].astype(np.float64)
-    count_P = np.bincount(prompt)
-    mean_P = np.bincount(prompt, weights=label) / np.maximum(count_P, 1)
-    centred = (label - mean_P[prompt]) * (count_P / np.maximum(count_P - 1, 1))[prompt]
-    duration = table.ended_at[first] - table.issued_at[first]
-    order = np.argsort(duration, kind="stable")
-    running_mean = np.cumsum(centred[order]) / np.arange(1, len(order) + 1)
-    left = ended - table.issued_at[extra]
-    position = np.searchsorted(duration[order], left, side="right") - 1
-    return float(np.where(position >= 0, running_mean[np.maximum(position, 0)], 0.0).mean())

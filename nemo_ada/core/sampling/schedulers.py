@@ -48,5 +48,5 @@ def run_sampling(
             return session.result()
         if wait is not None and session.state.in_flight == 0:
             wait()
-        elif not session.aborting:
+        else:
             session.record(source.poll(), source.clock())

@@ -105,7 +105,6 @@ class SamplingSession:
         if self.plan.scheduler == "rounds" and state.in_flight:
             return _NO_REQUESTS
         prompts, sizes = self._granter.grant(now, self.began)
-        self._end_idle_phase()
         return self._issue(prompts, sizes, now) if len(prompts) else _NO_REQUESTS
 
     def record(self, outcomes: Outcomes, now: float) -> None:
@@ -125,7 +124,6 @@ class SamplingSession:
         any_failed = self._label(outcomes)
         touched = distinct(table.prompt[ids])
         judge(state, touched)
-        self._end_idle_phase()
         if any_failed:  # judge the share against all that the step may still draw
             self._check_failures(int(state.cap_P[: state.next_reserve].sum()))
 
@@ -148,11 +146,6 @@ class SamplingSession:
         if self.plan.stopping.in_waves:
             table.accepted[labelled] = True
         return any_failed
-
-    @property
-    def aborting(self) -> bool:
-        """True while `take_aborts` has ids to give. The source must know them before the next poll."""
-        return bool(self.state.to_abort)
 
     def take_aborts(self) -> IntArray:
         """Ids of responses that the source must stop. Their generated tokens go to `record_aborted`."""
@@ -186,11 +179,6 @@ class SamplingSession:
             utilisation=self.load / (self.peak * seconds) if self.peak and seconds > 0 else 0.0,
             failures=self.failures,
         )
-
-    def _end_idle_phase(self) -> None:
-        """Idle mode ends with the last first-wave response, or when the budget refuses to redraw one."""
-        if self.plan.idle and not self.state.first_open_P.any():
-            self.state.end_now("idle")
 
     def _issue(self, prompts: IntArray, sizes: IntArray, now: float) -> Requests:
         state, table = self.state, self.state.table
@@ -278,12 +266,7 @@ class SamplingSession:
         table = self.state.table
         state_N = table.state[: table.n]
         ended = np.flatnonzero((state_N == DONE) | (state_N == FAILED))
-        if not self.plan.stopping.in_waves:
-            whole = ended[table.accepted[ended]]
-        elif self.plan.idle:
-            whole = ended[table.wave[ended] == 0]
-        else:
-            whole = ended
+        whole = ended if self.plan.stopping.in_waves else ended[table.accepted[ended]]
         seconds = table.ended_at[ended] - table.issued_at[ended]
         in_flight = table.load[ended] / np.where(seconds > 0, seconds, 1.0)
         self.latency.observe(table.tokens[whole], table.tokens[ended], seconds, in_flight)

@@ -68,7 +68,6 @@ class StepState:
         self.active_P = np.zeros(size, np.bool_)
         self.cut_P = np.zeros(size, np.bool_)  # the budget refused more responses
         self.first_open_P = np.zeros(size, np.bool_)  # a starting prompt whose first wave is not complete
-        self.held_P = np.zeros(size, np.int64)  # which of BOUNDS keeps the request waiting, 0 for none
         self.next_reserve = self.n_starting
         self.in_flight = 0
         self.bound_P = np.zeros(size, np.int64)  # which of BOUNDS ended the prompt, 0 for none
@@ -136,7 +135,7 @@ class StepState:
             self.neg_P[ended] = self.seen_neg_P[ended]
         self.finish(ended)
 
-    def _bound(self, prompts: IntArray, code: IntArray | int) -> None:
+    def _bound(self, prompts: IntArray, code: int) -> None:
         """Note what ended these prompts. The first reason of a prompt stays."""
         self.bound_P[prompts] = np.where(self.bound_P[prompts] > 0, self.bound_P[prompts], code)
 
@@ -147,18 +146,13 @@ class StepState:
             self.to_abort.append(response_id_N)
 
     def end_now(self, reason: str) -> None:
-        """End every prompt. Running responses are dropped. Incomplete waves are dropped whole.
-
-        If a cap on samples or tokens kept the request of a prompt waiting, that cap is noted as the one that ended the
-        prompt. For the others it is `reason`.
-        """
+        """End every prompt, for a reason of BOUNDS. What runs is dropped, and incomplete waves are dropped whole."""
         table, open_P = self.table, np.flatnonzero(self.active_P)
         if self.plan.stopping.in_waves:
             size = table.n
             prompt_N = table.prompt[:size]
             late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
             table.accepted[:size][late_N] = False
-        held_P = np.where(self.want_P[open_P] > 0, self.held_P[open_P], 0)
-        self._bound(open_P, np.where(held_P > 0, held_P, BOUNDS.index(reason)))
+        self._bound(open_P, BOUNDS.index(reason))
         self.cut_P[open_P] = True
         self.finish(open_P)

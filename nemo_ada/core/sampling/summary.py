@@ -65,8 +65,6 @@ def _responses(result: SamplingResult) -> dict[str, float]:
     }
     if result.utilisation is not None:
         metrics["engine_utilisation"] = result.utilisation
-    if result.idle_label_bias is not None:
-        metrics["idle_label_bias"] = result.idle_label_bias
     return metrics
 
 

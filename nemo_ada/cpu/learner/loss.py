@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nemo_ada.config.run import LossSettings
+from nemo_ada.cpu.settings import LossSettings
 
 METRICS = ("tokens", "loss", "clip_fraction", "mean_ratio", "approx_kl", "entropy")
 

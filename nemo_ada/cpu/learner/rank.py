@@ -125,7 +125,7 @@ class Learner:
         """Mean over each row's tokens of the hidden state behind the last layer and norm.
 
         The mean predicts pass rates far better than the state at the last token alone. Their correlations were .84 and
-        .64 after 8 steps of 32 prompts of mini_sudoku (recipes/history/earlier_comparisons.md).
+        .64 after 8 steps of 32 prompts of mini_sudoku (recipes/benchmarks/value_features.py).
 
         Returns:
             Row numbers and the means [those rows, H]. None when another rank answers for the same rows.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nemo_ada.config.run import LossSettings, OptimizerSettings, PolicySettings
 from nemo_ada.cpu.learner.shape import PolicyShape
 from nemo_ada.cpu.processes.actors import START_SECONDS
+from nemo_ada.cpu.settings import LossSettings, OptimizerSettings, PolicySettings
 from nemo_ada.errors import UserError
 
 _POLICY = PolicySettings()  # the YAML's defaults are the only ones

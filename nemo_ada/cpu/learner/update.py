@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nemo_ada.config.run import RunConfig
 from nemo_ada.core.seeds import shuffled
 from nemo_ada.cpu.learner.batch import TrainBatch
 from nemo_ada.cpu.learner.group import LearnerGroup
 from nemo_ada.cpu.rollout import StepData
+from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import InvariantError, UserError
 
 OF_HALVES = ("gradient_cosine", "gradient_signal", "gradient_noise")  # measured of two halves of an update's prompts

@@ -15,7 +15,6 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -26,10 +25,12 @@ from typing import Any
 import ray
 from ray._private import ray_constants, services, utils
 from ray._raylet import Config  # type: ignore[attr-defined]
+from ray.job_config import JobConfig
 
 from nemo_ada.cpu.processes import actors as processes
 from nemo_ada.errors import InvariantError, StallError, UserError
 from nemo_ada.run.files import write_atomically
+from nemo_ada.run.start import PIPE, SAFE, begin, listed, without_working_folder
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +78,7 @@ def start(folder: Path, **options: Any) -> None:
     Config.initialize("")
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _ends_when_stuck(), _patient_start():
+            with _ends_when_stuck(), _patient_start(), listed(TOKEN, **SAFE), without_working_folder(JobConfig):
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -113,7 +114,7 @@ def _ends_when_stuck() -> Iterator[None]:
     # Another process has to say so. It ends when this one closes the pipe or is gone.
     text = HANGS.format(patience, START_SECONDS)
     words = ["bash", "-c", f"read -t {patience} _ || [ $? -le 128 ] || echo '{text}' >&2"]
-    says = subprocess.Popen(words, stdin=subprocess.PIPE)
+    says = begin(words, stdin=PIPE)
     signal.setitimer(signal.ITIMER_REAL, START_SECONDS)
     try:
         yield

@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import MAX_TEXT, read_bounded
+from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
 from nemo_ada.tasks.prompting import ModelTokenizer, positions
 
 if TYPE_CHECKING:
@@ -391,7 +391,7 @@ def model_fingerprint(folder: Path) -> str:
     for path in sorted(folder.glob("*.safetensors")):
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}".encode())
-        with path.open("rb") as file:
+        with opened_to_read(path) as file:
             for part in range(SAMPLES):
                 file.seek(part * size // SAMPLES)
                 digest.update(file.read(SAMPLED_BYTES))

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.journal import PINS
 from nemo_ada.run.data_files import FORMS, Raw, is_data_file, rows, shards
-from nemo_ada.run.files import read_json, text_of, write_atomically
+from nemo_ada.run.files import opened_to_read, read_json, text_of, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def hub_commit(name: str, revision: str | None) -> str | None:
 def file_identity(path: Path) -> dict[str, Any]:
     """Return name and SHA-256 of a file."""
     try:
-        with path.open("rb") as file:
+        with opened_to_read(path) as file:
             return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
     except OSError as problem:
         raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None

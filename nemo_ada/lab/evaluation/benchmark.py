@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
+from nemo_ada import trust
 from nemo_ada.config.load import packaged
 from nemo_ada.config.parsing import Section, parse
 from nemo_ada.errors import UserError
@@ -99,20 +100,35 @@ def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
         changes: Settings of the command line. Those that are not None replace a benchmark's own.
 
     Raises:
-        UserError: A name is unknown, or two benchmarks have the same name.
+        UserError: A name is unknown, two benchmarks have the same name, or only a file names a reward (trust.py).
     """
     chosen = {key: value for key, value in changes.items() if value is not None}
     benchmarks = [parse(Benchmark, data | chosen, where) for name in names for data, where in _settings(name)]
+    for benchmark in benchmarks:
+        if benchmark.reward is not None:
+            said = (str(changes.get("reward")),)
+            trust.check_code(f"{benchmark.name}.reward", benchmark.reward, said, f"--reward {benchmark.reward}")
     repeated = sorted(name for name, count in Counter(b.name.casefold() for b in benchmarks).items() if count > 1)
     if repeated:
         raise UserError(f"--data: {', '.join(repeated)} is given twice; use NAME=FILE to rename a file")
     return benchmarks
 
 
-def run_of(model: Path) -> Path | None:
-    """Return the folder of the CPU run that a model came from, if it is above the model and has held-out problems."""
-    above = model.resolve().parents[:3]
-    return next((Path(os.path.relpath(folder)) for folder in above if (folder / HELDOUT).is_file()), None)
+def run_of(model: Path, *, wanted: bool) -> Path | None:
+    """Return the folder of the CPU run that a model came from, if it is above the model and has held-out problems.
+
+    Args:
+        model: The folder of the model.
+        wanted: Whether the held-out problems will be used. A file of them that is not allowed is then an error.
+
+    Raises:
+        UserError: It says how to name or to allow what was found.
+    """
+    above = [Path(os.path.relpath(folder)) for folder in model.resolve().parents[:3] if (folder / HELDOUT).is_file()]
+    found = next((folder for folder in above if trust.allowed(folder / HELDOUT)), None)
+    if found is None and above and wanted:
+        raise trust.refusal(f"eval {model}", above[0] / HELDOUT, f"--data {above[0] / HELDOUT}")
+    return found
 
 
 def fitting(benchmarks: Sequence[Benchmark], positions: int | None) -> list[Benchmark]:
@@ -157,9 +173,8 @@ def at_revisions(benchmarks: Sequence[Benchmark], revisions: Sequence[str]) -> l
 
 
 def presets() -> dict[str, Path]:
-    """Return the YAML files of the presets by name: those of the working directory, else of this package."""
-    folder = PRESETS if PRESETS.is_dir() else packaged(PRESETS)
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    """Return the YAML files of this package's presets by name. Another YAML goes by its path."""
+    return {path.stem: path for path in sorted(packaged(PRESETS).glob("*.yaml"))}
 
 
 def _settings(name: str) -> list[tuple[dict[str, Any], str]]:

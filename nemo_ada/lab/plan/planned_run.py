@@ -11,7 +11,6 @@ from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.load import backend_of
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.config.run import RunConfig
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.roofline import Roofline
@@ -92,6 +91,8 @@ def max_concurrent(config: NemoConfig, shape: ModelShape) -> int:
 
 
 def _embedded(config: Mapping[str, Any]) -> PlannedRun:
+    from nemo_ada.cpu.settings import RunConfig
+
     run = parse(RunConfig, config)
     prompts = run.grpo.num_prompts_per_step
     longest = run.policy.generation.max_new_tokens or build_task(run.task, Path(run.base.cache_dir)).max_new_tokens

@@ -14,23 +14,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nemo_ada.rules.facts.cards import Card
-from nemo_ada.rules.facts.memory import cache_bytes_per_token, optimizer_bytes, vllm_weight_bytes
+from nemo_ada.rules.facts.memory import cache_bytes_per_token, optimizer_bytes, vllm_cache, vllm_weight_bytes
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
 
 FP8_SPEED = 0.8  # seconds in FP8 over BF16: NeMo-RL's documentation gives 15 to 25 % less
 BANDWIDTH_SHARE = 0.8  # of the peak that a decoding kernel reaches (usual; the published points cannot tell)
-ENGINE_TOKEN_SECONDS = 37e-6
-"""Seconds that one engine takes at least for a token with its log-probability, however fast the GPU.
+ENGINE_TOKEN_SECONDS = {"sync": 27e-6, "async": 40e-6, "few": 25e-6}
+"""Kind of engine -> seconds that it takes at least for a token with its log-probability, however fast the GPU.
 
-Seen with vLLM 0.20.2 and a 1.5B model on an H200, where the roofline of the GPU is 13e-6 (recipes/results/gpu.md). What
-takes the rest was not measured; vLLM's own work on the CPU is likely.
+Seen with vLLM 0.20.2 and a 1.5B model on an H200, where the roofline of the GPU is 13e-6. The engine's core, a process
+of Python, was busy all the time (recipes/results/gpu.md).
 """
-OPTIMIZER_MOVE = 0.35
-"""Seconds per GB of the optimizer on a GPU, for its way to the CPU before a refit.
+UNCAPTURED_SECONDS = 28e-6
+"""More seconds for a token where more responses run than vLLM has CUDA graphs for (same measurement, 1,024 of 512)."""
+OPTIMIZER_MOVE = {"pinned": 0.04, "pageable": 0.35}
+"""Seconds per GB of the optimizer on a GPU, for its way to the CPU before a refit and back.
 
-The published points cannot tell it from the weights' way. With this value the fit gives the weights .28 s per GB. A
-1.5B on an H200 took .2 to .27 for them, and .3 to .7 for its 18.5 GB of optimizer (recipes/results/gpu.md).
+The published points cannot tell the second from the weights' way. With it the fit gives the weights .28 s per GB. A
+1.5B on an H200 took .2 to .27 for them, and .3 to .7 for its 18.5 GB of optimizer. The first is that of the copies
+alone, 55 GB/s each way: no step of a 1.5B has shown it (recipes/results/gpu.md).
 """
 PROMPT_TOKENS = 150.0  # assumed mean of a prompt with its template
 
@@ -95,7 +98,15 @@ class Roofline:
         read = cache_bytes_per_token(self.config, self.shape) * context / bytes_per_second
         compute = self._flops(context) / (engine.tp * engine.pp * self.gpu.flops * e.mfu)
         compute *= FP8_SPEED if engine.fp8 else 1.0
-        return weights + e.layer_step * self.shape.layers, max(read + compute, ENGINE_TOKEN_SECONDS) / engine.replicas
+        floor = ENGINE_TOKEN_SECONDS[engine.kind] + (UNCAPTURED_SECONDS if self._outgrows_graphs else 0.0)
+        return weights + e.layer_step * self.shape.layers, max(read + compute, floor) / engine.replicas
+
+    @property
+    def _outgrows_graphs(self) -> bool:
+        """Whether an engine runs more responses at once than it has CUDA graphs for."""
+        engine = self.config.engine
+        cache = vllm_cache(self.config, self.shape, self.config.rollout.rows, self.gpu.gib)
+        return min(cache.responses, cache.concurrency, engine.max_num_seqs) > engine.captured > 0
 
     def update(self, rows: float, response: float) -> float:
         """Return the seconds of the forward and backward passes of a step's rows.
@@ -125,9 +136,10 @@ class Roofline:
     def refit(self) -> float:
         """Seconds for making room on the GPUs, and giving vLLM its weights."""
         weights = self.efficiencies.refit * vllm_weight_bytes(self.config, self.shape) / 1e9
-        if not self.config.values.get("policy.generation.colocated.enabled", True):
+        if not self.config.colocated:
             return weights
-        return weights + OPTIMIZER_MOVE * optimizer_bytes(self.config, self.shape) / 1e9
+        move = OPTIMIZER_MOVE[self.config.optimizer_offload]
+        return weights + move * optimizer_bytes(self.config, self.shape) / 1e9
 
     def _forward(self, rows: float, response: float) -> float:
         learner = self.config.learner

@@ -123,7 +123,7 @@ def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, lon
     tokens = float(responses * longest)
     if plan.budget.token_reservation == "worst_case":
         tokens = min(tokens, float(caps.get(TOKENS, tokens)))
-    chain = 1 if plan.idle else _max_waves(plan)
+    chain = _max_waves(plan)
     return (0.0 if max_concurrent is None else tokens / max_concurrent) + chain * longest, tokens
 
 

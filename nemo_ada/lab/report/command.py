@@ -22,8 +22,9 @@ from nemo_ada.lab.report.evaluations import figure as evaluation_figure
 from nemo_ada.lab.report.evaluations import is_evaluation
 from nemo_ada.lab.report.figures import all_figures
 from nemo_ada.lab.report.page import render
-from nemo_ada.lab.report.run import Run, clean, read_usable, state_of
+from nemo_ada.lab.report.run import Run, clean, read_usable
 from nemo_ada.run.files import write_result
+from nemo_ada.run.status import state_of
 
 TABLE_WIDTH = 200  # where the output is no terminal
 FILES = ("metrics.jsonl", "evaluations.jsonl", "status.json", "config.yaml", "environment.json", "plan.json")
@@ -85,8 +86,8 @@ def watch(folders: Sequence[Path], out: Path, every: int) -> None:
                 steps = ", ".join(f"{clean(run.name)} step {run.column('step')[-1]:.0f}" for run in runs)
                 _say(console, f"{time.strftime('%H:%M:%S')}  {out}: {steps}")
                 before = now
-                if all(state_of(folder) != "running" for folder in folders):
-                    return
+            if before is not None and all(state_of(folder) != "running" for folder in folders):
+                return
             time.sleep(every)
     except KeyboardInterrupt:
         return
@@ -131,12 +132,13 @@ def _print_summary(
 
 def _read_if_ready(folders: Sequence[Path]) -> tuple[list[Run], list[str]] | None:
     """Return the usable runs, or None while a run still writes its first step."""
-    if not all((folder / FILES[0]).exists() for folder in folders):
+    running = any(state_of(folder) == "running" for folder in folders)
+    if running and not all((folder / FILES[0]).exists() for folder in folders):
         return None
     try:
         return read_usable(folders)
     except UserError:
-        if any(state_of(folder) == "running" for folder in folders):
+        if running:
             return None
         raise
 

@@ -34,7 +34,7 @@ WIDTH, HEIGHT, ROW = 360, 232, 34
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 30, 42  # around the axes of a panel
 PNG_DPI, PNG_COLUMNS = 110, 3
 SETTINGS: dict[str, Any] = {
-    "svg.fonttype": "none",  # texts stay texts, which are small
+    "svg.fonttype": "none",  # text as text makes a smaller file than text as outlines
     "text.parse_math": False,  # a `$` in a run's name is a dollar sign
     "text.usetex": False,
     "font.family": "DejaVu Sans",
@@ -120,10 +120,9 @@ def _marker_places(line: Line, shown: np.ndarray) -> list[int]:
 
 
 def draw_bars(
-    axes: Axes, names: Sequence[str], methods: Sequence[int], parts: Sequence[str], value_RK: np.ndarray, percent: bool
+    axes: Axes, names: Sequence[str], methods: Sequence[int], parts: Sequence[str], value_RK: np.ndarray
 ) -> None:
     """Draw one stacked bar per run. value_RK has run R and part K."""
-    written = "{:.0%}".format if percent else number_text
     high = float(value_RK.sum(axis=1).max()) or 1.0
     row_R, left_R = np.arange(len(names)), np.zeros(len(names))
     for k, part in enumerate(parts):
@@ -131,9 +130,9 @@ def draw_bars(
         if value_R.any():
             colour = PART_COLOURS[k % len(PART_COLOURS)]
             bars = axes.barh(row_R, value_R, 0.4, left=left_R, color=colour, label=part)
-            axes.bar_label(bars, [written(v) if v > high * 0.12 else "" for v in value_R], label_type="center")
+            axes.bar_label(bars, [number_text(v) if v > high * 0.12 else "" for v in value_R], label_type="center")
             left_R = left_R + value_R
-    _label_rows(axes, names, methods, 1.0 if percent else high * 1.02)
+    _label_rows(axes, names, methods, high * 1.02)
     axes.set_ylim(len(names) + 0.5, -0.75)  # room for the legend below the bars
     axes.legend(loc="lower left", ncols=3, columnspacing=1.0, borderaxespad=0.0)
 

@@ -12,8 +12,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from nemo_ada.core.metrics import BOUNDS, RATE_BINS, TENTHS
-from nemo_ada.core.sampling.budget import CAPS
+from nemo_ada.core.metrics import RATE_BINS
 from nemo_ada.lab.report.curves import band, by_method
 from nemo_ada.lab.report.draw import MAX_PALE_LINES, Line, draw_bars, draw_lines, draw_ranges, draw_shares
 from nemo_ada.lab.report.run import Run, score_keys
@@ -39,7 +38,6 @@ ROLLING = (
 )
 BANDS = " Runs that differ only in their seed are one line, their mean, with its 95 % interval over seeds as a band."
 HISTOGRAM = "ada/pass_rate_histogram"
-PREDICTED = ("responses", "correct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class Series:
     Attributes:
         title: The headline of the panel.
         metric: The name of the metric in metrics.jsonl.
-        per: The metric that it is divided by, if one is named. A running total stands for its increase in the step.
+        per: The metric that it is divided by, if one is named.
         scale: Quantities of a figure with the same scale share their vertical range.
     """
 
@@ -61,12 +59,7 @@ class Series:
     def values(self, run: Run) -> np.ndarray:
         """Return the quantity over the run's steps [N], nan where it is not recorded."""
         value_N = run.column(self.metric)
-        if not self.per:
-            return value_N
-        per_N = run.column(self.per)
-        if self.per.startswith("total/"):
-            per_N = np.diff(per_N, prepend=0.0 if run.column("step")[0] == 1 else np.nan)
-        return ratio(value_N, per_N)
+        return ratio(value_N, run.column(self.per)) if self.per else value_N
 
 
 PROMPTS = "ada/prompts_drawn"
@@ -85,48 +78,6 @@ SAMPLING_QUANTITIES = (
     Series("unresolved: lacks incorrect (share)", "ada/missing_negative", PROMPTS, "missing"),
     Series("zero-signal groups (share)", "ada/zero_signal_groups", scale="signal"),
     Series("zero-signal groups if GRPO (share)", "ada/zero_signal_groups_if_grpo", scale="signal"),
-)
-POOLS = Figure(
-    "pools",
-    "Pools over time",
-    "Sizes and rewards of the pools. Where kept rows are balanced between correct and incorrect ones, their mean "
-    "reward lies near one half and says little about the policy.",
-)
-POOLS_QUANTITIES = (
-    Series("pool size, mean (responses)", "ada/pool_size_mean", scale="size"),
-    Series("pool size, p95 (responses)", "ada/pool_size_p95", scale="size"),
-    Series("pass rate, mean over prompts", "ada/pass_rate", scale="rate"),
-    Series("mean reward of kept rows", "ada/batch_reward", scale="rate"),
-    Series("tokens per response in pools", "ada/response_length_pools", scale="length"),
-    Series("tokens per kept response", "ada/response_length_kept", scale="length"),
-)
-BUDGET = Figure(
-    "budget",
-    "Budget",
-    "Use of each cap that a run has set, and what a step costs. The last panel shows the share of steps that each cap "
-    "bound: in them it refused a prompt another response. Colours inside its bars are caps, not runs.",
-)
-CAPS_QUANTITIES = tuple(
-    Series(f"used share of {cap.name}", f"ada/budget_used_{cap.unit}", scale="used") for cap in CAPS
-)
-COST_QUANTITIES = (
-    Series("responses drawn per step", "ada/samples_drawn"),
-    Series("generated tokens per step", "ada/tokens_drawn"),
-    Series("sampling seconds per step", "ada/sampling_seconds"),
-    Series("engine utilisation (of peak)", "ada/engine_utilisation"),
-    Series("prompts refused a response (share)", "ada/prompts_cut", PROMPTS),
-)
-UNCAPPED = "None of these runs has set a cap. The panels show what a step costs."
-WEIGHTS = Figure(
-    "weights",
-    "Weights and live rows",
-    "The explicit weight of each prompt's advantages (1 for the linear objective), and the share of kept rows that "
-    "have a gradient.",
-)
-WEIGHTS_QUANTITIES = (
-    Series("gradient weight per prompt, mean", "ada/weight_mean"),
-    Series("gradient weight per prompt, maximum", "ada/weight_max"),
-    Series("rows with non-zero advantage (share)", "ada/live_rows", "total/rows"),
 )
 OPTIMISER = Figure(
     "optimiser",
@@ -149,17 +100,13 @@ OPTIMISER_QUANTITIES = (
 
 
 def all_figures(runs: Sequence[Run]) -> list[Figure]:
-    """Return every figure of the report, in reading order."""
+    """Return the figures that people read, in reading order. TensorBoard and W&B have every other metric."""
     return [
         *(_score(runs, key) for key in score_keys(runs)),
         _pass_rate(runs),
         rates_over_time(runs),
-        *predictions(runs),
         over_steps(SAMPLING, SAMPLING_QUANTITIES, runs),
-        over_steps(POOLS, POOLS_QUANTITIES, runs),
-        budget(runs),
         step_time(runs),
-        over_steps(WEIGHTS, WEIGHTS_QUANTITIES, runs),
         over_steps(OPTIMISER, OPTIMISER_QUANTITIES, runs),
     ]
 
@@ -319,70 +266,12 @@ def rates_over_time(runs: Sequence[Run]) -> Figure:
     return Figure("pass-rates", "Pass rates over time", caption, panels, table)
 
 
-def predictions(runs: Sequence[Run]) -> list[Figure]:
-    """Return observed against predicted pass rates, for runs with an estimator. Without one there is no figure."""
-    tables: list[pd.DataFrame] = []
-    for run in runs:
-        half = len(run.steps) // 2  # the estimator knows little at the start
-        total_B, correct_B = (run.counts(f"ada/predicted_{name}", TENTHS)[half:].sum(axis=0) for name in PREDICTED)
-        tables.append(
-            pd.DataFrame(
-                {
-                    "predicted": [f"{b / TENTHS:.1f} to {(b + 1) / TENTHS:.1f}" for b in range(TENTHS)],
-                    "first-wave responses": total_B,
-                    "observed": ratio(correct_B, total_B),
-                }
-            )
-        )
-    middle_B = pd.Series((np.arange(TENTHS) + 0.5) / TENTHS)
-    lines = _lines(runs, [(middle_B, table["observed"]) for table in tables])
-    if not lines:
-        return []
-    empty = Figure(
-        "predictions",
-        "Predicted pass rates",
-        "Do prompts pass as often as the estimator predicted before the step? Each point is a tenth of the predicted "
-        "pass rates, over the later half of the steps. A good estimator lies on the diagonal and uses all of it.",
-    )
-    panels = [(_curves("observed pass rate", "predicted pass rate", lines, (0.0, 1.0)), lines)]
-    for run, table in zip(runs, tables, strict=True):
-        table.insert(0, "run", run.name)
-    used = [table for table in tables if table["first-wave responses"].any()]
-    return [_with_lines(empty, panels, pd.concat(used, ignore_index=True))]
-
-
-def budget(runs: Sequence[Run]) -> Figure:
-    """Return what was used per step, of which cap, and which cap refused prompts."""
-    capped = any(np.isfinite(cap.values(run)).any() for cap in CAPS_QUANTITIES for run in runs)
-    empty = BUDGET if capped else replace(BUDGET, caption=UNCAPPED)
-    figure = over_steps(empty, (*CAPS_QUANTITIES, *COST_QUANTITIES), runs)
-    shares = {}
-    for i, run in enumerate(runs):
-        bound_N = run.column("ada/budget_bound")
-        bound_N = bound_N[np.isfinite(bound_N)]
-        if len(bound_N):
-            shares[i] = [float((bound_N == k).mean()) for k in range(len(BOUNDS))]
-    if not any(map(any, shares.values())):
-        return figure
-    panel = _bars("what bound (share of steps)", "share of steps", BOUNDS, runs, shares)
-    bound = [
-        {"run": runs[i].name, "steps": f"all: bound by {name}: {share:.1%}"}
-        for i, of_run in shares.items()
-        for name, share in zip(BOUNDS, of_run, strict=True)
-    ]
-    table = pd.concat([figure.table, pd.DataFrame(bound)], ignore_index=True)
-    return replace(figure, panels=[*figure.panels, panel], table=table)
-
-
 def _bars(
     title: str, x_label: str, parts: Sequence[str], runs: Sequence[Run], values: Mapping[int, Sequence[float]]
 ) -> Panel:
-    """Return stacked bars of some runs. Values whose axis is a share are written as percentages."""
-    names = [runs[i].name for i in values]
-    drawing = partial(
-        draw_bars, names=names, methods=_methods(runs, values), parts=parts,
-        value_RK=np.array(list(values.values())), percent=x_label.startswith("share"),
-    )  # fmt: skip
+    """Return stacked bars of some runs."""
+    names, value_RK = [runs[i].name for i in values], np.array(list(values.values()))
+    drawing = partial(draw_bars, names=names, methods=_methods(runs, values), parts=parts, value_RK=value_RK)
     return Panel(title, x_label, _count(len(names)), drawing, rows=len(names) + 1)
 
 

@@ -33,7 +33,7 @@ MAX_BYTES = 5_000_000  # of a JSON file beside the records
 MAX_RECORDS = 2 << 30  # bytes of a run's records
 PLANNED_AS = {"update": "training"}  # phases that published step times name differently
 SHOWN = 5  # lines that a note names
-MAX_VALUE = 1e30  # beyond it a value is damage: sums and axes of what is drawn stay finite
+MAX_VALUE = 1e30  # a larger value is damage, and sums of such values would overflow
 MIN_VALUE = 1e-30  # below it a value is 0: a fifth of an axis is not
 MAX_STEP = 10**9
 MAX_SCORES = 6  # pass@k figures; an evaluation records one or two
@@ -45,14 +45,8 @@ SAMPLES = "samples"  # texts of an evaluation
 SUM = "sum/"  # before the name of a metric: its sum over the steps so far
 ALWAYS = ("ada/", "time/", "total/", "val/")  # prefixes of metrics that every record has when one has them
 SOMETIMES = "ada/failed/"
-RENAMED = {
-    "ada/groups_refilled": "ada/groups_replaced",
-    "ada/filler_rows": "ada/placeholder_rows",
-    "ada/tokens_spared": "ada/tokens_skipped",
-    "ada/rows_spared": "ada/rows_skipped",
-    "train/approx_entropy": "train/entropy",
-}
-"""Names in runs that were made before a rename, and NeMo-RL's name of the policy's entropy."""
+THEIRS = {"train/approx_entropy": "train/entropy"}
+"""NeMo-RL's name of the policy's entropy."""
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufffe\uffff]")
 _shorten = Repr()
 _shorten.maxlevel, _shorten.maxlist, _shorten.maxtuple, _shorten.maxdict = 4, 24, 24, 24
@@ -223,11 +217,6 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def state_of(folder: Path) -> str:
-    """Return the state that the run in this folder wrote, or "unknown"."""
-    return _state(_read_mapping(folder / "status.json", []))
-
-
 def number(value: Any) -> float:
     """Return a finite float, or nan for everything else that a damaged record may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -279,7 +268,7 @@ def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list
             continue
         if step in by_step:
             repeated.append(f"line {count}: step {step}")
-        by_step[step] = count, {RENAMED.get(key, key): value for key, value in record.items()}
+        by_step[step] = count, {THEIRS.get(key, key): value for key, value in record.items()}
     ordered = [by_step[step] for step in sorted(by_step)]
     for noun, verdict, where in (
         ("damaged line", "left out", damaged),

@@ -247,10 +247,7 @@ def _silent(run: Run) -> Iterator[str]:
 
 
 def _collapse(run: Run) -> Iterator[str]:
-    """Warn when responses grow while more and more prompts have no correct one.
-
-    The authors of Never Give Up saw this before a run collapsed: responses reach the length limit, and fail there.
-    """
+    """Warn when responses grow while more and more prompts have no correct one: they fail at the length limit."""
     count_NB, length_N = run.counts(RATE_HISTOGRAM, len(RATE_BINS)), run.column("ada/response_length_pools")
     known = np.flatnonzero((count_NB.sum(axis=1) > 0) & np.isfinite(length_N))
     if len(known) < COLLAPSE_STEPS:

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_ada.core.arrays import FloatArray
-from nemo_ada.core.learning.factor import factors
-from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.sampling.exits import PoolView
 from nemo_ada.core.sampling.paths import StopRule, endings
 
@@ -49,17 +46,3 @@ def summary(rule: StopRule, p: float) -> Summary:
         p_zero_signal=end.mean(one_label_E, p),
         size_distribution={int(size): float(size_N[size]) for size in np.flatnonzero(size_N)},
     )
-
-
-def signal_per_response(rule: StopRule, n: int, rate_P: FloatArray) -> float:
-    """Expected update along grad p per requested response, with reference weighting.
-
-    GRPO's is the mean of (n-1)/n p (1-p).
-
-    Args:
-        rule: When a pool ends.
-        n: Rows that are selected from a pool.
-        rate_P: Pass rates of the prompts, between 0 and 1 and neither of them.
-    """
-    signal = n * rate_P * (1.0 - rate_P) @ factors(RowSettings(n, rule), rate_P)
-    return float(signal) / sum(summary(rule, p).expected_samples for p in rate_P.tolist())

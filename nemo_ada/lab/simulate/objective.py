@@ -1,7 +1,7 @@
 """What presets teach: how much the mean update of a prompt weighs, for every pass rate.
 
-For pools that end by their labels it is exact (`core/learning/factor.py`). What an estimate or the engine decides (Est,
-idle mode) is simulated, with the sampler that trains.
+For pools that end by their labels it is exact (`core/learning/factor.py`). What an estimate decides (Est) is
+simulated, with the sampler that trains.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def taught(name: str, ada: AdaSettings, group: int) -> Taught:
     """
     ada.check_rows(group)
     objective = ada.advantage.objective
-    decided = isinstance(ada.sampling, EstimationSampling) or ada.budget.mode == "idle"
+    decided = isinstance(ada.sampling, EstimationSampling)
     if decided and group > MOST_GROUP:
         raise UserError(f"--group={group}: what {name} teaches is simulated, for groups of at most {MOST_GROUP}")
     if decided:

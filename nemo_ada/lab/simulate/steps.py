@@ -1,9 +1,8 @@
 """Simulate whole training steps on the discrete-event engine, to see what a sampling plan costs and yields.
 
 Use it to choose exit condition, wave size, cap and budget before spending GPU hours. It runs the sampler that trains
-over simulated responses, so waves, windows, budgets and idle mode behave as in training. All variants see the same
-responses. For one pass rate without scheduling, `nemo_ada.lab.simulate.exact` gives the exact numbers. A step has P
-prompts.
+over simulated responses, so waves, windows and budgets behave as in training. All variants see the same responses. For
+one pass rate without scheduling, `nemo_ada.lab.simulate.exact` gives the exact numbers. A step has P prompts.
 """
 
 from __future__ import annotations
@@ -201,8 +200,7 @@ class Setting:
         prompts: Prompts per training step.
         lengths: Lengths of the responses.
         seeds: Number of repetitions with different seeds.
-        warm_up: Training steps before the measured ones. The latency model learns in them, for idle mode and the cap on
-            seconds.
+        warm_up: Training steps before the measured ones. The latency model learns in them, for the cap on seconds.
         steps: Measured training steps.
         slots: Largest number of requests that the engine runs at once. None means that all run.
     """

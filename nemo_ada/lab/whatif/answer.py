@@ -588,11 +588,10 @@ def _replayed(
         return []
     try:
         capped = ada_settings({"preset": name, "sampling": {"max_responses": depth}})
-        plan = preset_variant(name, capped, group, LengthModel()).plan
+        rule = preset_variant(name, capped, group, LengthModel()).plan.stop_rule
     except UserError:
         return []
-    rule = plan.stop_rule
-    if plan.idle or rule.cap > depth or rule in rules or rule.judged().sum() < 2:
+    if rule.cap > depth or rule in rules or rule.judged().sum() < 2:
         return []
     rules[rule] = None
     by_rate = figures_by_rate(rule, group)

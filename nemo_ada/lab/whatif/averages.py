@@ -31,7 +31,7 @@ from nemo_ada.lab.evaluation.statistics import CONFIDENCE, Estimate
 from nemo_ada.lab.whatif.formats import NAMES
 from nemo_ada.lab.whatif.logs import CSV, csv_table, decoded, is_rollout_file, percent
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial
-from nemo_ada.run.files import MAX_TEXT, read_bounded
+from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
 
 MIXED = "baseline_reward/pct_mixed"
 METRICS: dict[str, tuple[str, ...]] = {
@@ -413,7 +413,7 @@ def _is_metrics(record: Mapping[str, Any]) -> bool:
 
 def _start(file: Path, most: int = 1 << 20) -> str:
     """Return the beginning of a text file."""
-    with file.open("rb") as raw:
+    with opened_to_read(file) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         try:

@@ -1,7 +1,7 @@
 """What each way of sampling would have cost and given, from the pass rates of a log.
 
 Rules that look at one prompt at a time, and the single stream, are computed exactly (`simulate.exact`), for every pass
-rate. Idle mode, the estimation variant and caps of a step depend on the whole step. These figures, and all times, come
+rate. The estimation variant and caps of a step depend on the whole step. These figures, and all times, come
 from the simulated engine (`simulate.steps`) with the logged lengths.
 Axes: J pass rates of the mixture, E endings of a pool.
 """
@@ -29,14 +29,12 @@ from nemo_ada.lab.simulate.variants import preset_variant
 from nemo_ada.lab.whatif.logs import silent
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, Quantity
 
-GRPO, NEVER_GIVE_UP, REFILL, REPLAY = "grpo", "ngu", "dapo", "replay"
+GRPO, REFILL = "grpo", "dapo"
 MOST_PROMPTS = 64  # of a simulated step; engine and caps shrink in proportion
 DRAWN_RATES = 1000  # pass rates that stand for the mixture in the simulation
-RETRY = 0.8  # probability of Never Give Up in its publication (arXiv 2609.13443)
 ERRORS = 2.0  # standard errors of the simulation that a bound adds
-LEAST_MIXED = 0.05  # share of groups with both labels, below which a buffer repeats each 20 times or more
 MAX_BATCHES = 10  # of NeMo-RL's dynamic sampling, its default
-REFILL_ROW, REPLAY_ROW = f"DAPO's refill, at most {MAX_BATCHES} batches", "TRL's replay buffer"
+REFILL_ROW = f"DAPO's refill, at most {MAX_BATCHES} batches"
 UNKNOWN = Quantity(math.nan, math.nan, math.nan)
 
 
@@ -104,13 +102,12 @@ def rows(
     mixture: Mixture, setup: Setup, names: Sequence[str] = (), max_responses: Sequence[int] = (),
     say: Callable[[str], None] = silent,
 ) -> tuple[list[Row], list[str]]:  # fmt: skip
-    """Compute the rows of presets, of DAPO's refill, of TRL's replay buffer and of Never Give Up.
+    """Compute the rows of presets and of DAPO's refill.
 
     Args:
         mixture: The pass rates.
         setup: The training.
-        names: Presets, `dapo` for its refill, `replay` for the buffer, `ngu` for Never Give Up. Without any, all that
-            fit the group size.
+        names: Presets, and `dapo` for its refill. Without any, all that fit the group size.
         max_responses: Further largest numbers of responses per prompt, for presets that draw in waves until labels
             decide.
         say: Is told which row is computed.
@@ -125,7 +122,7 @@ def rows(
     found, left_out = [], list[str]()
     waiting = list[str]()
     for name in names or presets():
-        if name in (NEVER_GIVE_UP, REFILL, REPLAY):  # below, because no preset's simulation covers them
+        if name == REFILL:  # below, because no preset's simulation covers it
             continue
         try:
             settings = ada_settings({"preset": name})
@@ -146,8 +143,9 @@ def rows(
                 found += _with_cap(engine, name, cap, left_out)
     if waiting:
         left_out.append(f"{', '.join(waiting)} and all times, which are simulated: --times")
-    methods = {REFILL: _refill, REPLAY: _replay, NEVER_GIVE_UP: _never_give_up}
-    return [*found, *(row(engine) for name, row in methods.items() if not names or name in names)], left_out
+    if not names or REFILL in names:
+        found.append(_refill(engine))
+    return found, left_out
 
 
 def settings_vary(settings: AdaSettings, group: int) -> bool:
@@ -170,7 +168,7 @@ def _with_cap(engine: EngineLoad, name: str, cap: int, left_out: list[str]) -> I
 
 def _alone(settings: AdaSettings, variant: Variant) -> bool:
     """Return whether a preset looks at one prompt at a time, so that its figures are computed."""
-    return isinstance(settings.sampling, SequentialSampling) and not variant.plan.idle and not variant.own_baseline
+    return isinstance(settings.sampling, SequentialSampling) and not variant.own_baseline
 
 
 def _row(engine: EngineLoad, settings: AdaSettings, variant: Variant) -> Row:
@@ -347,49 +345,9 @@ def _refill(engine: EngineLoad) -> Row:
     )  # fmt: skip
 
 
-def _replay(engine: EngineLoad) -> Row:
-    """TRL's GRPO with a replay buffer: old groups with both labels replace those without signal.
-
-    At best an old group teaches as much as the mean of the new ones with both labels, and at worst nothing. Where no
-    group ever has both labels, the buffer stays empty. Where hardly one has, the same few come again and again, and
-    nobody knows what they teach.
-    """
-    zero, n = engine.zero, engine.setup.group
-    empty = Quantity(*(float(share > 1.0 - 1e-9) for share in (zero.value, zero.low, zero.high)))
-    most = Quantity(*_mixed_only(np.array([zero.value, 0.0, zero.high])).tolist())
-    tokens_J = _grpo_tokens(engine)
-    row = engine.exact(REPLAY_ROW, n, np.full(len(RATE_J), float(n)), tokens_J, engine.zero_J)
-    same = Quantity(1.0, 1.0, 1.0)
-    if zero.value > 1.0 - LEAST_MIXED:
-        most = UNKNOWN
-    return replace(row, zero_signal=empty, signal=most, signal_per_response=most, time=same)
-
-
-def _mixed_only(zero_S: FloatArray) -> FloatArray:
-    """Return the signal of groups with both labels relative to that of all groups. Infinite where none has both."""
-    with np.errstate(divide="ignore"):
-        return np.asarray(1.0 / np.where(zero_S > 1.0 - 1e-9, 0.0, 1.0 - zero_S))
-
-
 def _over(value_S: FloatArray) -> Quantity:
     """Return the first value, with bounds around all of them."""
     return Quantity(float(value_S[0]), float(value_S.min()), float(value_S.max()))
-
-
-def _never_give_up(engine: EngineLoad) -> Row:
-    """Never Give Up: a prompt without a correct response is drawn again with some probability, under equal weights.
-
-    The attempts of a prompt make one group. They are spread over steps, so a step takes as long as GRPO's and the
-    figures are per prompt that is finished.
-    """
-    n = engine.setup.group
-    wrong_J, right_J = (1.0 - RATE_J) ** n, RATE_J**n
-    attempts_J = 1.0 / (1.0 - RETRY * wrong_J)
-    zero_J = right_J + wrong_J * (1.0 - RETRY) * attempts_J
-    tokens_J = _grpo_tokens(engine)
-    tokens_J = None if tokens_J is None else tokens_J * attempts_J
-    row = engine.exact(f"{NEVER_GIVE_UP} (Never Give Up, retry {RETRY:g})", None, n * attempts_J, tokens_J, zero_J)
-    return replace(row, time=engine.mixture.mean(attempts_J))
 
 
 def _grpo_tokens(engine: EngineLoad) -> FloatArray | None:

@@ -14,7 +14,7 @@ import math
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -25,7 +25,7 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.formats import LoggedResponse, Reader, UnreadableRecord, digest, reader_for
 from nemo_ada.run.data_files import rows
-from nemo_ada.run.files import MAX_TEXT, json_of, read_bounded
+from nemo_ada.run.files import MAX_TEXT, json_of, opened_to_read, read_bounded
 from nemo_ada.run.json_lines import Record, bounded, numbered, parse_line
 
 PARQUET, CSV = ".parquet", ".csv"
@@ -136,7 +136,8 @@ class _Columns:
         self.files += 1
         reader: Reader | None = None
         batch: list[LoggedResponse] = []
-        for number, row in {PARQUET: rows, CSV: _csv_rows}.get(file.suffix, _json_rows)(file):
+        read: Callable[[Path], Iterable[tuple[int, Any]]] = {CSV: _csv_rows}.get(file.suffix, _json_rows)
+        for number, row in rows(file) if file.suffix == PARQUET else read(file):
             record = row if isinstance(row, dict) else {}
             reader, responses = self._responses(record, f"{file}, row {number}", reader, columns)
             batch += responses
@@ -353,7 +354,7 @@ def _parts(name: str) -> list[str]:
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file that are not blank, with their numbers. A file may be compressed by gzip."""
-    with path.open("rb") as raw, gzip.open(raw) if _is_gzip(raw) else raw as file:
+    with opened_to_read(path) as raw, gzip.open(raw) if _is_gzip(raw) else raw as file:
         try:
             yield from numbered(bounded(cast(IO[bytes], file)))
         except (EOFError, gzip.BadGzipFile, zlib.error) as damage:

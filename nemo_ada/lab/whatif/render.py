@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_ada.lab.evaluation.statistics import Estimate
 from nemo_ada.lab.whatif.answer import DOUBTFUL, Checked, Drift, Silent, WhatifReport
-from nemo_ada.lab.whatif.forecast import GRPO, REFILL_ROW, REPLAY_ROW, Row
+from nemo_ada.lab.whatif.forecast import GRPO, REFILL_ROW, Row
 from nemo_ada.lab.whatif.mixture import Quantity
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SINGLE = "ada_single"
 LITTLE, MUCH = 0.1, 0.95  # shares of groups without signal below which there is little to win, above which all is lost
 SHAPED = 0.02  # between the shares of groups with equal rewards and with equal labels: rewards are more than two values
 PUBLISHED = ("ada_seq_balance", "ada_seq_lean")
-SPOKEN = (*PUBLISHED, REPLAY_ROW, REFILL_ROW)
+SPOKEN = (*PUBLISHED, REFILL_ROW)
 """Rows that the sentences name."""
 
 
@@ -73,8 +73,7 @@ def sentences(answer: WhatifReport) -> str:
         if row is not None:
             times = row.responses.value / answer.group
             cost = "no more answers" if times < 1.005 else f"{times:.1f} times the answers"
-            old = ". Old groups take the place of those without signal" if name == REPLAY_ROW else ""
-            lines.append(f"{name}: {_range(row.zero_signal)}, for {cost}{old}.")
+            lines.append(f"{name}: {_range(row.zero_signal)}, for {cost}.")
     ours = [rows[name] for name in PUBLISHED if name in rows and not math.isnan(rows[name].signal_per_response.value)]
     if ours:
         lines += _at_equal_answers(ours)

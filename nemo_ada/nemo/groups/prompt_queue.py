@@ -39,9 +39,9 @@ class Delivered:
     above: set[int] = field(default_factory=set)
 
     @classmethod
-    def of(cls, saved: Mapping[str, Any] | Delivered | None) -> Delivered:
-        """Restore the result of `as_dict`, which is None without a checkpoint. Checkpoints of 0.1.0 have the set."""
-        return saved if isinstance(saved, Delivered) else cls(saved["low"], set(saved["above"])) if saved else cls()
+    def of(cls, saved: Mapping[str, Any] | None) -> Delivered:
+        """Restore the result of `as_dict`, which is None without a checkpoint."""
+        return cls(saved["low"], set(saved["above"])) if saved else cls()
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as numbers."""

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import find_prompt_files, merge_overlays, refuse_foreign_code, split_words
+from nemo_ada.config.load import find_prompt_files, merge_overlays, plain, refuse_foreign_code, split_words
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
@@ -39,13 +39,15 @@ from nemo_ada.nemo.launch.stop_and_save import (
     timed_saves,
     timed_validations,
 )
+from nemo_ada.nemo.optimizer_offload import move_through_pinned_memory
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop, upstream_part
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop, upstream_part
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, key_to_lower, on_signals
+from nemo_ada.run.start import without_working_folder
 from nemo_ada.run.tracking import tracking_id
 from nemo_ada.run.yaml_file import read_yaml
 
@@ -80,7 +82,6 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
             f"backend=nemo_rl needs NeMo-RL, which cannot be imported here ({error}); run inside its container or "
             "environment with its checkout on PYTHONPATH, or use a recipe of configs/cpu (backend=embedded)"
         ) from None
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     paths, values = split_words(path, overrides)
@@ -91,15 +92,17 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         config = merge_overlays(paths, [load_config(one) for one in paths])
         if values:
             config = parse_hydra_overrides(config, values)
-        refuse_foreign_code(config, paths, values)
-        resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        refuse_foreign_code(config, values)
+        resolved = plain(config, complete=False)
+    except UserError:
+        raise
     except (OmegaConfBaseException, OSError) as error:
         raise UserError(f"{path}: {' '.join(str(error).split())}; is NEMO_RL_HOME set to NeMo-RL's checkout?") from None
     except Exception as error:  # the errors of NeMo-RL and of hydra have no common base class
         if type(error).__module__.partition(".")[0] in ("hydra", "nemo_rl"):
             raise UserError(f"override {' '.join(str(error).split())}; a new key needs a leading +") from None
         raise
-    return find_prompt_files(resolved, paths)
+    return find_prompt_files(resolved, paths, overrides)
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
@@ -156,6 +159,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     try:
         with on_signals(_stop_set_up):
             parts = _set_up(loop, master_config, run_dir.path, resolved)
+            if resolved.get(OFFLOAD, OFFLOADS[0]) == OFFLOADS[0]:
+                move_through_pinned_memory(parts["policy"])
         loader = None if training.draws_ahead else parts["dataloader"]
         progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
@@ -305,7 +310,11 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     values = Values(master_config)
     values.assign("logger.log_dir", get_next_experiment_dir(values.get("logger.log_dir")))
     continue_tracking(master_config.logger, run_dir)
-    init_ray()
+    with ExitStack() as started:
+        sections = [section for section in (resolved.get("env") or {}).values() if isinstance(section, Mapping)]
+        if not any(section.get("class") for section in sections):  # the workers find these in the working folder
+            started.enter_context(without_working_folder(importlib.import_module("ray.job_config").JobConfig))
+        init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:
         return controller.set_up(master_config)
     media = uses_media(Values(resolved))

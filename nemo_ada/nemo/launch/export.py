@@ -8,7 +8,6 @@ the interpreter of its Megatron workers. A checkpoint of LoRA has adapters only.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,9 +17,20 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import REPOSITORY, missing_files, snapshot
 from nemo_ada.rules.facts.nemo_config import HOME, Values
 from nemo_ada.rules.facts.site import site_setting, worker_python
-from nemo_ada.run.files import MANIFEST, duplicate, read_json, text_of, verify_folder, write_atomically, write_folder
+from nemo_ada.run.files import (
+    MANIFEST,
+    duplicate,
+    opened_to_read,
+    read_json,
+    text_of,
+    verify_folder,
+    write_atomically,
+    write_folder,
+)
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.json_lines import records
+from nemo_ada.run.start import python
+from nemo_ada.run.start import run as run_process
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.tasks.prompting import CONTRACT
 
@@ -341,12 +351,12 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
             for name in ADAPTER:
                 duplicate(weights / "model" / name, place / name)
         else:
-            python = worker_python("dtensor|automodel") or Path(sys.executable)
-            _run("merging the adapters", [python, "-c", MERGED, base, weights / "model", place])
+            interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
+            _run("merging the adapters", python(interpreter, "-c", MERGED, base, weights / "model", place))
         return
     if any((weights / "model").glob(SHARDS)):
-        _run("joining the shards", [worker_python("dtensor|automodel") or Path(sys.executable), "-c", FROM_SHARDS,
-                                    weights / "model", place])  # fmt: skip
+        interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
+        _run("joining the shards", python(interpreter, "-c", FROM_SHARDS, weights / "model", place))
         for name in ("config.json", "generation_config.json"):
             if (weights / "model/.hf_metadata" / name).is_file():
                 duplicate(weights / "model/.hf_metadata" / name, place / name)
@@ -360,17 +370,16 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
     if not script.is_file():
         raise UserError(f"{HOME}={home} has no {script.name}; set it to a checkout of NeMo-RL v0.7.0")
     out = place / "converted"  # a folder that the converter makes itself
-    python = worker_python(worker) or Path(sys.executable)
-    command: list[str | Path] = [python, script, "--config", folder / "config.yaml", flag, checkpoint]
+    interpreter = worker_python(worker) or Path(sys.executable)
+    command = python(interpreter, script, "--config", folder / "config.yaml", flag, checkpoint)
     if base is not None:
         script = home / "examples/converters/convert_lora_to_hf.py"
-        command = [python, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint]
-        command += ["--hf-model-name", _model_name(folder)]
-        command += ["--adapter-only"] if adapter else []
-    _run(script.name, [*command, "--hf-ckpt-path", out])
+        command = python(interpreter, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint)
+        command += ["--hf-model-name", _model_name(folder), *(["--adapter-only"] if adapter else [])]
+    _run(script.name, [*command, "--hf-ckpt-path", str(out)])
     if not out.is_dir():
-        raise UserError(f"{script.name} wrote nothing in {python}; run it in NeMo-RL's container")
-    _run("safetensors", [python, "-c", TO_SAFETENSORS, out])
+        raise UserError(f"{script.name} wrote nothing in {interpreter}; run it in NeMo-RL's container")
+    _run("safetensors", python(interpreter, "-c", TO_SAFETENSORS, out))
     for file in out.iterdir():
         file.rename(place / file.name)
     out.rmdir()
@@ -381,8 +390,8 @@ def _model_name(folder: Path) -> str:
     return str(read_yaml(folder / "config.yaml", "the run's configuration")["policy"]["model_name"])
 
 
-def _run(name: str, command: Sequence[str | Path]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(name: str, command: Sequence[str]) -> None:
+    done = run_process(command, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"{name} failed in {command[0]}: {last[:500]}; run it in NeMo-RL's container")
@@ -390,7 +399,7 @@ def _run(name: str, command: Sequence[str | Path]) -> None:
 
 def _whole(file: Path) -> bool:
     """Return whether a safetensors file has all the bytes that its header lists."""
-    with file.open("rb") as stream:
+    with opened_to_read(file) as stream:
         length = int.from_bytes(stream.read(8), "little")
         try:
             header = json.loads(stream.read(min(length, 1 << 28)))

@@ -7,8 +7,6 @@ read HF_HOME and the proxies only once, from their environment.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +18,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import BUILT_IN, Kind, cache_home, missing_files, needs
 from nemo_ada.rules.facts.nemo_config import HOME, load_config
 from nemo_ada.rules.facts.site import site_said, site_setting, worker_python
+from nemo_ada.run import start
 from nemo_ada.run.files import private_folder, write_atomically
 
 Item = tuple[str, Kind, bool]  # repository, kind, with weights
@@ -27,6 +26,7 @@ SAID = "* "  # begins our lines in a child's output
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]  # of a model; no copies in other formats
 NAMESPACE = ("unshare", "--map-root-user", "--net")  # a network without a route
 REFUSING = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
+TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 CONVERT = """
 import sys
@@ -42,8 +42,9 @@ def prepare(path: Path, overrides: Sequence[str], *, convert: bool, say: Callabl
     """Fetch everything, convert the model, and load everything again. Raises UserError for the first failure."""
     values = Values(load_config(path, overrides))
     wanted = list(dict.fromkeys((name, kind, key == "policy.model_name") for key, name, kind in needs(values)))
-    environment = {**os.environ, "HF_HOME": str(cache_home())}
-    online = {key: value for key, value in environment.items() if key not in OFFLINE}
+    environment = start.environment(HF_HOME=str(cache_home()))
+    online = {key: value for key, value in start.environment(*TOKENS).items() if key not in OFFLINE}
+    online["HF_HOME"] = environment["HF_HOME"]
     say(f"site settings: {site_said()}")
     say(f"cache: {cache_home()}")
     say(_child("fetch", wanted, online, (), "not fetched; is there internet here, and HF_TOKEN?"))
@@ -61,7 +62,7 @@ def prepare(path: Path, overrides: Sequence[str], *, convert: bool, say: Callabl
 def isolation() -> tuple[Sequence[str], str]:
     """Return a prefix that runs a command without a network, where the kernel allows it, and a name for that."""
     try:
-        allowed = subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+        allowed = start.run([*NAMESPACE, "true"], capture_output=True).returncode == 0
     except OSError:
         allowed = False
     return (NAMESPACE, "in a network without a route") if allowed else ((), "with a proxy that refuses")
@@ -70,10 +71,8 @@ def isolation() -> tuple[Sequence[str], str]:
 def _child(
     what: str, wanted: Sequence[Item], environment: Mapping[str, str], prefix: Sequence[str], otherwise: str
 ) -> str:
-    command = [*prefix, sys.executable, "-m", "nemo_ada.nemo.launch.prepare", what, json.dumps(wanted)]
-    done = subprocess.run(
-        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+    command = [*prefix, *start.python(sys.executable, "-m", "nemo_ada.nemo.launch.prepare", what, json.dumps(wanted))]
+    done = start.run(command, env=dict(environment), stdout=start.PIPE, stderr=start.STDOUT, text=True)
     lines = done.stdout.strip().splitlines() or ["no message"]
     if done.returncode:
         raise UserError(f"{lines[-1][:500]}: {otherwise}")
@@ -98,11 +97,11 @@ def convert(values: Values, python: Path, environment: Mapping[str, str]) -> str
     policy["megatron_cfg"] |= {f"{size}_parallel_size": 1 for size in ONE_GPU}
     with private_folder() as folder:
         write_atomically(folder / "policy.yaml", yaml.safe_dump(policy))
-        done = subprocess.run(
-            [python, "-c", CONVERT, str(folder / "policy.yaml")],
+        done = start.run(
+            start.python(python, "-c", CONVERT, folder / "policy.yaml"),
             env={**environment, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
                  "MASTER_PORT": "29517"},
-            capture_output=True, text=True, check=False,
+            capture_output=True, text=True,
         )  # fmt: skip
     last = (done.stderr.strip().splitlines() or [""])[-1]
     return "converted to Megatron's format" if done.returncode == 0 else f"not converted ({last[:200]}); the job will"

@@ -85,7 +85,7 @@ class Drawing:
                     return session.result()
                 if session.state.in_flight == 0:  # a budget that is shared serves other groups first
                     await self._engine.wait(WAIT_SECONDS)
-                elif not session.aborting:
+                else:
                     session.record(await self._finished(), time.monotonic())
         finally:
             await self._cancel(list(self._tasks))
@@ -136,12 +136,18 @@ class Drawing:
         return outcomes(ids, responses)
 
     async def _abort(self, response_id_N: IntArray) -> IntArray:
-        """Cancel responses. Returns an estimate of their tokens, from the pace of those that have finished."""
+        """Cancel responses. Returns their tokens, for those that still run an estimate from the pace of the others.
+
+        Raises the error of one that has failed.
+        """
         ids = response_id_N.tolist()
-        await self._cancel([task for task, response_id in self._tasks.items() if response_id in ids])
+        tasks = {response_id: task for task, response_id in self._tasks.items() if response_id in ids}
+        known = {response_id: task.result()[0].tokens for response_id, task in tasks.items() if task.done()}
+        await self._cancel(list(tasks.values()))
         now, pace = time.monotonic(), self._tokens / self._seconds if self._seconds > 0 else 0.0
-        elapsed = [now - self._issued_at.pop(response_id) for response_id in ids]
-        return np.array([min(int(seconds * pace), self._longest) for seconds in elapsed], np.int64)
+        elapsed = {response_id: now - self._issued_at.pop(response_id) for response_id in ids}
+        estimates = {response_id: min(int(seconds * pace), self._longest) for response_id, seconds in elapsed.items()}
+        return np.array([(estimates | known)[response_id] for response_id in ids], np.int64)
 
     async def _cancel(self, tasks: list[asyncio.Task[Any]]) -> None:
         for task in tasks:

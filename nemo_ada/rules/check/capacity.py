@@ -12,12 +12,13 @@ from nemo_ada.rules.facts.memory import (
     checkpoint_bytes,
     learner_phase,
     logprob_phase,
+    optimizer_bytes,
     refit_phase,
     saved_parameters,
     vllm_cache,
 )
 from nemo_ada.rules.facts.models import ModelShape
-from nemo_ada.rules.facts.nemo_config import NemoConfig
+from nemo_ada.rules.facts.nemo_config import CAPTURED, OFFLOAD, OFFLOADS, VLLM_KWARGS, NemoConfig
 from nemo_ada.rules.finding import Findings, MakeFinding, error, ok, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
 
@@ -68,6 +69,19 @@ def _what_helps(config: NemoConfig, phase: str) -> str:
     return ", ".join([*helps, "a larger TP or PP, or more nodes"])
 
 
+def host_memory(config: NemoConfig, shape: ModelShape) -> Findings:
+    """Memory of a node's CPUs that stays pinned for the optimizer's way off GPUs that learner and engine share."""
+    if not config.colocated or config.optimizer_offload != OFFLOADS[0]:
+        return
+    each = optimizer_bytes(config, shape) / GIB
+    if each:
+        yield ok(
+            OFFLOAD,
+            f"pinned: {config.gpus_per_node * each:.0f} GiB of a node's memory = {config.gpus_per_node} GPUs x "
+            f"{each:.1f} GiB of optimizer, up to twice that where tensors are a little above a power of two",
+        )
+
+
 def rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Findings:
     """Memory of the sampling phase. The first wave is the moment with the most responses at once."""
     engine, rollout = config.engine, config.rollout
@@ -82,6 +96,14 @@ def rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_g
             SEQS,
             f"an engine decodes {seqs} responses at once, its cache has room for {room:.0f} of the first wave's "
             f"{cache.responses:.0f}; {SEQS}={2 ** math.ceil(math.log2(room))} would work",
+        )
+    running = min(room, seqs)
+    if running > engine.captured > 0:
+        yield warning(
+            f"{VLLM_KWARGS}.{CAPTURED}",
+            f"up to {running:.0f} responses run at once in an engine, and vLLM has CUDA graphs for {engine.captured}: "
+            f"above that a token took twice the time (recipes/results/gpu.md); {2 ** math.ceil(math.log2(running))} "
+            "would work, with some 2 GiB more for graphs",
         )
     if cache.tokens < longest:
         yield error(

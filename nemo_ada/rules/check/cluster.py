@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 
 from nemo_ada.rules.facts.site import site_file, site_setting
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
 from nemo_ada.run.files import new_file
+from nemo_ada.run.start import SubprocessError, run
 
 ANSWER_SECONDS = 10.0
 PREEMPT_SECONDS = 25  # slurm/lib.sh
@@ -118,8 +118,8 @@ def _facts(*words: str) -> dict[str, str]:
 def _said(*command: str) -> str:
     """What a command prints; empty where it fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
+        done = run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
+    except (OSError, SubprocessError):
         return ""
     return done.stdout + done.stderr
 

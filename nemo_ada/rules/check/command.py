@@ -13,13 +13,12 @@ from omegaconf import OmegaConf
 from nemo_ada.config.load import backend_of, load_yaml, split_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.config.run import RunConfig
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.check import gpu
-from nemo_ada.rules.check.capacity import checkpoint_disk, learner_memory, rollout_memory
+from nemo_ada.rules.check.capacity import checkpoint_disk, host_memory, learner_memory, rollout_memory
 from nemo_ada.rules.check.fused_kernel import fused_weight_gradient
 from nemo_ada.rules.check.listening import listening
 from nemo_ada.rules.check.site import image
@@ -39,7 +38,8 @@ from nemo_ada.tasks.protocol import Task
 
 LAYOUT_KEYS = ("cluster", "policy.megatron_cfg", "policy.generation.vllm_cfg.tensor")  # beginnings of keys
 DEFAULT_FIELDS = {"prompt": PROMPT_FIELDS, "answer": ANSWER_FIELDS}
-MARKS = {"ok": "ok     ", "skipped": "skipped", "warning": "WARNING", "error": "ERROR  "}
+MARKS = {"error": "ERROR  ", "warning": "WARNING", "skipped": "skipped", "ok": "ok     "}
+SEVERE = ("error", "warning")
 
 
 def examine(
@@ -109,6 +109,8 @@ def replaced_loop(values: Values, paths: Sequence[Path]) -> Findings:
 
 def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
     """A CPU run: the strict schema, and what its trainer refuses before it starts anything."""
+    from nemo_ada.cpu.settings import RunConfig
+
     try:
         run = parse(RunConfig, config)
         from nemo_ada.cpu.stack import run_task
@@ -188,6 +190,7 @@ def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
     except UserError:  # a rule has said so
         return
     yield from rollout_memory(config, shape, first_wave, gpu_gib)
+    yield from host_memory(config, shape)
 
 
 def _of_unknown_model(finding: Finding) -> bool:
@@ -198,15 +201,19 @@ def _as_error(finding: Finding) -> Finding:
     return error(finding.key, finding.message)
 
 
-def report(findings: Sequence[Finding], *, as_json: bool) -> str:
-    """Return the text that `nemo-ada check` prints."""
+def report(findings: Sequence[Finding], *, as_json: bool = False, verbose: bool = False) -> str:
+    """Return the text that `nemo-ada check` prints: errors, warnings, and the rest as one line, or in full."""
     code = exit_code(findings)
     if as_json:
         return json.dumps({"exit_code": code, "findings": [asdict(finding) for finding in findings]}, indent=1)
-    order = list(MARKS)  # errors last, where a terminal ends
-    lines = [
-        f"{MARKS[finding.level]} {finding.key}: {finding.message}"
-        for finding in sorted(findings, key=lambda finding: order.index(finding.level))
-    ]
-    count = {level: sum(finding.level == level for finding in findings) for level in ("error", "warning")}
-    return "\n".join([*lines, f"{count['error']} errors, {count['warning']} warnings"])
+    of_level = {level: [one for one in findings if one.level == level] for level in MARKS}
+    shown = MARKS if verbose else SEVERE
+    lines = [f"{MARKS[level]} {one.key}: {one.message}" for level in shown for one in of_level[level]]
+    if not verbose:
+        left = ", ".join(dict.fromkeys(one.key for one in of_level["skipped"])) or "nothing"
+        lines.append(f"right: {len(of_level['ok'])}; not checked here: {left}; --verbose shows them")
+    return "\n".join([*lines, ", ".join(_counted(len(of_level[level]), level) for level in SEVERE)])
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.rules.check.fused_kernel import FUSED_KERNEL
 from nemo_ada.rules.facts.site import worker_python
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
+from nemo_ada.run.start import TimeoutExpired, python, run
 
 CUDA_FOR_FP8 = (12, 9)
 HOPPER = (9, 0)
@@ -35,10 +35,9 @@ def node(values: Values) -> tuple[list[Finding], float | None]:
     if importlib.util.find_spec("torch") is None:
         return [skipped(name, "skipped: torch is not installed here") for name in names], None
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "nemo_ada.rules.check.gpu"], capture_output=True, text=True, timeout=SECONDS
-        )
-    except subprocess.TimeoutExpired:
+        probe = python(sys.executable, "-m", "nemo_ada.rules.check.gpu")
+        done = run(probe, capture_output=True, text=True, timeout=SECONDS)
+    except TimeoutExpired:
         return [error("gpu.driver", f"no answer in {SECONDS} s: the driver hangs; look at nvidia-smi and dmesg")], None
     if done.returncode or not done.stdout.strip():
         return [error("gpu.driver", f"the GPU probe failed: {done.stderr.strip()[-500:]}")], None
@@ -96,10 +95,8 @@ def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
 def _transformer_engine() -> Findings:
     """Whether the interpreter that trains has block scaling. In NeMo-RL's image Megatron's workers have another one."""
     worker = worker_python("megatron")
-    probe = subprocess.run(
-        [worker or sys.executable, "-c", PROBE_ENGINE],
-        capture_output=True, text=True, timeout=SECONDS, check=False,
-    )  # fmt: skip
+    command = python(worker or sys.executable, "-c", PROBE_ENGINE)
+    probe = run(command, capture_output=True, text=True, timeout=SECONDS)
     place = worker.parts[-3] if worker else "this environment"
     available, _, why = (probe.stdout.splitlines() or [""])[-1].partition(" ")
     if probe.returncode:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import text_of
+from nemo_ada.run.start import NO_PROGRAMS, run
 
 PACKAGE = "nemo_rl"
 MAX_HOPS = 8  # re-exports and base classes that are followed for one name
@@ -53,9 +53,9 @@ def _tracked(home: Path) -> frozenset[Path] | None:
     if not (home / ".git").exists():
         return None
     # A shared checkout may belong to another user, and git refuses those unless it is told not to.
-    command = ["git", "-c", "safe.directory=*", "-C", str(home), "ls-files", "-z"]
+    command = ["git", *NO_PROGRAMS, "-c", "safe.directory=*", "-C", str(home), "ls-files", "-z"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = run(command, capture_output=True, text=True)
     except OSError:
         return None
     return frozenset(home / name for name in done.stdout.split("\0")) if done.returncode == 0 else None
@@ -187,6 +187,22 @@ class Checkout:
             for name in _named_classes(node.annotation, containers):
                 result |= self.keys(f"{found.module}.{name}", f"{key}.", containers=containers, seen=seen | {dotted})
         return result
+
+    def listed(self, dotted: str) -> set[str]:
+        """Return the texts that a mapping has as keys, an enumeration as values, or a function compares something with.
+
+        Empty where the name is none of these.
+        """
+        found = self.find(dotted)
+        node = None if found is None else found.node
+        if isinstance(node, ast.ClassDef):
+            texts: list[ast.expr | None] = [line.value for line in node.body if isinstance(line, ast.Assign)]
+        elif isinstance(node, ast.expr):
+            texts = next((list(one.keys) for one in ast.walk(node) if isinstance(one, ast.Dict)), [])
+        else:
+            compared = [one for one in ast.walk(node) if isinstance(one, ast.Compare)] if node is not None else []
+            texts = [text for one in compared for text in one.comparators]
+        return {one.value for one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
     def strings(self, module: str, functions: tuple[str, ...], kind: str) -> set[str]:
         """Strings that some functions of a module use in one way.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import lcm
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -27,10 +27,17 @@ from nemo_ada.rules.facts.site import site_setting
 HOME = "NEMO_RL_HOME"
 EXAMPLES = "examples/configs"  # of a checkout
 DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
+VLLM_KWARGS = "policy.generation.vllm_kwargs"
+FEW_MESSAGES = "nemo_ada.vllm.FewMessages"
+CAPTURED, CAPTURED_BY_DEFAULT = "compilation_config.max_cudagraph_capture_size", 512  # vLLM's default, 0.20 to 0.32
+OFFLOAD, OFFLOADS = "optimizer_offload", ("pinned", "pageable")
+"""CPU memory through which the optimizer leaves a GPU that learner and engine share. The first is the default."""
+MAX_NUMBER = 1e30  # of the arithmetic of interpolations
 # The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b, "max": max,
+    "add": lambda a, b: _number(a) + _number(b), "mul": lambda a, b: _number(a) * _number(b),
+    "div": lambda a, b: _number(a) / _number(b), "max": max,
 }  # fmt: skip
 
 
@@ -47,7 +54,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     if home and HOME not in os.environ and Path(home).is_dir():
         os.environ[HOME] = home  # the YAML's interpolations read it from there
     try:
-        return find_prompt_files(plain(load_words(path, overrides)), split_words(path, overrides)[0])
+        return find_prompt_files(plain(load_words(path, overrides)), split_words(path, overrides)[0], overrides)
     except UserError as problem:
         works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
         if HOME in str(problem):
@@ -62,6 +69,13 @@ def know_arithmetic() -> None:
     for name, rule in _ARITHMETIC.items():
         if not OmegaConf.has_resolver(name):
             OmegaConf.register_new_resolver(name, rule)
+
+
+def _number(value: Any) -> int | float:
+    """Return a number as it is. A text times a number could fill the memory."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > MAX_NUMBER:
+        raise ValueError(f"{str(value)[:40]!r} is no number below {MAX_NUMBER:g}")
+    return value
 
 
 def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -230,6 +244,9 @@ class EngineFacts:
         fp8_cache: whether its key-value cache is FP8.
         memory_share: its share of a GPU's memory.
         max_num_seqs: responses that one engine decodes at once, however large its cache is.
+        kind: how tokens reach NeMo-RL: in one process (sync), or from another one, by a message per token (async) or
+            by few messages per response (few, nemo_ada/vllm.py).
+        captured: responses at once for which vLLM has CUDA graphs.
     """
 
     gpus: int
@@ -239,6 +256,8 @@ class EngineFacts:
     fp8_cache: bool
     memory_share: float
     max_num_seqs: int
+    kind: Literal["sync", "async", "few"]
+    captured: int
 
     @classmethod
     def of(cls, values: Values, nodes: int, gpus_per_node: int) -> EngineFacts:
@@ -248,7 +267,11 @@ class EngineFacts:
         if not values.get("policy.generation.colocated.enabled", True):
             engine_nodes = 1 if nodes == 1 else values.integer(f"{resources}.num_nodes", 1)
             gpus = engine_nodes * values.integer(f"{resources}.gpus_per_node", gpus_per_node)
-        default = ASYNC_MAX_NUM_SEQS if values.get(f"{vllm}.async_engine", False) else SYNC_MAX_NUM_SEQS
+        asynchronous = bool(values.get(f"{vllm}.async_engine", False))
+        few = values.get(f"{VLLM_KWARGS}.scheduler_cls") == FEW_MESSAGES
+        default = ASYNC_MAX_NUM_SEQS if asynchronous else SYNC_MAX_NUM_SEQS
+        seqs = values.integer(f"{VLLM_KWARGS}.max_num_seqs", default)
+        captured = values.integer(f"{VLLM_KWARGS}.{CAPTURED}", min(2 * seqs, CAPTURED_BY_DEFAULT))
         share = values.number(f"{vllm}.gpu_memory_utilization")
         return cls(
             gpus=gpus,
@@ -257,7 +280,9 @@ class EngineFacts:
             fp8=values.get(f"{vllm}.precision") == "fp8",
             fp8_cache=str(values.get(f"{vllm}.kv_cache_dtype", "auto")).startswith("fp8"),
             memory_share=0.9 if share is None else share,
-            max_num_seqs=values.integer("policy.generation.vllm_kwargs.max_num_seqs", default),
+            max_num_seqs=seqs,
+            kind="few" if asynchronous and few else "async" if asynchronous else "sync",
+            captured=0 if values.get(f"{vllm}.enforce_eager", False) else captured,
         )
 
     @property
@@ -449,6 +474,16 @@ class NemoConfig:
     def dtensor(self) -> bool:
         """Whether the learner is DTensor, and not Megatron."""
         return not _uses_megatron(self.values)
+
+    @property
+    def colocated(self) -> bool:
+        """Whether learner and engine share their GPUs."""
+        return bool(self.values.get("policy.generation.colocated.enabled", True))
+
+    @property
+    def optimizer_offload(self) -> str:
+        """One of OFFLOADS."""
+        return str(self.values.get(OFFLOAD, OFFLOADS[0]))
 
     @property
     def gpus(self) -> int:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-import subprocess
 from functools import lru_cache
-from itertools import takewhile
 from pathlib import Path
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
+from nemo_ada.run.start import TimeoutExpired, run
+from nemo_ada.trust import allowed
 
 CODE = Path(__file__).parents[3]
 """The folder that holds this package: the project's folder, or site-packages."""
+SITE = Path("slurm") / "site.env"
 HOME_VARIABLE, SITE_VARIABLE = "NEMO_ADA_HOME", "NEMO_ADA_SITE"
 READ = 'set -aeuo pipefail; . "$1" >&2; command -p env -0'  # as slurm/lib.sh reads it
 READ_SECONDS = 20.0
@@ -27,48 +27,30 @@ MAX_BYTES = 1_000_000
 def project() -> Path:
     """Return the project's folder.
 
-    It is NEMO_ADA_HOME, else the working folder or the nearest one above it that has slurm/lib.sh. Else it is the
-    folder that holds this package. `pip install` without --editable copies the package there. The search ends at the
-    first folder that another user owns or can change, because site.env and interpreters are read from the project.
+    It is NEMO_ADA_HOME, else the working folder or the nearest one above it whose slurm/site.env the user has allowed
+    (trust.py). Else it is the folder that holds this package. `pip install` without --editable copies the package
+    there.
     """
-    named = os.environ.get(HOME_VARIABLE)
-    if named:
+    if named := os.environ.get(HOME_VARIABLE):
         return Path(named)
     here = Path.cwd()
-    for folder in takewhile(_trusted, (here, *here.parents)):
-        if all(map(_trusted, (folder / "slurm", folder / "slurm" / "lib.sh"))):
-            return folder
-    return CODE
-
-
-def _trusted(path: Path) -> bool:
-    """Return whether only this user, root or the owner of this package's code can change what is there."""
-    try:
-        own, target = path.lstat(), path.stat()
-    except OSError:
-        return False
-    owners = {os.getuid(), 0, Path(__file__).stat().st_uid}
-    return {own.st_uid, target.st_uid} <= owners and not target.st_mode & stat.S_IWOTH
+    return next((folder for folder in (here, *here.parents) if allowed(folder / SITE)), CODE)
 
 
 def site_file() -> Path:
     """Return the file that batch scripts read: NEMO_ADA_SITE, else slurm/site.env in the project's folder."""
-    return Path(os.environ.get(SITE_VARIABLE) or project() / "slurm" / "site.env")
-
-
-def _is_read(path: Path) -> bool:
-    """Whether settings come from this site.env: it is there, and the user named it or nobody else can change it."""
-    named = SITE_VARIABLE in os.environ or HOME_VARIABLE in os.environ
-    return path.is_file() and (named or all(map(_trusted, (path.parent, path))))
+    return Path(os.environ.get(SITE_VARIABLE) or project() / SITE)
 
 
 def site_said() -> str:
     """Return a text for people that says which site.env is read."""
     path = site_file()
-    if _is_read(path):
+    if path.is_file():
         return str(path)
-    why = "can be changed by another user, so it is not read" if path.is_file() else "is not there"
-    return f"{path} {why}; {SITE_VARIABLE}=FILE names another"
+    here = Path.cwd()
+    found = next((folder / SITE for folder in (here, *here.parents) if (folder / SITE).is_file()), None)
+    other = "" if found is None else f"; {found} was found, and `nemo-ada allow {found}` lets commands read it"
+    return f"{path} is not there; {SITE_VARIABLE}=FILE names another{other}"
 
 
 def site_setting(name: str) -> str:
@@ -82,7 +64,7 @@ def site_setting(name: str) -> str:
     if name in os.environ:
         return os.environ[name]
     path = site_file()
-    if not _is_read(path):
+    if not path.is_file():
         return ""
     try:
         content = read_bounded(path, MAX_BYTES)
@@ -103,10 +85,8 @@ def _read_by_bash(path: Path, content: bytes, environment: tuple[tuple[str, str]
     given = {key: value for key, value in environment if key != "BASH_ENV" and not key.startswith("BASH_FUNC_")}
     command = ["bash", "--noprofile", "--norc", "-c", READ, "bash", str(path)]
     try:
-        done = subprocess.run(
-            command, env=given, stdin=subprocess.DEVNULL, capture_output=True, timeout=READ_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as problem:
+        done = run(command, env=given, capture_output=True, timeout=READ_SECONDS)
+    except (OSError, TimeoutExpired) as problem:
         raise UserError(f"bash cannot read {path}: {problem}") from None
     if done.returncode:
         said = " ".join(done.stderr.decode(errors="replace").split())[-300:]

@@ -1,7 +1,7 @@
 """What the hooks need of NeMo-RL: the functions and methods that they replace, with their parameters and results.
 
 These are data. A run compares them with the imported NeMo-RL (nemo/patch_points.py, nemo/asynchronous/actors.py),
-`nemo-ada check` with the source of a checkout, and `nemo-ada contract` compares two checkouts in these names.
+`nemo-ada check` with the source of a checkout, and recipes/upstream/contract.py compares two checkouts in these names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROLLOUT = (
 )
 ADVICE = (
     "the hooks ran on NeMo-RL v0.7.0, on main of August 2026, and with the known changes of v0.8.0; use v0.7.0, and "
-    "`nemo-ada contract OLD NEW` lists what differs in this one"
+    "`python recipes/upstream/contract.py OLD NEW` lists what differs in this one"
 )
 BASELINES, SCALE, SHAPE = "calculate_baseline_and_std_per_prompt", "scale_rewards", "apply_reward_shaping"
 REWARD_SECTIONS = {SCALE: "grpo.reward_scaling", SHAPE: "grpo.reward_shaping"}

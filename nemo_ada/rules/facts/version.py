@@ -51,13 +51,34 @@ V0_8_0 = Version("v0.8.0", fuses_padded_packs=True, empties_cache=True, shapes_a
 
 
 def here() -> Version:
-    """Return what the NeMo-RL does that NEMO_RL_HOME names, else the one that Python would import, else v0.7.0."""
+    """Return what the NeMo-RL does that is there (`checkout`), else what v0.7.0 does."""
+    found = checkout()
+    return V0_7_0 if found is None else of(found.root)
+
+
+def checkout() -> Checkout | None:
+    """Return the NeMo-RL that NEMO_RL_HOME names, else the one that Python would import. None where there is none."""
     home = site_setting(HOME)
     if home and (Path(home) / PACKAGE).is_dir():
-        return of(Path(home).resolve())
+        return _checkout(Path(home).resolve())
     found = find_spec(PACKAGE)
     places = list(found.submodule_search_locations or ()) if found is not None else []
-    return of(Path(places[0]).resolve().parent) if places else V0_7_0
+    return _checkout(Path(places[0]).resolve().parent) if places else None
+
+
+_checkout = functools.cache(Checkout)
+
+
+def names(place: str) -> set[str]:
+    """Return the names that NeMo-RL lists in a mapping or an enumeration. Empty where nobody can read them.
+
+    A rule that finds no names must not judge.
+    """
+    found = checkout()
+    try:
+        return set() if found is None else found.listed(place)
+    except UserError:
+        return set()
 
 
 @functools.cache

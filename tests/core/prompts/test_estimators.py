@@ -5,6 +5,7 @@ import pytest
 
 from nemo_ada.core.prompts.estimators import EmaBeta, EmaSettings, ValueRegressor, ValueSettings
 from nemo_ada.errors import InvariantError, UserError
+from tests.core.scripted import predicted
 from tests.lazy import Lazy
 
 stats, optimize = Lazy("scipy.stats"), Lazy("scipy.optimize")
@@ -29,8 +30,8 @@ def test_the_ema_follows_the_published_recursion_per_prompt_id():
             old_pos, old_total = expected[name]
             expected[name] = (decay * old_pos + k, decay * old_total + n)
     rates = [(pos + a) / (total + a + b) for pos, total in expected.values()]
-    np.testing.assert_allclose(estimator.predict(ids(6)), rates, rtol=1e-12)
-    assert estimator.predict(["never seen"])[0] == pytest.approx(a / (a + b))
+    np.testing.assert_allclose(predicted(estimator, ids(6)), rates, rtol=1e-12)
+    assert predicted(estimator, ["never seen"])[0] == pytest.approx(a / (a + b))
 
 
 def test_a_prompt_that_occurs_twice_in_a_step_decays_once_and_an_undrawn_one_not_at_all():
@@ -76,8 +77,8 @@ def trained(steps, estimator):
 def test_the_value_estimator_ranks_prompts_it_has_never_seen():
     features, p = task(400, seed=12345)
     fresh = ValueRegressor(FEATURES)
-    assert np.ptp(fresh.predict(ids(400), features)) == 0
-    rates = trained(40, fresh).predict(ids(400), features)
+    assert np.ptp(predicted(fresh, ids(400), features)) == 0
+    rates = predicted(trained(40, fresh), ids(400), features)
     assert stats.spearmanr(rates, p).statistic > 0.85
     assert abs(rates.mean() - p.mean()) < 0.05
     assert rates.min() > 0
@@ -88,10 +89,10 @@ def test_the_value_estimator_ranks_prompts_it_has_never_seen():
 def test_the_value_estimator_begins_at_one_half_and_is_never_quite_sure(share, low, high):
     features, _ = task(200, 0)
     estimator = ValueRegressor(FEATURES)
-    np.testing.assert_array_equal(estimator.predict(ids(200), features), 0.5)
+    np.testing.assert_array_equal(predicted(estimator, ids(200), features), 0.5)
     for _ in range(50):
         estimator.update(ids(200), np.full(200, 8 * share), np.full(200, 8), features)
-    rates = estimator.predict(ids(200), features)
+    rates = predicted(estimator, ids(200), features)
     assert (rates >= low).all() and (rates <= high).all()
 
 
@@ -131,13 +132,13 @@ def test_prompts_without_responses_teach_nothing():
 def test_features_are_checked():
     estimator = ValueRegressor(FEATURES)
     with pytest.raises(InvariantError, match=r"shape \(3, 23\), not \(3, 24\)"):
-        estimator.predict(ids(3), np.zeros((3, FEATURES - 1)))
+        predicted(estimator, ids(3), np.zeros((3, FEATURES - 1)))
     with pytest.raises(InvariantError, match=r"shape None, not \(3, 24\)"):
-        estimator.predict(ids(3))
+        predicted(estimator, ids(3))
     bad = np.zeros((3, FEATURES))
     bad[1, 4] = np.nan
     with pytest.raises(InvariantError, match="prompt-1"):
-        estimator.predict(ids(3), bad)
+        predicted(estimator, ids(3), bad)
     with pytest.raises(UserError, match="has 24 features, this run has 7"):
         ValueRegressor(7).load_state_dict(estimator.state_dict())
 
@@ -177,7 +178,7 @@ def test_it_follows_a_policy_that_changes():
     estimator = ValueRegressor(FEATURES, ValueSettings(decay=0.9))
     for now in [p] * 40 + [1 - p] * 40:
         estimator.update(ids(64), np.random.default_rng(5).binomial(8, now), np.full(64, 8), features)
-    assert stats.spearmanr(estimator.predict(ids(64), features), 1 - p).statistic > 0.9
+    assert stats.spearmanr(predicted(estimator, ids(64), features), 1 - p).statistic > 0.9
 
 
 def test_wide_features_are_projected_and_the_state_stays_small():
@@ -188,7 +189,7 @@ def test_wide_features_are_projected_and_the_state_stays_small():
     estimator = ValueRegressor(500)
     for step in range(30):
         estimator.update(ids(300), np.random.default_rng(step).binomial(4, p), np.full(300, 4), features)
-    assert stats.spearmanr(estimator.predict(ids(300), features), p).statistic > 0.9
+    assert stats.spearmanr(predicted(estimator, ids(300), features), p).statistic > 0.9
     assert estimator.state_dict()["precision_DD"].shape == (65, 65)
 
 
@@ -221,9 +222,9 @@ def test_a_running_mean_over_all_prompts_knows_no_single_one():
     own.update(["easy", "hard"], np.array([4, 0]), np.array([4, 4]))
     own.update(["easy", "hard"], np.array([3, 1]), np.array([4, 4]))
     expected = (0.5 * 4 + 4 + 1) / (0.5 * 8 + 8 + 2)  # decayed counts of all prompts and the prior
-    np.testing.assert_allclose(own.predict(["easy", "hard", "new"]), expected)
+    np.testing.assert_allclose(predicted(own, ["easy", "hard", "new"]), expected)
     restored = EmaBeta(
         EmaSettings(decay=0.5, prior_positive=1.0, prior_negative=1.0, adaptive_prior=True, per_prompt=False)
     )
     restored.load_state_dict(own.state_dict())
-    assert restored.predict(["easy"]) == own.predict(["easy"])
+    assert predicted(restored, ["easy"]) == predicted(own, ["easy"])

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -17,17 +16,13 @@ from tests.core.scripted import Driven, Script, stopping_of
 
 LENGTHS = LengthModel(median=20, sigma=0.9, wrong_factor=1.0)
 
-IDLE = Budget(mode="idle", idle_quantile=0.5)
-
-
 GRPO = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
 
 
 def test_nothing_is_predicted_before_anything_was_seen():
     model = LatencyModel()
     assert not model.ready
-    assert model.wave_seconds(8, 100.0, 0.9) == 0.0
-    assert model.remaining_seconds(np.zeros(3), 3.0) == 0.0
+    assert model.late_risk(8, 100.0, 1.0) == 0.0
     assert model.length_quantile(0.9) == 0
 
 
@@ -43,8 +38,8 @@ def test_a_linear_engine_is_recognised_and_the_cost_of_a_prompt_told_apart(base,
         pace = pytest.approx(base + slope * in_flight, rel=1e-6)
         assert model.seconds_per_token(in_flight) == pace
         assert with_start.seconds_per_token(in_flight) == pace
-    whole_wave = with_start.length_quantile(0.5) * with_start.seconds_per_token(10.0)
-    assert with_start.wave_seconds(1, 9.0, 0.5) == pytest.approx(50 * base + whole_wave, rel=1e-6)
+    longest = 50 * base + with_start.length_quantile(1.0) * with_start.seconds_per_token(10.0)
+    assert with_start.late_risk(1, 9.0, 1.001 * longest) == 0.0 < with_start.late_risk(1, 9.0, 0.98 * longest)
 
 
 def test_neither_base_nor_slope_become_negative():
@@ -68,22 +63,13 @@ def test_old_lengths_are_forgotten_and_the_longest_recent_one_is_not():
         assert model.length_quantile(level) == np.quantile(np.arange(4000, 5000), level, method="inverted_cdf")
 
 
-def test_the_remaining_time_is_the_median_of_the_last_end():
-    rng, model = np.random.default_rng(1), LatencyModel()
-    lengths = rng.lognormal(3, 0.9, 4000).astype(np.int64) + 1
-    model.observe(lengths, lengths, lengths.astype(np.float64), np.ones(len(lengths)))
-    ends = rng.choice(lengths[lengths > 60], (400, 5)).max(axis=1) - 60  # five responses at token 60
-    assert model.remaining_seconds(np.full(5, 60.0), 5.0) == pytest.approx(np.median(ends), rel=0.15)
-
-
-@pytest.mark.parametrize(("options", "pass_rate"), [({"stopping": stopping_of(6)}, 0.4), ({"budget": IDLE}, 0.02)])
-def test_lengths_that_the_model_learns_are_not_censored(options, pass_rate):
-    """issue_order and idle mode drop long responses: learning from all that finished would make them look short."""
+def test_lengths_that_the_model_learns_are_not_censored():
+    """issue_order drops long responses: learning from all that finished would make them look short."""
     mean_length = []
-    for plan in (GRPO, SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, **options)):
+    for plan in (GRPO, SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, stopping=stopping_of(6))):
         latency = LatencyModel(keep_lengths=10**6)
         for step in range(10):
-            source = DiscreteEventSource(Workload(np.full(128, pass_rate), LENGTHS, seed=11, step=step).draw)
+            source = DiscreteEventSource(Workload(np.full(128, 0.4), LENGTHS, seed=11, step=step).draw)
             run_sampling(
                 SamplingSession(StepState(plan, np.arange(128)), run_seed=0, step=step, latency=latency), source
             )
@@ -101,25 +87,15 @@ FIRST_WAVES = [10, 11, 12, 13, 20, 21, 22, 23]
     [
         ({"max_responses": 8}, [range(8), range(8, 12)], False, [*FIRST_WAVES, 14, 15, 16, 17]),
         ({"max_responses": 16}, [range(8), range(8, 12)], True, []),
-        (
-            {"max_responses": 8, "budget": IDLE},
-            [range(4), range(8, 12), range(4, 8)],
-            False,
-            FIRST_WAVES,
-        ),
     ],
-    ids=["a whole step", "a dropped step", "idle mode"],
+    ids=["a whole step", "a dropped step"],
 )
 def test_a_step_teaches_the_lengths_that_nothing_selected(options, ends, drop, taught):
-    """Responses of prompt 0 have lengths 10, 11, ..., those of prompt 1 20, 21, ... In idle mode an extra wave is kept
-    when it was short, so it does not count even where none was dropped."""
+    """Responses of prompt 0 have lengths 10, 11, ..., those of prompt 1 20, 21, ..."""
     script, latency = Script.of("+", "++-"), LatencyModel()
     script.tokens_PI[:] = np.array([[10], [20]]) + np.arange(256)
-    if "budget" in options:
-        latency.observe(np.array([2] * 90 + [200] * 10), np.full(9, 10), np.full(9, 10.0), np.full(9, 4.0))
-    known = len(latency.state_dict()["lengths"])
-    rule = BalancedExit(1, 1) if "budget" in options else BalancedExit(2, 2)
-    run = Driven(SamplingPlan(rule, (4,), group_size=4, max_new_tokens=400, **options), script, latency=latency)
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), group_size=4, max_new_tokens=400, **options)
+    run = Driven(plan, script, latency=latency)
     for rows in ends:
         run.ask(run.source.clock())
         run.end(run.source.clock(), *rows)
@@ -128,4 +104,4 @@ def test_a_step_teaches_the_lengths_that_nothing_selected(options, ends, drop, t
         run.session.stop(drain=False)
         run.drop(run.source.clock())
     run.session.result()
-    assert sorted(latency.state_dict()["lengths"][known:]) == sorted(taught)
+    assert sorted(latency.state_dict()["lengths"]) == sorted(taught)

@@ -1,7 +1,7 @@
 """A run that is killed and resumed after any step goes on as if nothing had happened, on a clock of engine steps.
 
-Estimators, the latency model and every random draw are in the sampler's state or derive from (seed, step). Modes that
-look at the time (idle, max_seconds) are the ones that show a latency model that was not restored.
+Estimators, the latency model and every random draw are in the sampler's state or derive from (seed, step). The cap
+that looks at the time (max_seconds) shows a latency model that was not restored.
 """
 
 import copy
@@ -18,7 +18,6 @@ STEPS, PROMPTS, STANDBY, FEATURES = 5, 16, 4, 3
 RATES = beta_pass_rates(24, 0.6, 1.5, seed=1)
 FEATURES_PF = np.random.default_rng(2).standard_normal((24, FEATURES))
 VARIANTS = {
-    "idle": {"preset": "ada_seq_idle"},
     "max_seconds": {"preset": "ada_seq_balance", "budget": {"max_seconds": 300.0}},
     "tokens": {"preset": "ada_seq_balance", "budget": {"max_tokens": 9000, "expected_tokens": 40}},
     "window, refill": {

@@ -33,7 +33,7 @@ def test_dropped_responses_are_aborted_before_the_source_is_polled_again():
     poll = source.poll
 
     def checked_poll():
-        assert not session.aborting
+        assert not session.state.to_abort
         return poll()
 
     source.poll = checked_poll

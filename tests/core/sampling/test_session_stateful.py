@@ -30,7 +30,6 @@ class SessionMachine(RuleBasedStateMachine):
         exit_rule=st.sampled_from([PositiveExit(1), BalancedExit(1, 1), BalancedExit(2, 2), FixedExit(4)]),
         scheduler=st.sampled_from(["rounds", "continuous"]),
         window=st.sampled_from([None, None, 1, 3]),
-        idle=st.booleans(),
         allocated=st.one_of(st.none(), st.lists(st.integers(1, 9), min_size=7, max_size=7)),
         reservation=st.sampled_from(["worst_case", "worst_case", "expected"]),
         spare=st.tuples(*[st.one_of(st.none(), st.integers(0, 30))] * 2),
@@ -38,23 +37,21 @@ class SessionMachine(RuleBasedStateMachine):
         seed=st.integers(0, 10**6),
     )
     def begin(
-        self, prompts, reserve, exit_rule, scheduler, window, idle, allocated, reservation, spare, seconds, seed
+        self, prompts, reserve, exit_rule, scheduler, window, allocated, reservation, spare, seconds, seed
     ):  # fmt: skip
         if allocated is not None:  # the estimation variant
-            exit_rule, reserve, window, idle = FixedExit(1), 0, None, False
+            exit_rule, reserve, window = FixedExit(1), 0, None
         first_wave = None if allocated is None else np.array(allocated[:prompts])
         first = prompts * (window or 3) if first_wave is None else int(first_wave.sum())
         samples, tokens = spare
-        idle = idle and window is None
         budget = Budget(
             None if samples is None else first + samples,
             None if tokens is None else (first + tokens) * LONGEST,
             seconds,
-            mode="idle" if idle else "capped",
             token_reservation=reservation,
         )
         plan = SamplingPlan(
-            exit_rule, (3, 2), 12, 4, LONGEST, scheduler="continuous" if idle else scheduler,
+            exit_rule, (3, 2), 12, 4, LONGEST, scheduler=scheduler,
             stopping=stopping_of(window), budget=budget, max_failed_share=1.0,
         )  # fmt: skip
         self.worst_case = reservation == "worst_case"

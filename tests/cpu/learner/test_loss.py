@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nemo_ada.config.run import LossSettings
+from nemo_ada.cpu.settings import LossSettings
 from tests.lazy import Lazy
 
 torch, ours = Lazy("torch"), Lazy("nemo_ada.cpu.learner.loss")

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from nemo_ada.config.run import LossSettings, OptimizerSettings
 from nemo_ada.cpu.learner.batch import TokenRows, TrainBatch
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.learner.shape import PolicyShape
 from nemo_ada.cpu.processes.actors import alive
+from nemo_ada.cpu.settings import LossSettings, OptimizerSettings
 from nemo_ada.errors import InvariantError, StallError, UserError
 from tests.lazy import Lazy
 

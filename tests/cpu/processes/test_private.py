@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nemo_ada.config.load import load_run
+from nemo_ada.cpu.settings import load_run
 from nemo_ada.run.job_control import EXIT_DONE
 from nemo_ada.run.observer import Observer
 from tests.lazy import Lazy

@@ -155,7 +155,7 @@ def test_warm_up_steps_are_simulated_but_not_counted():
     assert work.tokens_S.min() > 4 * 50 * 8 * 2, "only steps of wrong answers, which are four times as long"
 
 
-@pytest.mark.parametrize("preset", ["grpo", "ada_seq_balance", "ada_seq_lean", "ada_seq_idle"])
+@pytest.mark.parametrize("preset", ["grpo", "ada_seq_balance", "ada_seq_lean"])
 @pytest.mark.parametrize("slots", [None, 48])
 def test_no_step_passes_the_bound(preset, slots):
     plan = ada_settings({"preset": preset}).plan(4, 400)
@@ -362,7 +362,7 @@ def test_a_cap_on_samples_holds_for_the_whole_step_though_fewer_prompts_are_simu
 
 
 def test_one_config_gives_a_preset_the_same_time_as_another_config_of_the_model(tmp_path):
-    presets = ("ada_seq_balance", "ada_seq_idle")
+    presets = ("ada_seq_balance", "ada_seq_lean")
     plans = [{cost.name: cost.step for cost in seven(tmp_path, preset=preset).costs} for preset in presets]
     for preset, own in zip(presets, plans, strict=True):
         assert own["this plan"] == pytest.approx(own[preset], rel=0.02)

@@ -118,7 +118,7 @@ def test_evaluations_are_compared_on_a_page_of_their_own_or_beside_runs(tmp_path
     assert [path.name for path in (tmp_path / "out" / "r_figures").iterdir()] == ["scores.png"]
     both = CliRunner().invoke(app, ["report", str(base), str(make_run(tmp_path / "run", 3)), "--out", str(out)])
     assert both.exit_code == 0, both.output
-    assert 'id="evaluations"' in (page := out.read_text(encoding="utf-8")) and 'id="pools"' in page
+    assert 'id="evaluations"' in (page := out.read_text(encoding="utf-8")) and 'id="sampling"' in page
 
 
 def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
@@ -128,8 +128,8 @@ def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
     runs = read_usable([folder])[0]
     figures = all_figures(runs)
     written = write_pngs(figures, ["a"], tmp_path / "png")
-    assert [path.stem for path in written] == ["pass-rate", "pools"]
-    assert render(runs, written="now").count("Not recorded by these runs.") == len(figures) - 2
+    assert [path.stem for path in written] == ["pass-rate"]
+    assert render(runs, written="now").count("Not recorded by these runs.") == len(figures) - 1
     assert summary.equal_cost(runs * 2) is None
 
 

@@ -59,17 +59,9 @@ def test_shares_are_of_the_prompts_that_were_drawn_for(tmp_path):
     assert figure.caption == SAMPLING.caption, "so few steps have no rolling means"
 
 
-def test_rows_with_a_gradient_are_a_share_of_the_kept_rows_also_when_the_first_steps_are_gone(tmp_path):
-    folder = make_run(tmp_path / "a", 6)
-    with rewrite(folder) as records:
-        del records[:2]
-    column = [row[3] for row in rows_of(figure_of(runs_of(folder), "weights"))]
-    assert np.isnan(column[0]) and column[1:] == [0.75, 0.75, 0.75]
-
-
 def test_lines_are_drawn_through_the_values_of_the_table(tmp_path):
     runs = runs_of(make_run(tmp_path / "a", 10), make_run(tmp_path / "b", 16, lift=0.1))
-    figure = figure_of(runs, "pools")
+    figure = figure_of(runs, "sampling")
     assert [panel.title for panel in figure.panels] == list(figure.table.columns[2:])
     for panel in figure.panels:
         drawn = [line for line in axes_of(panel).lines if len(line.get_xdata()) > 1]
@@ -155,22 +147,6 @@ def test_pass_rates_are_shares_of_the_counted_prompts_in_blocks_of_steps(tmp_pat
     assert not figure_of(runs[:1], "pass-rates").panels
 
 
-def test_predicted_pass_rates_stand_against_observed_ones_of_the_later_half(tmp_path):
-    folder = make_run(tmp_path / "a", 10)
-    with rewrite(folder) as records:
-        for record in records:
-            late = record["step"] > 5
-            record["ada/predicted_responses"] = [8, 0, 4, *[0] * 7]
-            record["ada/predicted_correct"] = [2, 0, 3, *[0] * 7] if late else [8, 0, 4, *[0] * 7]
-    runs = runs_of(folder, make_run(tmp_path / "without", 10))
-    assert runs[0].notes == (), "ten counts are no damage"
-    figure = figure_of(runs, "predictions")
-    rows = rows_of(figure)
-    assert set(figure.table["run"]) == {"a"} and [row[1] for row in rows] == [40.0, 0.0, 20.0, *[0.0] * 7]
-    assert rows[0][2] == 0.25 and np.isnan(rows[1][2]) and rows[2][2] == 0.75
-    assert not [figure for figure in all_figures(runs[1:]) if figure.key == "predictions"]
-
-
 @pytest.mark.parametrize("damage", [None, "x", [1], [1] * 8 + ["x"], [1] * 8 + [-1], [1] * 8 + [1e999]])
 def test_a_damaged_histogram_is_a_gap(tmp_path, damage):
     folder = make_run(tmp_path / "a", 4)
@@ -180,17 +156,6 @@ def test_a_damaged_histogram_is_a_gap(tmp_path, damage):
     assert any("line 3: ada/pass_rate_histogram" in note for note in run.notes)
     rows = rows_of(figure_of([run], "pass-rates"))
     assert rows[2][1:] == (0.0, *["–"] * 9) and rows[3][1] == 64.0
-
-
-def test_what_bound_is_a_share_of_steps(tmp_path):
-    folder = make_run(tmp_path / "a", 10, **{"ada/budget_used_samples": 1.0})
-    with rewrite(folder) as records:
-        for record in records[:3]:
-            record["ada/budget_bound"] = 1.0
-    runs = runs_of(folder)
-    axes = axes_of(figure_of(runs, "budget").panels[-1])
-    widths = {bars.get_label(): bars[0].get_width() for bars in axes.containers}
-    assert widths == pytest.approx({"none": 0.7, "max_samples": 0.3})
 
 
 def test_equal_cost_cuts_every_axis_at_what_all_runs_reached(tmp_path):
@@ -228,11 +193,11 @@ def test_settings_that_differ_are_named_and_folders_are_not(tmp_path):
 
 def test_long_runs_are_means_over_blocks_and_drawings_do_not_grow_with_them(tmp_path):
     short, long = runs_of(make_run(tmp_path / "short", 100, every=4), make_run(tmp_path / "long", 1000, every=40))
-    rows = rows_of(figure_of([long], "pools"))
+    rows = rows_of(figure_of([long], "pass-rate"))
     rates = np.array([step_record(step)["ada/pass_rate"] for step in range(1, 1001)])
     assert [row[0] for row in rows][:2] == ["1-10", "11-20"] and len(rows) == 100
-    assert rows[1][3] == pytest.approx(rates[10:20].mean())
-    drawn = [sum(len(panel_svg(panel)) for panel in figure_of([run], "pools").panels) for run in (short, long)]
+    assert rows[1][-1] == pytest.approx(rates[10:20].mean())
+    drawn = [sum(len(panel_svg(panel)) for panel in figure_of([run], "optimiser").panels) for run in (short, long)]
     assert drawn[1] < 1.2 * drawn[0]
 
 

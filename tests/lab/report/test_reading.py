@@ -88,13 +88,13 @@ def test_values_too_small_for_an_axis_are_zero(tmp_path):
     assert not run.column("total/live_rows").any() and not run.column("ada/weight_max").any()
 
 
-def test_runs_from_before_a_rename_are_read_under_the_new_names(tmp_path):
-    folder = make_run(tmp_path / "a", 4, **{"ada/placeholder_rows": 3.0})
-    with rewrite(folder) as records:  # a run that went on after the rename
-        for record in records[:2]:
-            record["ada/filler_rows"] = record.pop("ada/placeholder_rows")
+def test_nemo_rls_name_of_the_entropy_is_read_as_ours(tmp_path):
+    folder = make_run(tmp_path / "a", 4, **{"train/entropy": 3.0})
+    with rewrite(folder) as records:
+        for record in records:
+            record["train/approx_entropy"] = record.pop("train/entropy")
     run = Run.read(folder)
-    assert run.notes == () and run.column("ada/placeholder_rows").tolist() == [3.0] * 4
+    assert run.notes == () and run.column("train/entropy").tolist() == [3.0] * 4
 
 
 LAUGHS = "\n".join(

@@ -10,9 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nemo_ada.core.sampling.budget import Budget
-from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
-from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
@@ -155,28 +153,3 @@ def test_issue_order_halves_the_engine_steps(window):
     error = np.std(fewer_steps) / np.sqrt(len(SEEDS))
     assert np.mean(fewer_steps) - 2 * error >= 2.0
     assert max(more_tokens) <= 1.25
-
-
-@pytest.mark.parametrize("quantile", [0.5, 0.95])
-def test_idle_mode_takes_grpos_time_and_leaves_fewer_groups_without_signal(quantile):
-    grpo = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
-    idle = SamplingPlan(BalancedExit(1, 1), (4,), 32, 4, 400, budget=Budget(mode="idle", idle_quantile=quantile))
-    ratio, without_signal = [], []
-    for seed in SEEDS[:3]:
-        latencies = {plan: LatencyModel() for plan in (grpo, idle)}
-        rates = beta_pass_rates(PROMPTS, 0.6, 1.5, seed)
-        for step in range(3):
-            steps, shares = [], []
-            for plan, latency in latencies.items():
-                source = DiscreteEventSource(Workload(rates, seed=seed, step=step).draw)
-                session = SamplingSession(
-                    StepState(plan, np.arange(PROMPTS)), run_seed=seed, step=step, latency=latency
-                )
-                shares.append(summarise(run_sampling(session, source))["zero_signal_groups"])
-                steps.append(source.steps)
-            if step:  # the first step teaches the latency model
-                ratio.append(steps[1] / steps[0])
-                without_signal.append(shares)
-    grpo_share, idle_share = np.mean(without_signal, axis=0)
-    assert max(ratio) <= 1.05
-    assert idle_share <= 0.7 * grpo_share

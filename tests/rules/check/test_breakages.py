@@ -56,7 +56,6 @@ WRONG_VALUES = [
     ("policy.logprob_batch_size", 2, "set logprob_batch_size=1"),
     ("loss_fn.force_on_policy_ratio", True, "policy.train_global_batch_size=2048"),
     ("policy.dynamic_batching.enabled", True, "set it to false"),
-    ("policy.sequence_packing.algorithm", "first_fit_increasing", "did you mean first_fit_decreasing?"),
     (FUSED, True, "set it to false", {PP: 2}),
     (FUSED, True, "set it to false", FP8_TRAINING),
     (FUSED, True, "HybridEP", EXPERTS | {f"{LEARNER}.moe_flex_dispatcher_backend": "hybridep"}),
@@ -399,7 +398,7 @@ def test_a_nemo_rl_that_the_hooks_do_not_fit_is_refused(tmp_path, monkeypatch):
     rollouts.write_text(rollouts.read_text().replace("task_to_env", "environments", 1))
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     found = [finding for finding in everything({}) if finding.key == "NEMO_RL_HOME" and finding.level == "error"]
-    assert all("nemo-ada contract" in finding.message for finding in found)
+    assert all("recipes/upstream/contract.py" in finding.message for finding in found)
     returned, parameters = sorted(finding.message for finding in found)
     assert "calculate_baseline_and_std_per_prompt returns 4 values, expected 2 values or 3 values" in returned
     assert "run_multi_turn_rollout takes" in parameters and "environments" in parameters

@@ -17,7 +17,7 @@ from nemo_ada.rules.check import gpu, site, verifier
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.finding import exit_code
-from nemo_ada.verify import VerifierSelfTestError
+from nemo_ada.verify.selftest import VerifierSelfTestError
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import changed

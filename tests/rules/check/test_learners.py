@@ -51,7 +51,6 @@ def refused(changes):
         ({f"{PEFT}.enabled": "yes_please"}, ["enabled"]),
         ({f"{PEFT}.lora_dtype": "None"}, []),
         ({f"{PEFT}.lora_dtype": "bfloat16"}, ["lora_dtype"]),
-        ({f"{PEFT}.lora_A_init_method": "uniform"}, ["lora_A_init_method"]),
         ({f"{PEFT}.lora_B_init_method": "xavier"}, ["lora_B_init_method"]),
         ({f"{PEFT}.target_modules": [], **TIED}, ["target_modules"]),
         ({f"{PEFT}.target_modules": [], f"{PEFT}.exclude_modules": ["output_layer"], **TIED}, []),

@@ -38,7 +38,14 @@ def test_the_page_has_the_table_that_check_prints():
 
 def test_a_cpu_run_is_on_the_loopback_device_and_warns_of_nothing(tmp_path):
     data = f"task.path={ROOT / 'recipes/data/chain_sum.jsonl'}"
-    words = ["check", str(ROOT / "configs/cpu/jsonl.yaml"), data, f"base.cache_dir={tmp_path}", "--no-verifier"]
+    words = [
+        "check",
+        str(ROOT / "configs/cpu/jsonl.yaml"),
+        data,
+        f"base.cache_dir={tmp_path}",
+        "--no-verifier",
+        "--verbose",
+    ]
     done = CliRunner().invoke(app, words)
     lines = [line for line in done.output.splitlines() if "listens: " in line]
     assert done.exit_code == 0 and len(lines) == 3
@@ -48,7 +55,7 @@ def test_a_cpu_run_is_on_the_loopback_device_and_warns_of_nothing(tmp_path):
 @pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")
 def test_a_config_over_gym_is_warned_of_each_server_without_a_key():
     done = CliRunner().invoke(
-        app, ["check", str(ROOT / "configs/qwen3-4b-instruct-2507-gym-math.yaml"), "--no-verifier"]
+        app, ["check", str(ROOT / "configs/qwen3-4b-instruct-2507-gym-math.yaml"), "--no-verifier", "--verbose"]
     )
     warned = [line for line in done.output.splitlines() if line.startswith("WARNING listens: ")]
     assert [line.split(": ")[1] for line in warned] == ["vLLM's HTTP server", "NeMo-Gym's head", "NeMo-Gym's servers"]

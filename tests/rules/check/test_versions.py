@@ -50,6 +50,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
             (package / name).write_text(text)
         monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
         version.of.cache_clear()
+        version._checkout.cache_clear()
         return tmp_path
 
     return make
@@ -109,11 +110,57 @@ def test_a_prefix_cache_beside_training_is_said_unless_refits_empty_it(checkout:
     assert levels(ASYNC | empties, PREFIX) == levels(ASYNC | {PREFIX: False}, PREFIX) == []
 
 
-@pytest.mark.parametrize("backend", ["sglang", "megatron"])
-def test_other_engines_are_a_warning_and_unknown_ones_an_error(backend: str) -> None:
+@pytest.mark.parametrize("backend", ["sglang", "megatron", "one_of_tomorrow"])
+def test_other_engines_are_a_warning(backend: str) -> None:
     key = "policy.generation.backend"
     assert levels({key: backend}, key) == ["warning"]
-    assert levels({key: "vlm"}, key) == ["error"]
+
+
+LISTS = {
+    "data/processors.py": "PROCESSOR_REGISTRY: dict = cast(dict, {'default': f, 'math_hf_data_processor': f})\n",
+    "environments/utils.py": "ENV_REGISTRY = {'math': {'actor_class_fqn': 'm.Math'}, 'nemo_gym': {}}\n",
+    "environments/math_environment.py": "class HFVerifyWorker:\n    def verify(self, impl):\n"
+    "        if impl == 'dapo_math_verify':\n            return 1\n        elif impl == 'hf_math_verify':\n"
+    "            return 0\n",
+    "data/packing/algorithms.py": "class PackingAlgorithm(enum.Enum):\n    A = 'first_fit'\n    B = 'best_fit'\n",
+    "algorithms/grpo.py": "def validate():\n    val_metrics = {'accuracy': 1}\n",
+}
+
+
+@pytest.fixture
+def lists(checkout: Callable[..., Path]) -> None:
+    """NEMO_RL_HOME names a checkout whose lists have other names than v0.7.0's."""
+    for name, text in LISTS.items():
+        path = checkout() / "nemo_rl" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    version._checkout.cache_clear()
+
+
+PACKER_KEY, METRIC = "policy.sequence_packing.algorithm", "checkpointing.metric_name"
+
+
+@pytest.mark.parametrize(
+    ("key", "right", "wrong", "level"),
+    [
+        ("data.default.processor", "math_hf_data_processor", "math_hf_data_procesor", "warning"),
+        ("data.default.processor", "default", "my_own_processor", "warning"),  # register_processor may know it
+        ("env.math.math_verify_impl", "dapo_math_verify", "hf_math_verfy", "error"),
+        (PACKER_KEY, "best_fit", "first_fit_decreasing", "error"),
+        (METRIC, "val:accuracy", "val:acuracy", "error"),
+    ],
+)
+def test_names_are_those_that_the_checkout_lists(lists: None, key: str, right: str, wrong: str, level: str) -> None:
+    more = {"policy.sequence_packing.enabled": True, "checkpointing.enabled": True, "grpo.val_period": 10}
+    assert levels(more | {key: right}, key) == []
+    assert levels(more | {key: wrong}, key) == [level]
+
+
+def test_without_a_checkout_no_name_is_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
+    monkeypatch.setattr(version, "find_spec", lambda name: None)
+    for key in ("data.default.processor", "env.math.math_verify_impl", PACKER_KEY):
+        assert levels({key: "anything"}, key) == []
 
 
 def test_a_metric_of_validations_that_never_happen_matters_where_checkpoints_are_saved() -> None:
@@ -143,7 +190,7 @@ def test_a_key_that_says_it_is_none_is_no_secret() -> None:
     assert hide_in(servers)["a"]["api_key"] == "dummy_key"
 
 
-def test_an_environment_that_no_data_set_names_is_refused() -> None:
+def test_an_environment_that_no_data_set_names_is_refused(lists: None) -> None:
     """NeMo-RL's launcher for it is another script. Ours would train with the data set's environment."""
     puzzle = {"env.sliding_puzzle_game": {"cfg": {"max_moves": 30}}}
     assert levels(puzzle, "env.sliding_puzzle_game") == ["error"]

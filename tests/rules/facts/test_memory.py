@@ -23,7 +23,7 @@ from nemo_ada.rules.facts.memory import (
     vllm_cache,
     vllm_weight_bytes,
 )
-from nemo_ada.rules.finding import ok, warning
+from nemo_ada.rules.finding import error, ok, skipped, warning
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "rules" / "check"))
 from recipes import EXPERTS, FP8_ROLLOUT, LAYOUTS, read
@@ -134,9 +134,13 @@ def test_refit_holds_both_copies_of_the_weights_and_a_checkpoint_master_weights_
     assert checkpoint_bytes(config, shape) / 1e9 == pytest.approx(106.6, rel=0.01)
 
 
-def test_the_report_counts_and_the_exit_code_is_the_worst_level():
-    text = report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=False)
-    assert text.endswith("0 errors, 1 warnings")
+def test_the_report_begins_with_what_matters_and_the_exit_code_is_the_worst_level():
+    said = [ok("a.b", "fine"), warning("c.d", "hm"), skipped("gpu", "none"), error("e.f", "no"), ok("g", "fine")]
+    errors, warnings, rest, count = report(said).splitlines()
+    assert errors.startswith("ERROR") and warnings.startswith("WARNING")
+    assert rest == "right: 2; not checked here: gpu; --verbose shows them"
+    assert count == "1 error, 1 warning" and report([]).splitlines()[-1] == "0 errors, 0 warnings"
+    assert [line.split()[0] for line in report(said, verbose=True).splitlines()[2:5]] == ["skipped", "ok", "ok"]
     assert '"exit_code": 3' in report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=True)
 
 

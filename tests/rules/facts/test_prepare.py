@@ -119,7 +119,7 @@ def test_no_connection_leaves_an_isolated_process(home):
 
 def test_megatrons_worker_converts_with_the_configs_policy_on_one_gpu(tmp_path):
     worker = tmp_path / "python"
-    worker.write_text(f"#!/bin/sh\ncp $3 {tmp_path}/policy.yaml; echo no room >&2; exit $CODE\n")
+    worker.write_text(f"#!/bin/sh\ncp $4 {tmp_path}/policy.yaml; echo no room >&2; exit $CODE\n")
     worker.chmod(0o755)
     outcomes = [convert(Values(changed({})), worker, {"CODE": code, "PATH": "/bin:/usr/bin"}) for code in ("0", "1")]
     assert outcomes == ["converted to Megatron's format", "not converted (no room); the job will"]

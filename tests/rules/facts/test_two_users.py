@@ -10,6 +10,7 @@ import pytest
 
 from nemo_ada.rules.facts import hub
 from nemo_ada.rules.facts.site import CODE, project, site_said, site_setting
+from nemo_ada.trust import allow
 from tests.people import OTHER, needs_two_users
 
 
@@ -86,35 +87,25 @@ def test_a_planted_site_file_is_not_read_and_gets_no_token(tmp_path, monkeypatch
     assert seen == []
 
 
-@needs_two_users
-def test_a_planted_site_file_in_a_checkout_of_ours_is_not_read_and_said(tmp_path, monkeypatch):
-    plant(tmp_path, "HF_HOME=/planted\n", os.getuid())
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize("owner", [os.getuid(), pytest.param(OTHER, marks=needs_two_users)])
+def test_a_site_file_is_read_once_the_user_has_allowed_it_as_it_is(tmp_path, monkeypatch, owner):
+    """A download belongs to its user, so neither owner nor mode shows whose settings these are."""
+    plant(tmp_path, "HF_HOME=/planted\n", owner)
+    mine_below(tmp_path, monkeypatch)
+    file = tmp_path / "slurm" / "site.env"
+    assert project() == CODE and site_setting("HF_HOME") == "" and f"nemo-ada allow {file}" in site_said()
+    allow(file)
     assert project() == tmp_path and site_setting("HF_HOME") == "/planted"
-    os.chown(tmp_path / "slurm" / "site.env", OTHER, OTHER)
-    assert project() == tmp_path and site_setting("HF_HOME") == ""
-    assert "not read" in site_said()
-    monkeypatch.setenv("NEMO_ADA_SITE", str(tmp_path / "slurm" / "site.env"))  # the user named it
-    assert site_setting("HF_HOME") == "/planted"
-
-
-def test_ones_own_checkout_above_the_working_folder_is_found(tmp_path, monkeypatch):
-    plant(tmp_path, "HF_HOME=/mine\n", os.getuid())
-    mine_below(tmp_path, monkeypatch)
-    assert project() == tmp_path and site_setting("HF_HOME") == "/mine"
-
-
-@needs_two_users
-def test_the_search_ends_at_a_folder_of_another_user(tmp_path, monkeypatch):
-    plant(tmp_path, "HF_HOME=/mine\n", os.getuid())
-    mine_below(tmp_path, monkeypatch)
-    os.chown(tmp_path / "mine", OTHER, OTHER)
-    assert project() == CODE
+    file.write_text("HF_HOME=/changed\n")
+    assert project() == CODE and site_setting("HF_HOME") == ""
+    monkeypatch.setenv("NEMO_ADA_SITE", str(file))  # the user named it
+    assert site_setting("HF_HOME") == "/changed"
 
 
 def test_the_token_goes_only_to_a_host_that_the_environment_names(tmp_path, monkeypatch, stranger):
     address, seen = stranger
     plant(tmp_path, f"HF_ENDPOINT={address}\n", os.getuid())
+    allow(tmp_path / "slurm" / "site.env")
     monkeypatch.chdir(tmp_path)
     assert hub.ask("o/m") == "there" and "Authorization" not in seen[-1]
     hub.ask.cache_clear()
