@@ -55,6 +55,7 @@ VOLATILE = (
     "base.cache_dir",
     "grpo.max_num_steps",
     "grpo.val_period",
+    "reinforce_ada.max_failed_share",
     "reinforce_ada.budget.max_samples",
     "reinforce_ada.budget.max_tokens",
     "reinforce_ada.budget.max_seconds",
