@@ -29,27 +29,29 @@ EVERYTHING = {"*"}
 # raises a number says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
     "core": 4249,  # wanted: 4,200
-    "config": 1608,  # wanted: 1,500
-    "verify": 3394,  # wanted: 3,300
-    "tasks": 1976,  # wanted: 1,900
-    "run": 2090,  # wanted: 1,900
-    "rules": 5950,  # wanted: 5,400
-    "nemo": 7638,  # wanted: 7,000
-    "cpu": 4933,  # wanted: 4,900
-    "lab": 10931,  # wanted: 7,600
-    "rehearsal": 6019,  # wanted: 5,300
-    "cli": 1936,  # wanted: 1,400
+    "config": 1655,  # wanted: 1,500
+    "verify": 3798,  # wanted: 3,300
+    "tasks": 2108,  # wanted: 1,900
+    "run": 2509,  # wanted: 1,900
+    "rules": 6035,  # wanted: 5,400
+    "nemo": 7718,  # wanted: 7,000
+    "cpu": 4934,  # wanted: 4,900
+    "lab": 11053,  # wanted: 7,600
+    "rehearsal": 6190,  # wanted: 5,300
+    "cli": 1968,  # wanted: 1,400
 }
-JOB_LINES = 19350  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
+JOB_LINES = 20140  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5740  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 41_500, 45_000  # wanted for tests: 40,000
+TEST_LINES, PAGE_WORDS = 42_800, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
-    "nemo_ada/rehearsal/gpu.py": 651,
-    "nemo_ada/lab/whatif/answer.py": 606,
-    "nemo_ada/run/files.py": 545,
+    "nemo_ada/rehearsal/gpu.py": 692,
+    "nemo_ada/lab/whatif/answer.py": 632,
+    "nemo_ada/verify/reading.py": 589,
+    "nemo_ada/run/files.py": 581,
+    "nemo_ada/lab/whatif/averages.py": 538,
     "nemo_ada/nemo/asynchronous/actors.py": 511,
-    "nemo_ada/rules/setup.py": 511,
+    "nemo_ada/rules/facts/nemo_config.py": 511,
 }
 LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Three are signatures of commands
     "nemo_ada/cli/evaluate.py: evaluate": 112,

@@ -158,8 +158,8 @@ class Conflict:
     rows: bool = False
 
     def text(self, facts: Facts) -> str:
-        """Return the message for a user."""
-        return f"{self.what} {self.why}; {self.works}".format(f=facts)
+        """Return the message for a user: what to set, and why."""
+        return f"{self.works}: {self.what} {self.why}".format(f=facts)
 
 
 ADA, SAMPLING, ADVANTAGE = "reinforce_ada", "reinforce_ada.sampling", "reinforce_ada.advantage"
@@ -178,7 +178,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{SAMPLING}.exit",
         f"needs {{f.rule.smallest_pool}} responses (k_pos + k_neg), but {SAMPLING}.max_responses={{f.cap}} caps every "
         "pool below that",
-        "raise it to at least {f.rule.smallest_pool} or lower k_pos and k_neg",
+        "raise max_responses to at least {f.rule.smallest_pool}, or lower k_pos and k_neg",
         lambda f: not f.estimation and f.rule.smallest_pool > f.cap,
     ),
     Conflict(
@@ -196,7 +196,7 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         f"{SAMPLING}.max_responses={{f.cap}}",
         f"is below {N}={{f.n}}",
-        "raise it to {f.n}",
+        "raise max_responses to {f.n}",
         lambda f: not f.estimation and f.cap < f.n,
     ),
     Conflict(
@@ -221,8 +221,8 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         f"{SECONDS.key}={{f.seconds:g}}",
         "bounds waves after the first, and these settings have none",
-        "set it to null, and to shorten the draw lower grpo.num_prompts_per_step, grpo.num_generations_per_prompt or "
-        "the longest response",
+        "set max_seconds to null, and to shorten the draw lower grpo.num_prompts_per_step, "
+        "grpo.num_generations_per_prompt or the longest response",
         lambda f: f.seconds is not None and f.once and not f.ada.reserve_prompts,
     ),
     # -- the estimation variant
@@ -230,7 +230,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{N}={{f.n}}",
         f"must lie between {SAMPLING}.min_responses={{f.fewest}} and max_responses={{f.cap}}, because it is the mean "
         "allocation",
-        "set it between them",
+        "set num_generations_per_prompt between min_responses and max_responses",
         lambda f: f.estimation and not f.fewest <= f.n <= f.cap,
     ),
     Conflict(
@@ -250,13 +250,13 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{ADVANTAGE}.baseline=shrunk",
         f"goes with {ADVANTAGE}.weighting=reference and normalize=none, because objective weighting has its own "
         "baseline",
-        "set these, or baseline to pool",
+        "set baseline to pool, or weighting to reference and normalize to none",
         lambda f: f.shrunk and (f.declared or f.advantage.normalize == "std"),
     ),
     Conflict(
         f"{N}=1",
         "leaves nothing to compare a response with",
-        f"set {ADVANTAGE}.baseline=shrunk (preset ada_single), or at least 2",
+        f"set num_generations_per_prompt to at least 2, or {ADVANTAGE}.baseline=shrunk (preset ada_single)",
         lambda f: f.n == 1 and not f.shrunk,
     ),
     Conflict(
@@ -274,7 +274,7 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         f"{ADVANTAGE}.weighting=objective",
         f"needs rows of both labels, and {N}={{f.n}} leaves one",
-        "set it to at least 2",
+        "set num_generations_per_prompt to at least 2",
         lambda f: f.declared and f.n < 2,
     ),
     Conflict(
@@ -307,7 +307,7 @@ CONFLICTS: tuple[Conflict, ...] = (
     Conflict(
         f"{ADA}.estimator.per_prompt=false",
         "predicts the same pass rate for all prompts, so it cannot allocate responses",
-        "set it to true, or kind to value",
+        "set per_prompt to true, or estimator.kind to value",
         lambda f: f.one_mean and f.estimation,
     ),
     # -- rows

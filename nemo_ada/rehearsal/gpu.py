@@ -269,6 +269,7 @@ class Machine:
         done = start.run(start.python(python, "-c", look), capture_output=True, text=True, check=True, env=environment)
         card, names, capability = json.loads(done.stdout.splitlines()[-1])
         local = {"NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}  # there may be no network
+        local["VLLM_DEEP_GEMM_WARMUP"] = "skip"  # it compiles 1,419 kernels for FP8: a quarter of them took 260 s
         return cls(card, frozenset(names), {ON_GPU: "1", "TORCH_CUDA_ARCH_LIST": capability, **local})
 
     @property

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 from pathlib import Path
 from typing import Any, Literal
@@ -104,8 +104,7 @@ class Layout:
         return f"TP {self.tp} x PP {self.pp} x CP {self.cp} x DP {self.dp}{expert}{apart}"
 
 
-@dataclass
-class Shrinker:
+class Shrinker(Values):
     """Edits a config and records every change.
 
     Attributes:
@@ -113,12 +112,9 @@ class Shrinker:
         changes: The changes so far.
     """
 
-    config: dict[str, Any]
-    changes: list[ConfigChange] = field(default_factory=list)
-
-    def get(self, dotted: str, default: Any = None) -> Any:
-        """Return the value at a dotted key, or the default where a part of the path is absent or null."""
-        return Values(self.config).get(dotted, default)
+    def __init__(self, config: dict[str, Any], changes: Sequence[ConfigChange] = ()) -> None:
+        super().__init__(config)
+        self.changes = list(changes)
 
     def set(self, kind: Kind, phase: str, dotted: str, value: Any, why: str = "", *, add: bool = False) -> None:
         """Give a key another value and record the change.

@@ -9,11 +9,9 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nemo_ada.by_name import load
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
@@ -23,10 +21,16 @@ from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES, other_learner
 from nemo_ada.rules.facts.upstream import LOOP
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
-from nemo_ada.run.data_files import is_data_file, records
+from nemo_ada.rules.rewards import (
+    OUR_ENVIRONMENT,
+    environment_names,
+    estimator_of_verdicts,
+    own_reward,
+    threshold_of_rewards,
+)
+from nemo_ada.run.data_files import records
 from nemo_ada.run.files import text_of
 from nemo_ada.run.json_lines import DamagedLine, refuse
-from nemo_ada.tasks.reward import try_reward
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
@@ -37,12 +41,7 @@ ENVIRONMENTS = "nemo_rl.environments.utils.ENV_REGISTRY"
 VERIFIERS = "nemo_rl.environments.math_environment.HFVerifyWorker.verify"
 """Where NeMo-RL lists its names. They are read in the checkout. Without one nothing is judged by them."""
 MEDIA_PROCESSOR = "vlm_hf_data_processor"
-OUR_ENVIRONMENT = "ada_math"
 EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
-OTHER_REWARDS = {
-    "reward_model": "gives scores of a model, which have any size",
-    "math_multi_reward": "sums rewards of several kinds",
-}
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
 SUFFIXES = (".json", ".jsonl", ".parquet")
@@ -417,12 +416,12 @@ def uses_media(v: Values) -> bool:
 
 def environments(v: Values) -> Findings:
     """The class of a user's own environment exists where the job looks for it. Each environment has its section."""
-    for split, name in _environment_names(v):
+    for split, name in environment_names(v):
         if v.get(f"env.{name}") is None:
             yield error(
                 f"data.{split}.env_name", f"{name} has no section env.{name}; add it, such as `env: {{{name}: {{}}}}`"
             )
-    named, known = {name for _, name in _environment_names(v)}, version.names(ENVIRONMENTS)
+    named, known = {name for _, name in environment_names(v)}, version.names(ENVIRONMENTS)
     for name, section in v.section("env").items():
         # For images NeMo-RL makes one of any name, and over NeMo-Gym it makes Gym's only.
         made = not known or name in (*known, *EXAMPLES, *named, OUR_ENVIRONMENT) or uses_media(v) or uses_gym(v)
@@ -458,31 +457,6 @@ def listed_names(names: set[str]) -> str:
     return ", ".join(sorted(names)) or "no environment"
 
 
-def threshold_of_rewards(v: Values) -> Findings:
-    """Rewards that are no shares need a threshold of their own. The default splits rewards of 0 and 1."""
-    key = "reinforce_ada.positive_threshold"
-    if v.get("grpo.adv_estimator.name") != "reinforce_ada" or v.number(key) is not None:
-        return
-    for split, name in _environment_names(v):
-        if name in OTHER_REWARDS:
-            yield warning(
-                key,
-                f"data.{split}.env_name={name} {OTHER_REWARDS[name]}, and a response counts as correct above 0.7, the "
-                f"default: set {key}, such as the median of the first step's rewards, or sampling.exit.kind=spread",
-            )
-            return
-
-
-def _environment_names(v: Values) -> Iterator[tuple[str, str]]:
-    """(section of `data`, name) of every environment that the data sets use."""
-    for split in ("default", "train", "validation"):
-        part = v.get(f"data.{split}")
-        for entry in part if isinstance(part, list) else [part]:
-            name = entry.get("env_name") if isinstance(entry, Mapping) else None
-            if isinstance(name, str):
-                yield split, name
-
-
 def _source(module: str) -> str | None:
     """Return the source of a module, without running it. None where there is no such module."""
     parts = module.split(".")
@@ -493,44 +467,6 @@ def _source(module: str) -> str | None:
                 return text_of(path, errors="replace")
     spec = importlib.util.find_spec(parts[0]) if len(parts) == 1 else None
     return "" if spec is not None else None
-
-
-def estimator_of_verdicts(v: Values) -> Findings:
-    """Our math environment gives no label where it has no verdict. Only Reinforce-Ada's hooks understand that."""
-    name = v.get("grpo.adv_estimator.name")
-    ours = OUR_ENVIRONMENT in {name for _, name in _environment_names(v)}
-    threshold = v.number("reinforce_ada.positive_threshold")
-    if ours and threshold is not None and not 0 <= threshold < 1:
-        yield error(
-            "reinforce_ada.positive_threshold",
-            f"{threshold:g}: {OUR_ENVIRONMENT} gives rewards of 0 and 1, and a response is correct above this, so "
-            "all would be on one side of it; 0.7 would work",
-        )
-    if name != "reinforce_ada" and ours and v.get(f"env.{OUR_ENVIRONMENT}.class") is None:
-        yield error(
-            "grpo.adv_estimator.name",
-            f"grpo.adv_estimator.name={name} with env_name={OUR_ENVIRONMENT}: this environment gives no reward to an "
-            "answer that it could not judge, which only Reinforce-Ada's hooks can take; set the name to reinforce_ada "
-            "(preset grpo is plain GRPO), or env_name to math",
-        )
-
-
-def own_reward(v: Values) -> Findings:
-    """A reward of the user's can be imported, and judges the first reference of the training set."""
-    key = f"env.{OUR_ENVIRONMENT}.reward"
-    name, path = v.get(key), v.get("data.train.data_path")
-    if name is None:
-        return
-    answer = "1"
-    if path is not None and is_data_file(Path(str(path))) and Path(str(path)).is_file():
-        with suppress(UserError):
-            first = next(records(Path(str(path)), lambda _line, _why: None), None)
-            column = str(v.get("data.train.output_key", "output"))
-            answer = str(first[1].get(column, answer)) if first is not None else answer
-    try:
-        try_reward(load(key, str(name)), f"{key}={name}", answer)
-    except UserError as problem:
-        yield error(key, str(problem))
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (

@@ -84,7 +84,7 @@ class Point:
             },
         }  # fmt: skip
         return NemoConfig.of({
-            "card": f.get("card", H100.name), "policy": policy,
+            "card": f.get("card", H100.name), "policy": policy, "optimizer_offload": "pageable",  # as NeMo-RL does it
             "cluster": {"num_nodes": f["gpus"] // 8, "gpus_per_node": 8},
             "grpo": {
                 "num_prompts_per_step": 64, "num_generations_per_prompt": f["rows"] // 64,
@@ -300,9 +300,11 @@ Forecast / published seconds. No fitted point of a mixture of experts has them.
 |---|---|---|---|---|
 {phases}
 
-The fitted constants stand in `nemo_ada/lab/plan/roofline.py`; a test refits them. There is one more: the optimizer's
-way to the CPU in a refit, .35 seconds per GB on a GPU. The published points cannot tell it from the weights' way, so
-[our H200](gpu.md) chose it. Not in the forecast: the first step's compilation, a judge model, shared networks. No
+The fitted constants stand in `nemo_ada/lab/plan/roofline.py`; a test refits them. Others come
+from [our H200](gpu.md): the optimizer's way to the CPU in a refit (.35 seconds per GB on a GPU as NeMo-RL moves it, .04
+through pinned memory, which only the copies have shown), and what an engine takes for a token at least (27 microseconds
+for NeMo-RL's default engine, 40 for its asynchronous one, 25 with few messages, 28 more beyond its CUDA graphs).
+Not in the forecast: the first step's compilation, a judge model, shared networks. No
 sampling phase is forecast to be shorter than the driver's 7.7 ms per response on one core.
 """
 

@@ -97,7 +97,7 @@ def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
     assert done.stderr == ""
     alone = run(*words("--group 1 --seeds 1 --prompts 8 --json"))
     assert not any(row["name"].startswith("grpo") for row in json.loads(alone.stdout))
-    assert "left out: grpo: grpo.num_generations_per_prompt=1 leaves nothing to compare" in alone.stderr
+    assert "left out: grpo: set num_generations_per_prompt to at least 2, or" in alone.stderr
 
 
 def test_in_large_groups_the_published_rule_draws_more_than_grpo():

@@ -63,7 +63,7 @@ def test_every_cpu_recipe_loads(path):
         ("task.name=sudoku", "task.name=sudoku: no such choice; did you mean mini_sudoku?"),
         ("grpo.seed=x", "grpo.seed='x': it must be a whole number, such as 8"),
         ("grpo.num_prompts_per_step=-3", "grpo.num_prompts_per_step=-3: input should be greater than 0"),
-        ("reinforce_ada.sampling.exit={kind: balanced, k_pos: 20, k_neg: 20}", "raise it to at least 40"),
+        ("reinforce_ada.sampling.exit={kind: balanced, k_pos: 20, k_neg: 20}", "raise max_responses to at least 40"),
         ("reinforce_ada.preset=ada_est_ema", "every prompt would get 4 responses, which is GRPO"),
         ("reinforce_ada.sampling.wave_size=2", None),  # balanced(2, 2) cannot exit with less than a group
         ("reinforce_ada={preset: ada_seq_positive, sampling: {wave_size: 2}}", "raise wave_size to at least 4"),

@@ -27,7 +27,7 @@ from nemo_ada.lab.plan.forecast import (
 from nemo_ada.lab.plan.history import MAX_VALUE, History
 from nemo_ada.lab.plan.job_slots import MAX_SECONDS, JobSlots, check_cold_start, clock, parse_time, plan_slots
 from nemo_ada.lab.plan.planned_run import COLD_START, PlannedRun
-from nemo_ada.lab.plan.roofline import PROMPT_TOKENS
+from nemo_ada.lab.plan.roofline import PROMPT_TOKENS, Roofline
 from nemo_ada.lab.plan.sampling import SimulatedRun, SimulatedSteps, capped, variant
 from nemo_ada.lab.simulate.steps import Variant
 from nemo_ada.rules.facts.site import site_setting
@@ -190,7 +190,9 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     limit = None
     if options.step_seconds is not None:
         limit = _step_cap(simulated, planned, forecast, work, model, options.step_seconds)
-    costs, left_out = _costs(simulated, forecast, work, model) if options.compare else ((), ())
+    costs, left_out = (
+        _costs(simulated, forecast, work, model, measured=history is not None) if options.compare else ((), ())
+    )
     return Plan(
         rates_origin, lengths_origin, forecast, slots, caps, steady, costs, left_out, limit, past == same,
         tuple(_warnings(run, work, slots)),
@@ -303,9 +305,13 @@ def live_share(run: PlannedRun, ada: AdaSettings, work: SimulatedSteps) -> float
 
 
 def _costs(
-    simulated: SimulatedRun, forecast: Forecast, work: SimulatedSteps, model: SamplingTimeModel
+    simulated: SimulatedRun, forecast: Forecast, work: SimulatedSteps, model: SamplingTimeModel, *, measured: bool
 ) -> tuple[tuple[Cost, ...], tuple[tuple[str, str], ...]]:
-    """This plan and all presets without caps, on these prompts; and the presets that cannot run, with the reason."""
+    """This plan and all presets without caps, and NeMo-RL's GRPO as it is, on these prompts.
+
+    Also the presets that cannot run, with the reason. With `measured` the forecast comes from a run, which says nothing
+    of another engine.
+    """
     planned = simulated.run
     prompt = 0.0 if planned.roofline is None else PROMPT_TOKENS  # the CPU learner computes a prompt once for its rows
     base = prompt + trained_tokens(work, live_share(planned, planned.ada, work))
@@ -337,7 +343,21 @@ def _costs(
             left_out.append((name, str(problem)))
             continue
         costs.append(cost(label, steps, run, ada))
+    if planned.roofline is not None and not measured:
+        costs.append(_as_nemo_rl_is(simulated, planned.roofline, forecast, prompt, base))
     return tuple(costs), tuple(left_out)
+
+
+def _as_nemo_rl_is(simulated: SimulatedRun, roofline: Roofline, forecast: Forecast, prompt: float, base: float) -> Cost:
+    """Return the cost of GRPO in NeMo-RL without anything of ours: it trains on every row."""
+    rollout, other = simulated.run.rollout, roofline.as_nemo_rl_is()
+    ada = ada_settings({"preset": "grpo"})
+    model = SamplingTimeModel.of_roofline(other, simulated.lengths.mean_tokens)
+    work = simulated.steps_of(variant(ada, rollout.group, rollout.longest), model.clock)
+    seconds = float(np.median(model.seconds(work)))
+    step = forecast.with_sampling(seconds, (prompt + trained_tokens(work, 1.0)) / base) + other.refit - roofline.refit
+    name = "GRPO, NeMo-RL as it is"
+    return Cost(name, float(np.median(work.responses_S)), seconds, step, work.zero_signal, work.utilisation)
 
 
 def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterator[str]:

@@ -16,7 +16,7 @@ from nemo_ada.rules.facts.upstream import ADVICE, misfits
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.rules.setup import OUR_ENVIRONMENT
+from nemo_ada.rules.rewards import OUR_ENVIRONMENT
 from nemo_ada.run.files import text_of
 from nemo_ada.run.tracking import has_key
 

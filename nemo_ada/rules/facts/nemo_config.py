@@ -424,6 +424,7 @@ class NemoConfig:
         batch: how the learner cuts the rows of a step.
         engine: vLLM.
         learner: layout of the learner.
+        optimizer_offload: one of OFFLOADS.
     """
 
     values: Values
@@ -436,6 +437,7 @@ class NemoConfig:
     batch: BatchFacts
     engine: EngineFacts
     learner: LearnerFacts
+    optimizer_offload: str
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> NemoConfig:
@@ -457,6 +459,7 @@ class NemoConfig:
             batch=BatchFacts.of(values, rollout.rows),
             engine=engine,
             learner=LearnerFacts.of(values, gpus if engine.gpus == gpus else gpus - engine.gpus),
+            optimizer_offload=str(values.get(OFFLOAD, OFFLOADS[0])),
         )
 
     @classmethod
@@ -479,11 +482,6 @@ class NemoConfig:
     def colocated(self) -> bool:
         """Whether learner and engine share their GPUs."""
         return bool(self.values.get("policy.generation.colocated.enabled", True))
-
-    @property
-    def optimizer_offload(self) -> str:
-        """One of OFFLOADS."""
-        return str(self.values.get(OFFLOAD, OFFLOADS[0]))
 
     @property
     def gpus(self) -> int:
