@@ -17,6 +17,7 @@ import asyncio
 import inspect
 import json
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import islice
@@ -35,7 +36,9 @@ from nemo_ada.tasks.reward import rewarded, try_reward
 
 log = logging.getLogger(__name__)
 Reward = Callable[..., Sequence[float | None]] | Callable[..., Awaitable[Sequence[float | None]]]
+Given = Reward | str | Sequence[Reward | str]
 MAX_ROWS = 5_000_000  # of a data set without a length, which is read once to its end
+TRLS_OWN = ("prompt", "completion", "completion_ids")  # columns that TRL does not hand over
 NEEDED = {
     "loss_type": "dapo",  # the mean over the tokens that the mask keeps
     "scale_rewards": "none",
@@ -48,19 +51,20 @@ NEEDED = {
 class AdaRollout:
     """The rollout function and the reward function of one GRPOTrainer. It is a `ResponseSource` of the core, too."""
 
-    def __init__(self, reward: Reward | str, section: Mapping[str, Any]) -> None:
+    def __init__(self, reward: Given, section: Mapping[str, Any], weights: Sequence[float] = ()) -> None:
         """Make both.
 
         Args:
-            reward: a reward function as TRL takes it. It gets prompts, completions, completion_ids and the columns of
-                the data set. None stands for a response that it cannot judge. It may be an `async def`, or the name
-                `module:function` of one that gets a response and the row's `answer`, as on the other back ends.
+            reward: a reward function as TRL takes it, or several, whose weighted sum counts. It gets TRL's arguments.
+                None stands for a response that it cannot judge. It may be an `async def`, or the name `module:function`
+                of one that gets a response and the row's `answer`, as on the other back ends.
             section: the section `reinforce_ada:` of a YAML.
+            weights: one for each of several rewards (TRL's `reward_weights`). Without them each counts once.
 
         Raises:
             UserError: the section is wrong, or TRL cannot carry a setting.
         """
-        self.reward = by_answer(reward) if isinstance(reward, str) else reward
+        self.reward = Rewards(reward, weights)
         self.settings, self.clock = ada_settings(section), time.perf_counter
         if self.settings.reserve_prompts:
             raise UserError("reinforce_ada.reserve_prompts: TRL chooses the prompts itself; leave this setting out")
@@ -99,7 +103,7 @@ class AdaRollout:
     def rewards(self, **arguments: Any) -> Sequence[float | None]:
         """Give TRL the advantages of the rows and the metrics of the step. In an evaluation, give the rewards."""
         if self.advantages is None:
-            return called(self.reward, arguments)
+            return self.reward(arguments)
         for metric, value in self.metrics.items():
             arguments["log_metric"](metric, value)
         return self.advantages
@@ -111,7 +115,7 @@ class AdaRollout:
         self.rows = rows_of(trainer.train_dataset)
         self.settings.check_rows(n := trainer.num_generations - 1)
         log.warning("Reinforce-Ada trains groups of %d: num_generations=%d less the counterweight", n, n + 1)
-        judged(self.reward, [next(iter(self.rows.values()))], [[trainer.processing_class.eos_token_id]], [""])
+        judged(self, trainer, [next(iter(self.rows.values()))], [[trainer.processing_class.eos_token_id]], [""])
         return self.settings.sampler(n, trainer.max_completion_length, run_seed=trainer.args.seed)
 
     def submit(self, requests: Requests) -> None:
@@ -125,7 +129,7 @@ class AdaRollout:
         self.drawn |= dict(zip(ids, zip(drawn, logprobs or [None] * len(drawn), strict=True), strict=True))
         asked = [self.rows[json.dumps(self.prompts[i])] for i in numbers]
         texts = self.trainer.processing_class.batch_decode(drawn, skip_special_tokens=True)
-        rewards = judged(self.reward, asked, drawn, texts)
+        rewards = judged(self, self.trainer, asked, drawn, texts)
         return Outcomes(np.array(ids), np.array(rewards, np.float64), np.array([len(tokens) for tokens in drawn]))
 
     def abort(self, response_id_N: IntArray) -> IntArray:
@@ -133,22 +137,86 @@ class AdaRollout:
         return np.array([0 * self.waiting.pop(response) for response in response_id_N.tolist()], np.int64)
 
 
-def by_answer(name: str) -> Reward:
+class Rewards:
+    """One reward or several. All coroutines of a run share one event loop, in a thread of its own.
+
+    So an `async def` works in a notebook, too, whose own loop is running.
+
+    Attributes:
+        stops: token ids that end a response, once the trainer is known.
+    """
+
+    def __init__(self, given: Given, weights: Sequence[float] = ()) -> None:
+        rewards = [given] if isinstance(given, str) or callable(given) else list(given)
+        self.stops: set[int | None] = set()
+        self.functions = [by_answer(one, self.stops_of) if isinstance(one, str) else one for one in rewards]
+        self.weights = list(weights) or [1.0] * len(self.functions)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        if not self.functions or len(self.weights) != len(self.functions):
+            raise UserError(f"{len(self.weights)} weights do not fit {len(self.functions)} rewards; give one for each")
+
+    def end_with(self, tokenizer: Any) -> None:
+        """Take the tokens by which TRL, too, knows a response that ended by itself: the end, and padding."""
+        self.stops = {tokenizer.eos_token_id, getattr(tokenizer, "pad_token_id", None)}
+
+    def stops_of(self) -> set[int | None]:
+        """Return the token ids that end a response. Empty before a trainer is known."""
+        return self.stops
+
+    def __call__(self, arguments: Mapping[str, Any]) -> list[float | None]:
+        """Return the weighted sum of the rewards for each completion. None where no reward judges it."""
+        given = [function(**arguments) for function in self.functions]
+        waiting = [one for one in given if inspect.isawaitable(one)]
+        settled = iter(self._wait(waiting) if waiting else [])
+        values = [next(settled) if inspect.isawaitable(one) else one for one in given]
+        columns = [_numbers(function, one, arguments) for function, one in zip(self.functions, values, strict=True)]
+        sums: list[float | None] = []
+        for row in zip(*columns, strict=True):
+            there = [weight * value for weight, value in zip(self.weights, row, strict=True) if value is not None]
+            sums.append(sum(there) if there else None)
+        return sums
+
+    def _wait(self, waiting: Sequence[Awaitable[Any]]) -> list[Any]:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="rewards", daemon=True).start()
+
+        async def all_of() -> list[Any]:
+            return list(await asyncio.gather(*waiting))
+
+        return asyncio.run_coroutine_threadsafe(all_of(), self._loop).result()
+
+
+def by_answer(name: str, stops: Callable[[], set[int | None]] = set) -> Reward:
     """Return the reward function that TRL wants, from the name of one that gets a response and its answer.
 
-    Its first call tries that one on a reference. Raises UserError with the user's file and line where that fails.
+    The answer is what the column `answer` has, also a list or an object. A response that was cut off is wrong, as on
+    the other back ends. Its first call tries the function on a reference.
+
+    Args:
+        name: `module:function`.
+        stops: Returns the token ids that end a response. Where it gives none, all count as finished.
+
+    Raises:
+        UserError: The function fails. The message has the user's file and line.
     """
     function, tried = load("reward", name), False
 
-    def rewards(completions: Sequence[Any], answer: Sequence[str] | None = None, **_: Any) -> list[float | None]:
+    def rewards(
+        completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] = (), answer: Sequence[Any] | None = None,
+        **_: Any,
+    ) -> list[float | None]:  # fmt: skip
         nonlocal tried
         if answer is None:
             raise UserError(f"reward={name!r} needs a column `answer`, and train_dataset has none; rename your column")
         if not tried:
-            try_reward(function, f"reward={name!r}", str(answer[0]))
+            try_reward(function, f"reward={name!r}", answer[0])
             tried = True
         texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
-        verdicts = [rewarded(function, text, str(own), True) for text, own in zip(texts, answer, strict=True)]
+        ends = stops()
+        finished = [not ends or (bool(ids) and ids[-1] in ends) for ids in completion_ids] or [True] * len(texts)
+        rows = zip(texts, answer, finished, strict=True)
+        verdicts = [rewarded(function, text, own, ended) for text, own, ended in rows]
         for cause in {verdict.cause for verdict in verdicts} - {None}:
             log.warning("%s: %s", name, cause)
         return [verdict.label for verdict in verdicts]
@@ -173,23 +241,36 @@ def rows_of(dataset: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]
     return rows
 
 
-def judged(reward: Reward, asked: Sequence[Mapping[str, Any]], drawn: Any, texts: list[str]) -> list[float | None]:
-    """Return the rewards of completions of these rows, which the reward gets as from TRL."""
-    columns = {f"{key}s" if key == "prompt" else key: [row[key] for row in asked] for key in asked[0]}
+def judged(
+    ada: AdaRollout, trainer: Any, asked: Sequence[Mapping[str, Any]], drawn: Any, texts: list[str]
+) -> list[float | None]:
+    """Return the rewards of completions of these rows, with the arguments that TRL gives to a reward.
+
+    They are prompts, completions, completion_ids, the columns of the data set, trainer_state, log_extra and log_metric.
+    """
+    ada.reward.end_with(trainer.processing_class)
+    columns = {key: [row[key] for row in asked] for key in asked[0] if key not in TRLS_OWN}
     chat = [[{"role": "assistant", "content": text}] for text in texts]
-    completions = texts if isinstance(asked[0]["prompt"], str) else chat
-    return called(reward, {"completions": completions, "completion_ids": drawn, **columns})
+    own = {
+        "prompts": [row["prompt"] for row in asked],
+        "completions": texts if isinstance(asked[0]["prompt"], str) else chat, "completion_ids": drawn,
+        "trainer_state": trainer.state,
+        "log_extra": getattr(trainer, "_log_completion_extra", _nowhere),
+        "log_metric": getattr(trainer, "_log_metric", _nowhere),
+    }  # fmt: skip
+    return ada.reward(columns | own)
 
 
-def called(reward: Reward, arguments: Mapping[str, Any]) -> list[float | None]:
-    """Call a reward function, also an `async def`.
+def _nowhere(*_: Any) -> None:
+    """Take what a reward wants to log from a trainer without a log."""
+
+
+def _numbers(reward: Reward, rewards: Any, arguments: Mapping[str, Any]) -> list[float | None]:
+    """Return what a reward gave.
 
     Raises:
-        UserError: it gives no list with a number or None for each completion.
+        UserError: It is no list with a number or None for each completion.
     """
-    rewards: Any = reward(**arguments)
-    if inspect.isawaitable(rewards):
-        rewards = asyncio.run(_waited(rewards))
     name, count = getattr(reward, "__name__", type(reward).__name__), len(arguments["completions"])
     if not hasattr(rewards, "__len__") or isinstance(rewards, (str, Mapping)) or len(rewards) != count:
         found = f"{len(rewards)} values" if hasattr(rewards, "__len__") else f"a {type(rewards).__name__}"
@@ -200,7 +281,3 @@ def called(reward: Reward, arguments: Mapping[str, Any]) -> list[float | None]:
         return [None if value is None else float(value) for value in rewards]
     except (TypeError, ValueError) as problem:
         raise UserError(f"the reward {name} gave something else than numbers and None: {problem}") from None
-
-
-async def _waited(rewards: Awaitable[Any]) -> Any:
-    return await rewards

@@ -15,11 +15,25 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
 ) -> None:
     """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
+    from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, StoppedEarly, on_signals, stop_early
+
+    folder: list[Path] = []
+    with on_signals(stop_early):
+        try:
+            _train(config, overrides or [], folder)
+        except StoppedEarly as signal:
+            code, message = JobControl(folder[0], 0).ended_early(str(signal)) if folder else (EXIT_STOPPED, str(signal))
+            typer.echo(message, err=True)
+            raise typer.Exit(code) from None
+
+
+def _train(config: Path, overrides: list[str], folder: list[Path]) -> None:
+    """Train, and put the run's folder into `folder` once it is known to be the run's."""
     from nemo_ada.cli.progress import unfailing_output
     from nemo_ada.config.load import backend_of
     from nemo_ada.rules.facts.nemo_config import load_config
 
-    loaded = load_config(config, overrides or [])
+    loaded = load_config(config, overrides)
     if backend_of(loaded) == "nemo_rl":
         try:
             from nemo_ada.nemo.launch.command import run as run_nemo_rl
@@ -29,14 +43,18 @@ def train(
                 "container, `nemo-ada rehearse` it on a CPU, or take a YAML of configs/cpu"
             ) from None
         with unfailing_output():
-            code = run_nemo_rl(config, overrides or [])
+            code = run_nemo_rl(config, overrides)
         raise typer.Exit(code)
     from nemo_ada.cli.progress import observer
     from nemo_ada.config.parsing import parse
     from nemo_ada.cpu.settings import RunConfig
-    from nemo_ada.cpu.trainer import train as run
+    from nemo_ada.run.folder import RunDir
 
     checked = parse(RunConfig, loaded)
+    RunDir(checked.folder).check(checked.model_dump(mode="json"), resume=checked.resume == "auto")
+    folder.append(checked.folder)
+    from nemo_ada.cpu.trainer import train as run  # loads Ray and torch, which takes seconds
+
     with unfailing_output(), observer(checked) as watching:
         outcome = run(checked, watching)
     raise typer.Exit(outcome.exit_code)

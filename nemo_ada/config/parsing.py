@@ -26,6 +26,7 @@ PLAIN = {
     "float_type": "it must be a number, such as 0.5",
     "bool_parsing": "it must be true or false",
     "bool_type": "it must be true or false",
+    "string_type": "it must be text; quotes make text of a number, such as KEY=\"'1'\" on a command line",
 }
 """Pydantic's name of a mistake -> what would work."""
 MAX_LINES = 10  # of an error's message

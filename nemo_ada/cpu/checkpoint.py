@@ -19,10 +19,12 @@ from pydantic.dataclasses import dataclass
 
 from nemo_ada.config.parsing import parse
 from nemo_ada.cpu.learner.group import LearnerGroup
+from nemo_ada.cpu.model_folder import kept_config
 from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.run import inputs
 from nemo_ada.run.files import read_json, remove_slowly, write_atomically, write_folder
-from nemo_ada.run.folder import STATE, RunDir, fingerprint
+from nemo_ada.run.folder import STATE, RunDir, fingerprint, flatten
 from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
@@ -66,10 +68,12 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
         learner.save(folder / "learner")
         stops = list(tokenizer.stop_ids)
         ends = {"eos_token_id": stops if len(stops) > 1 else stops[0], "pad_token_id": tokenizer.pad_id}
-        learner.export_hf(folder / "hf", ends)
+        learner.export_hf(folder / "hf", kept_config(config.policy.model_name) | ends)
         tokenizer.write_hf(folder / "hf")
-        content = _jsonable(asdict(state)) | {"fingerprint": fingerprint(config.model_dump(mode="json"))}
+        settings = config.model_dump(mode="json")
+        content = _jsonable(asdict(state)) | {"fingerprint": fingerprint(settings)}
         write_atomically(folder / STATE, json.dumps(content))
+        write_atomically(folder / inputs.FILE, json.dumps(inputs.digests(flatten(settings)), indent=1))
 
     folder = run_dir.checkpoint_folder(state.step)
     try:

@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from nemo_ada.cpu.learner.shape import PolicyShape, hf_shapes
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json
 
 CONFIG = "config.json"
+INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+DTYPES = ("bfloat16", "float16", "float32")
 
 
 def tensor_files(folder: Path) -> list[Path]:
-    """Return the folder's safetensors files. Raises UserError when there are none."""
-    files = sorted(Path(folder).glob("*.safetensors"))
+    """Return the folder's safetensors files that make its model, as transformers and vLLM choose them.
+
+    Those of the index, where there is one. Other shards beside them are left from another export.
+
+    Raises:
+        UserError: There is none, one of the index is missing, or nothing says which of several are meant.
+    """
+    folder = Path(folder)
+    if (folder / INDEX).is_file():
+        weight_map = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(weight_map, Mapping) or not weight_map:
+            raise UserError(f"{folder / INDEX} has no weight_map; copy it again")
+        files = [folder / name for name in sorted(set(map(str, weight_map.values()))) if Path(str(name)).name == name]
+        for file in files:
+            if not file.is_file():
+                raise UserError(f"{folder} lacks {file.name}, which its {INDEX} names; copy the whole folder again")
+        return files
+    files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} holds no *.safetensors file; export the model with save_pretrained")
+    if len(files) > 1 and folder / SINGLE in files:
+        others = ", ".join(file.name for file in files if file.name != SINGLE)
+        raise UserError(
+            f"{folder} holds {SINGLE} and {others[:200]}, and no {INDEX}: vLLM would read all of them, and "
+            "transformers the first; move away what is left from another export"
+        )
     return files
+
+
+def kept_config(folder: str | None) -> dict[str, Any]:
+    """Return what an export keeps of the trained model's config.json: BOS, and the type of the weights."""
+    config = read_json(Path(folder) / CONFIG) if folder is not None else {}
+    kept = {name: config[name] for name in ("bos_token_id",) if config.get(name) is not None}
+    dtype = config.get("dtype", config.get("torch_dtype"))
+    return kept | ({"torch_dtype": dtype} if dtype in DTYPES else {})
 
 
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -222,6 +222,8 @@ class RunConfig(Section):
     """Folder of the run. The name must not be empty."""
     resume: Literal["never", "auto"] = "never"
     """`auto` continues from the newest complete checkpoint in run_dir, or starts anew when there is none."""
+    changed_inputs: bool = False
+    """Whether a resumed run may go on where the content of its data, tokenizer, template or own code has changed."""
     stall_seconds: PositiveFloat = 900.0
     """Longest wait for one answer of the engine or the learner, in seconds. Then stacks are written and the run ends.
     """

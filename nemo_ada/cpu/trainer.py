@@ -26,7 +26,7 @@ from nemo_ada.cpu.base import prepare_base
 from nemo_ada.cpu.checkpoint import SavedState
 from nemo_ada.cpu.learner.group import LearnerGroup
 from nemo_ada.cpu.learner.shape import PolicyShape
-from nemo_ada.cpu.learner.update import OF_HALVES, train_on
+from nemo_ada.cpu.learner.update import OF_HALVES, check_agreement, train_on
 from nemo_ada.cpu.model_folder import check_model_folder
 from nemo_ada.cpu.processes.actors import START_SECONDS
 from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
@@ -184,6 +184,7 @@ class Trainer:
         self._sampler_state: dict[str, Any] = {}  # the state before the sampler began to draw them
         self._evaluated: dict[str, Any] = {}
         self._saved_at = -1
+        self._agreed = False  # whether engine and learner were compared, at the first step
 
     @property
     def learner(self) -> LearnerGroup:
@@ -289,6 +290,9 @@ class Trainer:
                 self._sampler_state = self.stack.call("sampler_state")
                 self._ahead = self._draw(step + 1, self.position + data.used)
         with self._phase("update", times):
+            if not self._agreed and ahead is None:
+                check_agreement(self.learner, data)
+                self._agreed = True
             learned = self._update(data, step)
         with self._phase("refit", times):
             self.stack.call("refit", self.learner.weights())

@@ -65,10 +65,12 @@ class MathJudge(EnvironmentInterface):
         Returns:
             NeMo-RL's EnvironmentReturn. Rewards are in [0, 1], and NaN without a verdict.
         """
-        pairs = [
-            ("".join(str(turn["content"]) for turn in log if turn["role"] == "assistant"), str(info["ground_truth"]))
-            for log, info in zip(message_log_batch, metadata, strict=True)
+        known = [info["ground_truth"] for info in metadata]
+        references = [str(one) for one in known] if self._reward is None else known  # a reward takes them as they are
+        texts = [
+            "".join(str(turn["content"]) for turn in log if turn["role"] == "assistant") for log in message_log_batch
         ]
+        pairs = list(zip(texts, references, strict=True))
         verdicts = self._verifier.verify_many(pairs)
         self._say_boxes([text for text, _ in pairs])
         return EnvironmentReturn(

@@ -36,6 +36,13 @@ def nemo_gym_engine(v: Values) -> Findings:
         if not v.get(f"{GENERATION}.vllm_cfg.{name}", False):
             key = f"{GENERATION}.vllm_cfg.{name}"
             yield error(key, f"{GYM}=true needs {key}=true: {why}; set it to true")
+    if v.get(f"{GENERATION}.vllm_kwargs.generation_config") != "vllm":
+        key = f"{GENERATION}.vllm_kwargs.generation_config"
+        yield error(
+            key,
+            f"{GYM}=true needs {key}=vllm: otherwise a repetition_penalty of the model's generation_config.json shapes "
+            "what the agents get over HTTP, and the learner knows nothing of it",
+        )
     for name in ("top_k", "stop_strings", "stop_token_ids"):
         value = v.get(f"{GENERATION}.{name}")
         if value not in (None, []):

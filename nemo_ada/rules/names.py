@@ -30,7 +30,7 @@ from nemo_ada.run.yaml_file import read_yaml
 
 KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
 TOP = "top"  # the file's name for the level above all sections
-OURS = ("backend", "run_dir", "resume", "reinforce_ada", "optimizer_offload", "card", "defaults")
+OURS = ("backend", "run_dir", "resume", "changed_inputs", "reinforce_ada", "optimizer_offload", "card", "defaults")
 VLLM_ARGUMENTS, VLLM_LATER = "policy.generation.vllm_kwargs", "vllm_0.29.0"  # sections of the list
 LISTED_VLLM = "vllm==0.20.0"
 VLLM_CONFIG = ("policy.generation.vllm_cfg.", "nemo_rl.models.generation.vllm.config.VllmSpecificArgs")

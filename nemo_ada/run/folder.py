@@ -1,6 +1,7 @@
 """The run folder. A run writes it, and a resumed run reads it.
 
 config.yaml        the resolved configuration        environment.json  versions, command, host (no secrets in either)
+inputs.json        digests of what it reads: data, tokenizer, template, prompt files, own code
 metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
 tensorboard/       the same as events                checkpoints/step_000050/ complete step folders
 status.json, heartbeat, STOP, pace.json               see nemo_ada/run/job_control.py
@@ -23,6 +24,7 @@ from typing import IO, Any
 import yaml
 
 from nemo_ada.errors import UserError
+from nemo_ada.run import inputs
 from nemo_ada.run.files import (
     append,
     json_of,
@@ -46,12 +48,14 @@ PACE = "pace.json"  # in the run's folder, written by job_control.py
 VOLATILE = (
     "run_dir",
     "resume",
+    "changed_inputs",
     "stall_seconds",
     "checkpointing",
     "logger",
     "base.cache_dir",
     "grpo.max_num_steps",
     "grpo.val_period",
+    "reinforce_ada.max_failed_share",
     "reinforce_ada.budget.max_samples",
     "reinforce_ada.budget.max_tokens",
     "reinforce_ada.budget.max_seconds",
@@ -163,11 +167,26 @@ class RunDir:
             self._refuse_strangers()
             return
         self._check_same(before, config)
+        self._check_inputs(config)
         if not resume:
             raise UserError(
                 f"run_dir={self.path} already holds this run; set resume=auto to continue it or name another run_dir"
             )
         self._refuse_lost_checkpoints(config)
+
+    def _check_inputs(self, config: Mapping[str, Any]) -> None:
+        """Raise UserError where data, tokenizer, template, prompt files or own code are not those of the run."""
+        path = self.path / inputs.FILE
+        flat = flatten(config)
+        changed = inputs.differences(json_of(path), inputs.digests(flat)) if path.exists() else []
+        if not changed:
+            return
+        if flat.get(inputs.ASKED) is not True:
+            raise UserError(
+                f"run_dir={self.path} has read other contents so far: {'; '.join(changed)} changed; restore what was "
+                f"there, name another run_dir, or set {inputs.ASKED}=true to go on with the new ones"
+            )
+        log.warning("the run goes on with other contents: %s changed", "; ".join(changed))
 
     def _refuse_lost_checkpoints(self, config: Mapping[str, Any]) -> None:
         """Raise UserError where the run has saved and no checkpoint is here: it would start again from step 0."""
@@ -198,6 +217,7 @@ class RunDir:
             self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
             write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
+            write_atomically(self.path / inputs.FILE, json.dumps(inputs.digests(flatten(config)), indent=1))
         except UserError:
             raise
         except (OSError, ValueError) as error:  # ValueError: a name that no file can have

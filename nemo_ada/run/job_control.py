@@ -72,6 +72,15 @@ def on_signals(stop: Callable[[str], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class StoppedEarly(BaseException):
+    """A signal arrived before there was anything to save. It passes every `except Exception`."""
+
+
+def stop_early(reason: str) -> None:
+    """Raise StoppedEarly: what `on_signals` calls while a run is being set up."""
+    raise StoppedEarly(reason)
+
+
 def key_to_lower(error: BaseException | None, keys: Mapping[str, str]) -> str | None:
     """Say which setting to lower after an error that tells that memory ran out. None for any other error.
 
@@ -144,6 +153,12 @@ class JobControl:
     def reserve(self) -> float:
         """The seconds for one more step, its validation and a save: the longest recent step and `closing`."""
         return max(self._steps, default=0.0) + self.closing
+
+    def ended_early(self, reason: str) -> tuple[int, str]:
+        """Write the status of a run that was stopped while it was being set up. Returns exit code and message."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        self.status("stopped", self._saved_step)
+        return EXIT_STOPPED, f"stopped during set-up: {reason}; resume=auto continues"
 
     def stop_reason(self) -> str | None:
         """Return the reason to save and end now, or None."""

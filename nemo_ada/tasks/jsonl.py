@@ -20,7 +20,7 @@ from pathlib import Path
 from nemo_ada.by_name import load
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, records
-from nemo_ada.tasks.lines import pair_of
+from nemo_ada.tasks.lines import pair_of, raw_pair_of
 from nemo_ada.tasks.protocol import (
     Demonstration,
     Prompt,
@@ -29,10 +29,11 @@ from nemo_ada.tasks.protocol import (
     canonical_text,
     content_id,
 )
-from nemo_ada.tasks.reward import rewarded, try_reward
+from nemo_ada.tasks.reward import try_reward
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.judge import Judge, normalised
+from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class JsonlTask:
         self._path = Path(os.path.expanduser(settings.path))
         rows = self._read()
         if self._reward is not None:
-            try_reward(self._reward, f"task.reward={settings.reward!r}", rows[0].answer)
+            try_reward(self._reward, f"task.reward={settings.reward!r}", rows[0].entry["reference"])
         shown = self._judge.shown
         if tokenizer is None:
             tokenizer = CharTokenizer.covering(text for row in rows for text in (row.text, shown(row.answer)))
@@ -102,19 +103,23 @@ class JsonlTask:
         `math` judges in several processes. Where math-verify or the user's reward failed, the verdict has the cause in
         place of a label.
         """
-        if self._reward is not None:
-            return [rewarded(self._reward, text, prompt.answer, finished) for prompt, text, finished in responses]
-        return self._judge.verdicts([(text, prompt.answer, finished) for prompt, text, finished in responses])
+        if self._reward is None:
+            return self._judge.verdicts([(text, prompt.answer, finished) for prompt, text, finished in responses])
+        pairs = [(text, prompt.entry["reference"]) for prompt, text, finished in responses if finished]
+        judged = iter(self._pool.verify_many(pairs) if pairs else [])
+        return [next(judged) if finished else Verdict(0.0) for _, _, finished in responses]
 
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
-        """Start to label one response. Only `math` takes time, in processes of its own."""
+        """Start to label one response. `exact` takes no time, and the others work in processes of their own."""
         if self._reward is not None:
-            return rewarded(self._reward, text, prompt.answer, finished)
+            return self._pool.submit(text, prompt.entry["reference"]) if finished else Verdict(0.0)
         return self._judge.submit(text, prompt.answer, finished)
 
     def close(self) -> None:
-        """End math-verify's processes. The next call of `score_many` starts them again."""
+        """End the verifier's processes. The next call of `score_many` starts them again."""
         self._judge.close()
+        if (pool := vars(self).pop("_pool", None)) is not None:
+            pool.close()
 
     def warnings(self) -> list[str]:
         """One sentence for each kind of line that was left out, and for system messages."""
@@ -133,6 +138,11 @@ class JsonlTask:
             "policy.tokenizer.system if the model has a chat template"
             for text, count in systems[:1]
         ]
+
+    @cached_property
+    def _pool(self) -> MathVerifier:
+        """The processes in which the user's reward runs."""
+        return MathVerifier(scorer=str(self.settings.reward), whole=True, self_test=False)
 
     @cached_property
     def _splits(self) -> Splits:
@@ -163,14 +173,18 @@ class JsonlTask:
         try:
             for number, record in records(self._path, on_damage=self.malformed.__setitem__):
                 try:
-                    pair = pair_of(record, names.prompt_fields, names.answer_fields)
+                    reference = None
+                    if self._reward is None:
+                        pair = pair_of(record, names.prompt_fields, names.answer_fields)
+                    else:
+                        pair, reference = raw_pair_of(record, names.prompt_fields, names.answer_fields)
                 except ValueError as problem:
                     self.malformed[number] = str(problem)
                     continue
                 text = pair.prompt + names.prompt_suffix
                 self.layouts[pair.layout] += 1
                 self.systems[pair.system] += 1
-                entry = {"line": number, "answer": pair.answer}
+                entry = {"line": number, "answer": pair.answer, "reference": reference}
                 rows.append(Prompt(content_id(self.name, text), text, pair.answer, entry))
         except UserError as problem:
             raise UserError(f"task.path: {problem}") from None

@@ -94,6 +94,23 @@ def pair_of(record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fiel
     return Pair(prompt, answer, system, layout, (_column(record, name), _column(record, column)))
 
 
+def raw_pair_of(
+    record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str]
+) -> tuple[Pair, Any]:
+    """Return the pair of a record for a reward of the user's, and its reference as the record has it.
+
+    A list, an object, blanks and a box are the reward's business. In `Pair.answer` stands what is no text as JSON.
+    """
+    name, value = _first(record, prompt_fields, "prompt")
+    messages = _messages(name, value)
+    prompt = _text(name, value if messages is None else messages.user)
+    column, reference = _first(record, answer_fields, "answer")
+    answer = reference if isinstance(reference, str) else json.dumps(reference, default=str)
+    layout = f"prompt {name!r}, reference {column!r} as it is"
+    system = "" if messages is None else messages.system
+    return Pair(prompt, answer, system, layout, (_column(record, name), _column(record, column))), reference
+
+
 def prompt_of(record: Mapping[str, Any], fields: Sequence[str]) -> str:
     """Return the prompt of a record that needs no reference. Raises ValueError as `pair_of` does."""
     name, value = _first(record, fields, "prompt")

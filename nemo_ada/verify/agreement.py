@@ -12,12 +12,12 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Protocol
 
+from nemo_ada.verify.amounts import Amount, measured
 from nemo_ada.verify.latex import compact, plain
 from nemo_ada.verify.numbers import Number, based, close, number
 from nemo_ada.verify.reading import (
     CALL,
     VARIABLE,
-    Amount,
     Choice,
     Equation,
     Items,
@@ -30,7 +30,6 @@ from nemo_ada.verify.reading import (
     end,
     excluded,
     meaning,
-    measured,
     member,
     names,
     order,

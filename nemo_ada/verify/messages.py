@@ -62,7 +62,7 @@ class Work(NamedTuple):
 
     ticket: int
     answer: str
-    reference: str
+    reference: Any
     deadline_s: float
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, wait
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.verify import selftest
@@ -47,7 +47,8 @@ class MathVerifier:
     another server. A server that dies before its first answer is not replaced (InvariantError). Thread-safe. A forked
     child must make its own verifier.
 
-    whole: whether the scorer gets the whole response in place of its last box.
+    whole: whether the scorer gets the whole response in place of its last box, and the reference as it is: a text, a
+    number, a list or an object of JSON.
     scorer: `package.module:function`, (answer, reference) -> score in [0, 1]; imported in the workers only. It imports
     what it needs at the top of its module: a worker is confined afterwards (`confine`), and cannot read other files.
     """
@@ -92,11 +93,11 @@ class MathVerifier:
         with self._lock:
             return self._server.pid if self._server is not None else None
 
-    def submit(self, response: str, reference: str) -> Future[Verdict]:
+    def submit(self, response: str, reference: Any) -> Future[Verdict]:
         """Queue one response. A failure of the verifier is a verdict with a cause, never an exception."""
         return self._submit([(response, reference)], self.limits.deadline_s)[0]
 
-    def verify_many(self, pairs: Iterable[tuple[str, str]]) -> list[Verdict]:
+    def verify_many(self, pairs: Iterable[tuple[str, Any]]) -> list[Verdict]:
         """Verdicts of (response, reference) pairs, in order. The wait is bounded by their deadlines."""
         return self._verify(list(pairs), self.limits.deadline_s)
 
@@ -130,7 +131,7 @@ class MathVerifier:
     ) -> None:
         self.close()
 
-    def _verify(self, pairs: Sequence[tuple[str, str]], deadline_s: float) -> list[Verdict]:
+    def _verify(self, pairs: Sequence[tuple[str, Any]], deadline_s: float) -> list[Verdict]:
         futures = self._submit(pairs, deadline_s)
         with self._lock:
             queued = len(self._open)  # includes those of other callers
@@ -143,7 +144,7 @@ class MathVerifier:
                 server.kill()
         return [future.result(timeout=START_S) for future in futures]
 
-    def _submit(self, pairs: Sequence[tuple[str, str]], deadline_s: float) -> list[Future[Verdict]]:
+    def _submit(self, pairs: Sequence[tuple[str, Any]], deadline_s: float) -> list[Future[Verdict]]:
         if os.getpid() != self._owner:
             raise InvariantError("this MathVerifier belongs to another process; make one in this process")
         futures: list[Future[Verdict]] = []

@@ -32,9 +32,10 @@ import sympy
 from sympy.solvers.inequalities import solve_univariate_inequality
 
 from nemo_ada.verify.agreement import Agreement
+from nemo_ada.verify.amounts import Amount
 from nemo_ada.verify.latex import tidy
 from nemo_ada.verify.numbers import close, number, with_powers
-from nemo_ada.verify.reading import MAX_DEPTH, Amount, Equation, Items, Order, Ratio, Reading, readings
+from nemo_ada.verify.reading import MAX_DEPTH, Equation, Items, Order, Ratio, Reading, readings
 
 # The library warns that its own deadlines are off. This is intended.
 logging.getLogger("math_verify").setLevel(logging.ERROR)

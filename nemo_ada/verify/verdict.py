@@ -53,3 +53,9 @@ def no_score(label: object) -> str | None:
     if not scalar:
         return f"a {kind}"
     return None if 0.0 <= value <= 1.0 else f"{value:g}"
+
+
+def defined(function: object) -> str:
+    """Return file and line of a user's function."""
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else type(function).__name__

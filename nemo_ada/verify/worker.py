@@ -11,14 +11,14 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 from nemo_ada.by_name import place_of
 from nemo_ada.verify.confine import confine
 from nemo_ada.verify.messages import line
-from nemo_ada.verify.verdict import INVALID, MEMORY, no_score
+from nemo_ada.verify.verdict import INVALID, MEMORY, defined, no_score
 
-Scorer = Callable[[str, str], float]  # (answer, reference) -> score in [0, 1]
+Scorer = Callable[[str, Any], float]  # (answer, reference) -> score in [0, 1]
 Judgement = tuple[float | None, str | None, str]  # label, cause, detail for the log
 DEFAULT_SCORER = "nemo_ada.verify.scoring:score_math"
 
@@ -55,7 +55,7 @@ def _keep_only(connection: int) -> None:
                 os.close(descriptor)
 
 
-def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
+def judge(scorer: str, answer: str, reference: Any, cpu_s: float) -> Judgement:
     """Judge one answer. An error of the scorer becomes a cause, not a label.
 
     cpu_s: CPU seconds after which the kernel ends this process. The server keeps the wall-clock deadline; this limit
@@ -65,8 +65,8 @@ def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(usage.ru_utime + usage.ru_stime + cpu_s) + 1, hard))
     try:
-        score = load_scorer(scorer)(answer, reference)
-        return _checked(score)
+        function = load_scorer(scorer)
+        return _checked(function(answer, reference), function)
     except MemoryError as error:
         return None, MEMORY, repr(error)
     except BaseException as error:  # noqa: BLE001 - a boundary: an error of the scorer concerns one answer
@@ -75,7 +75,7 @@ def judge(scorer: str, answer: str, reference: str, cpu_s: float) -> Judgement:
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
 
 
-def _checked(score: object) -> Judgement:
+def _checked(score: object, function: Scorer) -> Judgement:
     if (why := no_score(score)) is not None:
-        return None, INVALID, f"the scorer returned {why}, not a number in [0, 1]"[:500]
+        return None, INVALID, f"{defined(function)} returned {why}, not a number in [0, 1]"[:500]
     return float(cast(float, score)), None, ""

@@ -355,3 +355,10 @@ def test_files_of_a_wheel_are_found_in_any_folder(tmp_path, monkeypatch):
     (tmp_path / "configs/eval").mkdir(parents=True)
     (tmp_path / "configs/eval/mine.yaml").write_text("")
     assert benchmark.presets()["mine"].is_relative_to(tmp_path / "package"), "a working folder may be anybody's"
+
+
+def test_a_name_that_is_a_number_is_refused_with_quotes_that_work():
+    recipe = Path(__file__).parents[2] / "configs" / "cpu" / "mini_sudoku.yaml"
+    with pytest.raises(UserError, match=r"run_dir=20261127: it must be text; quotes"):
+        load_run(recipe, ["run_dir=20261127"])
+    assert load_run(recipe, ["run_dir='20261127'"]).run_dir == "20261127"

@@ -71,6 +71,7 @@ def test_every_key_of_the_fragment_changes_something():
 REFUSED = [
     ("policy.generation.vllm_cfg.async_engine=false", "policy.generation.vllm_cfg.async_engine", "HTTP server needs"),
     ("policy.generation.vllm_cfg.expose_http_server=false", "policy.generation.vllm_cfg.expose_http_server", "HTTP"),
+    ("policy.generation.vllm_kwargs.generation_config=auto", "policy.generation.vllm_kwargs.generation_config", "HTTP"),
     ("policy.generation.backend=sglang", "policy.generation.backend", "vLLM's HTTP server only"),
     ("policy.generation.top_k=20", "policy.generation.top_k", "set it to null"),
     ("policy.generation.stop_strings=[x]", "policy.generation.stop_strings", "set it to null"),

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.folder import RunDir
 from tests.lazy import Lazy
 
 checkpoint = Lazy("nemo_ada.cpu.checkpoint")
+embedded, training = Lazy("nemo_ada.cpu.stack"), Lazy("nemo_ada.cpu.trainer")
 
 
 class FilesOnly:
@@ -55,3 +56,17 @@ def test_a_full_disk_leaves_the_checkpoints_before_it(make, task):
     with pytest.raises(InvariantError, match="No space left on device; those before it stay"):
         save(config, task, 4, FullDisk())
     assert [path.name for path in RunDir(config.folder).checkpoints()] == ["step_000002"]
+
+
+def test_a_run_whose_data_has_changed_does_not_go_on_in_silence(make, stack, tmp_path):
+    data = tmp_path / "own.jsonl"
+    config = make("inputs", f"task.path={data}", "grpo.max_num_steps=2", "grpo.val_period=0")
+    data.write_text((Path(make("x").task.path)).read_text())
+    training.Trainer(config, stack, embedded.run_task(config)).run()
+    newest = RunDir(config.folder).newest_checkpoint()
+    assert newest is not None
+    assert (newest / "inputs.json").read_text() == (config.folder / "inputs.json").read_text()
+    data.write_text(data.read_text() + '\n{"prompt": "999a", "answer": "1"}')
+    again = config.model_copy(update={"resume": "auto"})
+    with pytest.raises(UserError, match=r"data \(task.path\) changed"):
+        training.Trainer(again, stack, embedded.run_task(again)).run()

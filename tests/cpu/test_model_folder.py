@@ -239,3 +239,94 @@ def test_copies_that_a_folder_holds_are_no_tensors_of_the_model(tmp_path):
     for tied, more in ((True, set()), (False, {"lm_head.weight"})):
         (tmp_path / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
         assert folders.tensor_shapes(tmp_path).keys() == {*own} | more
+
+
+def shard(folder: Path, name: str = "model.safetensors") -> dict[str, np.ndarray]:
+    return dict(safetensors.load_file(folder / name))
+
+
+def split(folder: Path) -> dict[str, str]:
+    """Write the weights as two shards with an index, as transformers does, and return the index."""
+    tensors = shard(folder)
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    files = {f"model-0000{i}-of-00002.safetensors": names[i - 1 :: 2] for i in (1, 2)}
+    for file, held in files.items():
+        safetensors.save_file({name: tensors[name] for name in held}, folder / file)
+    index = {name: file for file, held in files.items() for name in held}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    return index
+
+
+def test_the_index_says_which_files_are_the_model_also_where_another_export_lies_beside(stack, whole_folder, tmp_path):
+    folder = shutil.copytree(whole_folder, tmp_path / "model")
+    other = {name: tensor + 1 for name, tensor in shard(folder).items()}
+    split(folder)
+    for stale in ("model-00003-of-00003.safetensors", "zzz.safetensors"):
+        safetensors.save_file(other, folder / stale)
+    rows = batch()
+    learner = stack.learner(LearnerConfig(shape=PolicyShape.read(folder), micro_batch_size=5), folder)
+    found = learner.logprobs(rows.tokens_RT, rows.length_R, rows.prompt_length_R)
+    assert np.abs(found - reference(folder, rows)).max() < 1e-5
+
+
+def test_files_that_leave_the_model_open_are_refused(whole_folder, tmp_path):
+    folders = Lazy("nemo_ada.cpu.model_folder")
+    folder = shutil.copytree(whole_folder, tmp_path / "model")
+    safetensors.save_file(shard(folder), folder / "model-00001-of-00001.safetensors")
+    with pytest.raises(UserError, match=r"holds model.safetensors and model-00001.*vLLM would read all"):
+        folders.tensor_files(folder)
+    (folder / "model-00001-of-00001.safetensors").unlink()
+    index = split(folder)
+    lost = next(iter(index.values()))
+    (folder / lost).unlink()
+    with pytest.raises(UserError, match=f"lacks {lost}, which its model.safetensors.index.json names"):
+        folders.tensor_files(folder)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}},
+     {"rope_theta": 1e4, "rope_parameters": {"rope_type": "default"}}, {"rope_theta": 1e6},
+     {"rope_theta": 1e6, "rope_scaling": {"rope_theta": 5e5, "rope_type": "default"}}, {}],
+)  # fmt: skip
+def test_rotary_positions_are_read_as_transformers_reads_them(whole_folder, tmp_path, said):
+    folder = shutil.copytree(whole_folder, tmp_path / "model")
+    content = json.loads((folder / "config.json").read_text())
+    for name in ("rope_theta", "rope_parameters", "rope_scaling"):
+        content.pop(name, None)
+    (folder / "config.json").write_text(json.dumps(content | said))
+    theirs = transformers.AutoConfig.from_pretrained(folder).rope_parameters["rope_theta"]
+    assert PolicyShape.read(folder).rope_theta == theirs
+
+
+def test_an_export_keeps_bos_and_the_type_of_the_weights(make, stack, taught, tmp_path):
+    folder = shutil.copytree(taught, tmp_path / "bfloat16")
+    model = transformers.AutoModelForCausalLM.from_pretrained(taught, dtype=torch.bfloat16)
+    model.config.bos_token_id = 0
+    model.save_pretrained(folder)
+    config = make(
+        "bfloat16", f"policy.model_name={folder}", "policy.tokenizer.template=plain", "grpo.max_num_steps=1",
+        "grpo.val_period=0",
+    )  # fmt: skip
+    assert training.Trainer(config, stack, embedded.run_task(config)).run().exit_code == EXIT_DONE
+    exported = config.folder / "checkpoints" / "step_000001" / "hf"
+    content = json.loads((exported / "config.json").read_text())
+    assert (content["bos_token_id"], content["torch_dtype"]) == (0, "bfloat16")
+    assert transformers.AutoModelForCausalLM.from_pretrained(exported, dtype="auto").dtype == torch.bfloat16
+
+
+def test_a_run_stops_where_engine_and_learner_disagree_before_the_first_update(make, stack, taught):
+    class Other(training.Trainer):
+        """The engine's weights are not the learner's."""
+
+        def _start(self) -> None:
+            super()._start()
+            learner = self.stack.learner(LearnerConfig(shape=PolicyShape.read(taught), seed=7), None)
+            self.stack.call("refit", learner.weights())
+            self._learner = self.stack.learner(embedded.learner_config(self.config, PolicyShape.read(taught)), taught)
+
+    config = make("disagree", f"policy.model_name={taught}", "policy.tokenizer.template=plain")
+    with pytest.raises(UserError, match=r"engine and learner read two models from one folder.*approx_kl"):
+        Other(config, stack, embedded.run_task(config)).run()
+    assert not [*config.folder.glob("checkpoints/step_*")]

@@ -241,3 +241,11 @@ def test_a_configuration_of_a_few_lines_does_not_hang_a_resume(tmp_path):
     (tmp_path / "config.yaml").write_text(bomb)
     with pytest.raises(UserError, match=r"config\.yaml"):
         RunDir(tmp_path).check(CONFIG, resume=True)
+
+
+def test_the_share_of_failures_that_a_run_bears_may_change(tmp_path):
+    config = {"reinforce_ada": {"max_failed_share": 0.1, "preset": "grpo"}}
+    run = RunDir(tmp_path)
+    run.open(config, resume=True)
+    run.close()
+    RunDir(tmp_path).check({"reinforce_ada": {"max_failed_share": 0.5, "preset": "grpo"}}, resume=True)

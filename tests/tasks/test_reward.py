@@ -18,7 +18,7 @@ from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.verify.verdict import Verdict
+from nemo_ada.verify.verdict import CRASH, TIMEOUT, Verdict
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -223,3 +223,49 @@ def test_other_code_that_a_yaml_names_is_held_to_the_same(tmp_path: Path, conten
     file.write_text(yaml.safe_dump(content))
     with pytest.raises(UserError, match=r"'yaml:dump': .* was found and not named"):
         load_words(file)
+
+
+RAW = [
+    ["assert f(1) == 2"],
+    {"inputs": [1, 2], "outputs": ["3"]},
+    "  leading\n",
+    "a #### b",
+    r"\\boxed{3} is it",
+    3.5,
+    [1, 2],
+]
+
+
+@pytest.mark.parametrize("reference", RAW, ids=str)
+def test_a_reward_gets_the_reference_as_the_data_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reference
+) -> None:
+    name = f"raw_{abs(hash(str(tmp_path)))}"
+    (tmp_path / f"{name}.py").write_text(
+        f"WANTED = {reference!r}\ndef same(text, own):\n    return float(own == WANTED)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = tmp_path / "raw.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"p{n}", "answer": reference}) + "\n" for n in range(8)))
+    task = build_task(JsonlSettings(path=str(file), reward=f"{name}:same"))
+    assert task.score_many([(task.splits().train[0], "x", True)]) == [Verdict(1.0)]
+    task.close()
+
+
+def test_a_reward_that_hangs_or_ends_its_process_costs_one_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"hard_{abs(hash(str(tmp_path)))}"
+    (tmp_path / f"{name}.py").write_text(
+        "import os, time\ndef f(text, own):\n"
+        "    if text == 'exit':\n        os._exit(0)\n"
+        "    while text == 'hang':\n        time.sleep(1)\n    return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    task = build_task(settings(tmp_path, f"{name}:f"))
+    prompt = task.splits().train[0]
+    verdicts = task.score_many([(prompt, text, True) for text in ("fine", "exit", "hang", "fine")])
+    assert [verdict.cause for verdict in verdicts] == [None, CRASH, TIMEOUT, None]
+    assert task.submit(prompt, "fine", True).result(60) == Verdict(1.0)
+    assert task.submit(prompt, "fine", False) == Verdict(0.0)
+    task.close()

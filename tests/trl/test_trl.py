@@ -1,6 +1,7 @@
 """The adapter of TRL: its batch with a trainer that is only an engine, and training with the real GRPOTrainer."""
 
 import ast
+import asyncio
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.trl import NEEDED, AdaRollout
+from nemo_ada.trl import NEEDED, AdaRollout, Rewards
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,13 +47,17 @@ class Trainer(SimpleNamespace):
     def batch_decode(self, drawn, skip_special_tokens):
         return ["yes" if ids[0] else "no" for ids in drawn]
 
+    def _log_metric(self, name, value):
+        self.logged[name] = value
+
+    def _log_completion_extra(self, name, values):
+        self.logged[name] = values
+
     def step(self, ada):
         """TRL's way from prompts to advantages."""
         prompts = [row["prompt"] for row in self.train_dataset for _ in range(self.num_generations)]
         batch = ada.rollout(prompts, self)
-        rewards = np.array(ada.rewards(prompts=prompts, log_metric=self.logged.__setitem__)).reshape(
-            -1, self.num_generations
-        )
+        rewards = np.array(ada.rewards(prompts=prompts, log_metric=self._log_metric)).reshape(-1, self.num_generations)
         advantages = np.nan_to_num(rewards - np.nanmean(rewards, axis=1, keepdims=True))
         assert {len(column) for column in batch.values() if column is not None} == {len(prompts)}
         return batch, advantages
@@ -155,6 +160,72 @@ def test_a_reward_by_name_is_tried_on_a_reference_before_anything_is_drawn(tmp_p
 def test_a_run_without_any_signal_is_said(caplog):
     Trainer().step(AdaRollout(lambda completions, **_: [0.0] * len(completions), {"preset": "ada_seq_lean"}))
     assert "step 0 taught nothing" in caplog.text
+
+
+def test_a_reward_gets_exactly_the_arguments_that_trl_gives():
+    """TRL: prompts, completions, completion_ids, the other columns, trainer_state, log_extra, log_metric."""
+    seen = []
+
+    def strict(prompts, completions, completion_ids, answer, tests, trainer_state, log_extra, log_metric):
+        seen.append((prompts, completions, completion_ids, answer, tests, trainer_state.global_step))
+        log_metric("mine", 1.0)
+        log_extra("shown", completions)
+        return [float(text == own) for text, own in zip(completions, answer, strict=True)]
+
+    rows = [
+        {"prompt": "p" * n, "answer": "yes", "tests": [{"in": n}], "completion_ids": "theirs", "completion": "x"}
+        for n in range(1, 9)
+    ]
+    trainer = Trainer(rows=rows)
+    trainer.step(AdaRollout(strict, {"preset": "ada_seq_lean"}))
+    assert {"mine": 1.0}.items() <= trainer.logged.items() and "shown" in trainer.logged
+    for prompts, completions, ids, answer, tests, step in seen:
+        assert len(prompts) == len(completions) == len(ids) == len(answer) == len(tests) and step == 0
+        assert all(isinstance(one, list) and all(isinstance(token, int) for token in one) for one in ids)
+        assert all(own == [{"in": len(prompt)}] for own, prompt in zip(tests, prompts, strict=True))
+
+
+@pytest.mark.parametrize(("weights", "wanted"), [((), [1.5, None, 0.5]), ((2.0, 0.5), [2.25, None, 0.25])])
+def test_several_rewards_count_with_their_weights_and_none_counts_for_nothing(weights, wanted):
+    def first(completions, **_):
+        return [1.0, None, None]
+
+    async def second(completions, **_):
+        return [0.5, None, 0.5]
+
+    assert Rewards([first, second], weights)({"completions": ["a", "b", "c"]}) == wanted
+    with pytest.raises(UserError, match="1 weights do not fit 2 rewards"):
+        Rewards([first, second], [1.0])
+
+
+def test_an_async_reward_works_in_a_running_loop_and_all_calls_share_one():
+    loops = []
+
+    async def later(completions, **_):
+        await asyncio.sleep(0)
+        loops.append(asyncio.get_running_loop())
+        return [1.0] * len(completions)
+
+    rewards = Rewards(later)
+
+    async def notebook():
+        return [rewards({"completions": ["a"]}) for _ in range(2)]
+
+    assert asyncio.run(notebook()) == [[1.0], [1.0]]
+    assert rewards({"completions": ["a", "b"]}) == [1.0, 1.0]
+    assert len(set(map(id, loops))) == 1
+
+
+def test_a_reward_by_name_gets_the_answer_as_it_is_and_a_response_that_was_cut_off_is_wrong(tmp_path, monkeypatch):
+    (tmp_path / "raw_reward.py").write_text(
+        "def judge(response, answer):\n    assert isinstance(answer, list), answer\n    return 1.0\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "raw_reward", raising=False)
+    rewards = Rewards("raw_reward:judge")
+    rewards.end_with(SimpleNamespace(eos_token_id=9, pad_token_id=0))
+    given = {"completions": ["a", "b", "c"], "completion_ids": [[1, 9], [1, 2], []], "answer": [["assert f(1)"]] * 3}
+    assert rewards(given) == [1.0, 0.0, 0.0]
 
 
 def test_reserve_prompts_are_refused():

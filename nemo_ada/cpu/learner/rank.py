@@ -335,8 +335,10 @@ class Learner:
         """Write `config.json` and `model.safetensors` for transformers into an existing folder (collective)."""
         weights = self.weights()
         if weights is not None:
-            save_file(weights, Path(folder) / _MODEL, {"format": "pt"})
             config = self.config.shape.hf_config() | dict(extra_config)
+            dtype = getattr(torch, str(config["torch_dtype"]))
+            whole = {name: tensor.to(dtype).contiguous() for name, tensor in weights.items()}
+            save_file(whole, Path(folder) / _MODEL, {"format": "pt"})
             write_atomically(Path(folder) / "config.json", json.dumps(config, indent=1))
         dist.barrier()
 

@@ -172,8 +172,11 @@ class PolicyShape:
         if what := next(_unsupported(config, rope), None):
             raise UserError(f"config.json: {what}, which the CPU learner cannot run; choose a plain {kind} model")
         heads = config.get("num_attention_heads")
-        defaults = {"initializer_range": cls.initializer_range, "rope_theta": rope.get("rope_theta", cls.rope_theta)}
-        content = {**defaults, "num_key_value_heads": heads, **config}
+        defaults = {"initializer_range": cls.initializer_range, "rope_theta": cls.rope_theta}
+        theta = {
+            name: rope[name] for name in ("rope_theta",) if name in rope
+        }  # before the one outside, as transformers
+        content = {**defaults, "num_key_value_heads": heads, **config, **theta}
         numbers = {name: _number(content, hf_name, cls.__annotations__[name]) for name, hf_name in HF_NAMES.items()}
         width = None if config.get("head_dim") is None else _number(content, "head_dim", "int")
         derived = numbers["hidden_size"] == (width or 0) * numbers["num_attention_heads"]

@@ -15,9 +15,12 @@ from nemo_ada.cpu.learner.batch import TrainBatch
 from nemo_ada.cpu.learner.group import LearnerGroup
 from nemo_ada.cpu.rollout import StepData
 from nemo_ada.cpu.settings import RunConfig
-from nemo_ada.errors import InvariantError
+from nemo_ada.errors import InvariantError, UserError
 
 OF_HALVES = ("gradient_cosine", "gradient_signal", "gradient_noise")  # measured of two halves of an update's prompts
+
+
+AGREE, COMPARED = 0.1, 64  # nats between engine and learner (rounding is below 1e-4), and rows that are compared
 
 
 def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int) -> dict[str, float]:
@@ -30,6 +33,28 @@ def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int
         InvariantError: A metric is not finite.
     """
     return summary([update(learner, batch, step) for batch in mini_batches(data, config, step)], config)
+
+
+def check_agreement(learner: LearnerGroup, data: StepData) -> None:
+    """Compare the engine's log-probabilities of some rows with those of the learner, whose weights must be the same.
+
+    Raises:
+        UserError: They differ by more than rounding.
+    """
+    rows = np.flatnonzero(data.weight_R > 0)[:COMPARED]
+    if not len(rows):
+        return
+    place_T = np.arange(data.tokens_RT.shape[1])
+    drawn_RT = (place_T >= data.prompt_length_R[rows, None]) & (place_T < data.length_R[rows, None])
+    ours_RT = learner.logprobs(data.tokens_RT[rows], data.length_R[rows], data.prompt_length_R[rows])
+    ratio = (ours_RT - data.old_logprob_RT[rows])[drawn_RT].clip(-20.0, 20.0)
+    apart = float(np.mean(np.exp(ratio) - 1.0 - ratio)) if len(ratio) else 0.0
+    if apart > AGREE:
+        raise UserError(
+            f"engine and learner read two models from one folder: for the same tokens approx_kl is {apart:.3g} before "
+            "the first update, where rounding gives less than 0.0001; look for files of another export in "
+            "policy.model_name, and for settings that its config.json has twice"
+        )
 
 
 def mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[TrainBatch]:

@@ -135,7 +135,7 @@ def _patient_start() -> Iterator[None]:
     port (-1), as without ray[default]. The agent of the actors' environments gets a port that we choose.
     """
     start_raylet, get_node = services.start_raylet, services.get_node
-    dependency_error = utils.get_dashboard_dependency_error
+    dependency_error, set_handler = utils.get_dashboard_dependency_error, utils.set_sigterm_handler
 
     def with_ports(*args: Any, **options: Any) -> Any:
         arguments = inspect.signature(start_raylet).bind(*args, **options).arguments
@@ -156,11 +156,12 @@ def _patient_start() -> Iterator[None]:
 
     services.start_raylet, services.get_node = with_ports, patiently
     utils.get_dashboard_dependency_error = lambda: ImportError("not wanted in a CPU run")
+    utils.set_sigterm_handler = lambda _: None  # Ray's would end the run with code 15 and leave no status
     try:
         yield
     finally:
         services.start_raylet, services.get_node = start_raylet, get_node
-        utils.get_dashboard_dependency_error = dependency_error
+        utils.get_dashboard_dependency_error, utils.set_sigterm_handler = dependency_error, set_handler
 
 
 def _free_port() -> int:
