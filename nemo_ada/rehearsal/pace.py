@@ -25,7 +25,7 @@ import numpy as np
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal.observe import note
 from nemo_ada.run import start
-from nemo_ada.run.files import json_of
+from nemo_ada.run.files import json_of, opened_to_read
 
 PROMPT_TOKENS = 150
 """Tokens of a prompt, as in `plan`'s roofline."""
@@ -197,7 +197,7 @@ def _cpu_seconds() -> dict[str, float]:
 @contextmanager
 def _alone(turn: Path) -> Iterator[None]:
     """Wait until no other engine measures."""
-    with turn.open("a") as file:
+    with opened_to_read(turn) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -215,4 +215,4 @@ def main(spec: Path) -> int:
 if __name__ == "__main__":
     if len(sys.argv) == 2:
         sys.exit(main(Path(sys.argv[1])))
-    measure(PaceSpec.read(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[1]).with_suffix(".turn"))
+    measure(PaceSpec.read(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[1]))
