@@ -42,6 +42,7 @@ from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
+from nemo_ada.trust import allow_ours
 
 log = logging.getLogger(__name__)
 
@@ -196,6 +197,7 @@ class Trainer:
         """Train to the last step, or until a stop is requested. An error of a part passes through."""
         config = self.config
         self.run_dir.open(config.model_dump(mode="json"), resume=config.resume == "auto")
+        allow_ours(self.run_dir.path / "config.yaml")
         (config.folder / "DROP").unlink(missing_ok=True)
         self.control.heartbeat(0)
         with self._signals():

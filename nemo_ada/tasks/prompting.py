@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +21,12 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, read_bounded, write_atomically
+from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, opened_to_read, read_bounded, write_atomically
 from nemo_ada.run.torch_parts import hide_cuda_parts
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
 
+TEMPLATE_SECONDS = 20.0  # for one prompt; the sandbox of templates has no limit of its own
 SHOWN = 60  # characters of a setting in a message
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -47,6 +52,25 @@ class PromptFormat:
     """Arguments of the chat template, such as `enable_thinking: false`. The key is NeMo-RL's."""
     keep_special_tokens: bool = False
     """Whether the verifier or the reward sees special tokens in a response. NeMo-RL leaves them out."""
+
+
+@contextmanager
+def _within(seconds: float, what: str) -> Iterator[None]:
+    """End the block with a UserError after so many seconds. Only the main thread can do this."""
+
+    def late(*_: object) -> None:
+        raise UserError(f"{what} takes more than {seconds:g} s for one prompt; use another model's template")
+
+    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 class PromptEncoder(Protocol):
@@ -107,9 +131,19 @@ class ModelTokenizer:
             return [*self._bos, *ids]
         messages = [{"role": "system", "content": self.format.system}] if self.format.system else []
         messages.append({"role": "user", "content": plain})
-        whole: Any = self._tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_dict=False, **self.format.chat_template_kwargs
-        )
+        with _within(TEMPLATE_SECONDS, f"the chat template of {self.folder}"):
+            try:
+                whole: Any = self._tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=True, return_dict=False, **self.format.chat_template_kwargs
+                )
+            except UserError:
+                raise
+            except Exception as problem:  # noqa: BLE001 - a template may raise anything, as Gemma's for a system message
+                why = " ".join(str(problem).split())[:200] or type(problem).__name__
+                raise UserError(
+                    f"the chat template of {self.folder} refuses the prompt: {why}; change the system message or "
+                    "chat_template_kwargs, or use --template=plain"
+                ) from None
         return list(map(int, whole))
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -197,9 +231,12 @@ class ModelTokenizer:
         from transformers import AutoTokenizer
 
         try:
+            for file in (Path(self.folder) / name for name in (*TOKENIZER_FILES, "config.json")):
+                if os.path.exists(file):
+                    opened_to_read(file).close()  # a planted pipe would make the library wait for ever
             return AutoTokenizer.from_pretrained(self.folder)
-        except (OSError, ValueError) as problem:
-            why = (str(problem).splitlines() or ["?"])[0]
+        except Exception as problem:  # noqa: BLE001 - of libraries, for damaged files
+            why = (str(problem).splitlines() or [type(problem).__name__])[0]
             raise UserError(f"no tokenizer can be read from {self.folder}: {why}; {remedy}") from None
 
     @cached_property

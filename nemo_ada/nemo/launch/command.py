@@ -49,6 +49,7 @@ from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, key_to_lower, on_
 from nemo_ada.run.start import without_working_folder
 from nemo_ada.run.tracking import tracking_id
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.trust import allow_ours
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +150,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     check_environments(resolved)
     check_architectures(resolved)
     run_dir.open(resolved, resume=resume == "auto")
+    allow_ours(run_dir.path / "config.yaml")
     write_contract(run_dir.path, Values(resolved))
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
     control.heartbeat(0, "set-up")
