@@ -7,10 +7,10 @@ no user writes. The authors' scripts apply the template twice.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
-import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,23 +54,33 @@ class PromptFormat:
     """Whether the verifier or the reward sees special tokens in a response. NeMo-RL leaves them out."""
 
 
+class _LateError(Exception):
+    """A block has taken too long."""
+
+
 @contextmanager
-def _within(seconds: float, what: str) -> Iterator[None]:
-    """End the block with a UserError after so many seconds. Only the main thread can do this."""
+def _within(seconds: float) -> Iterator[None]:
+    """Raise _LateError in the block after so many seconds. A loop of a template then ends, in any thread.
 
-    def late(*_: object) -> None:
-        raise UserError(f"{what} takes more than {seconds:g} s for one prompt; use another model's template")
+    A signal would reach the main thread only, and others use its timer.
+    """
+    thread, lock, ended = ctypes.c_ulong(threading.get_ident()), threading.Lock(), threading.Event()
 
-    if threading.current_thread() is not threading.main_thread() or signal.getitimer(signal.ITIMER_REAL)[0]:
-        yield
-        return
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    def late() -> None:
+        with lock:
+            if not ended.is_set():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_LateError))
+
+    timer = threading.Timer(seconds, late)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, before)
+        with lock:
+            ended.set()
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)  # one that has not been raised yet
+        timer.cancel()
 
 
 class PromptEncoder(Protocol):
@@ -131,19 +141,19 @@ class ModelTokenizer:
             return [*self._bos, *ids]
         messages = [{"role": "system", "content": self.format.system}] if self.format.system else []
         messages.append({"role": "user", "content": plain})
-        with _within(TEMPLATE_SECONDS, f"the chat template of {self.folder}"):
-            try:
+        try:
+            with _within(TEMPLATE_SECONDS):
                 whole: Any = self._tokenizer.apply_chat_template(
                     messages, add_generation_prompt=True, return_dict=False, **self.format.chat_template_kwargs
                 )
-            except UserError:
-                raise
-            except Exception as problem:  # noqa: BLE001 - a template may raise anything, as Gemma's for a system message
-                why = " ".join(str(problem).split())[:200] or type(problem).__name__
-                raise UserError(
-                    f"the chat template of {self.folder} refuses the prompt: {why}; change the system message or "
-                    "chat_template_kwargs, or use --template=plain"
-                ) from None
+        except Exception as problem:  # noqa: BLE001 - a template may raise anything, as Gemma's for a system message
+            why = " ".join(str(problem).split())[:200] or type(problem).__name__
+            if isinstance(problem, _LateError):
+                why = f"it takes more than {TEMPLATE_SECONDS:g} s"
+            raise UserError(
+                f"the chat template of {self.folder} refuses the prompt: {why}; change the system message or "
+                "chat_template_kwargs, or use --template=plain"
+            ) from None
         return list(map(int, whole))
 
     def decode(self, ids: Sequence[int]) -> str:
