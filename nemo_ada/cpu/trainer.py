@@ -42,7 +42,7 @@ from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.trust import allow_ours
+from nemo_ada.trust import allow_ours, check_wandb
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,7 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
     longest = max_new_tokens(config.policy, task)
     if config.logger.wandb_enabled:
         check_tracking()
+        check_wandb(config.folder)
     length = task.max_prompt_tokens + longest
     if length > shape.max_position_embeddings:
         raise UserError(

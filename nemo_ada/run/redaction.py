@@ -24,6 +24,7 @@ from urllib.parse import unquote
 HIDDEN = "[hidden]"
 MIN_LENGTH = 8  # shorter values of variables are not searched for in texts
 MIN_PASSWORD = 6  # the same for a password in the address of a proxy or a database
+MAX_RECORD = 100_000  # letters of a record of a log; a library may log a whole request
 MAX_DEPTH = 100  # levels of a configuration; deeper values are hidden
 
 _KEY_OF = r"(?:api|access|secret|private|auth|wandb|encryption|signing|account|master|subscription|license|ssh)"
@@ -207,7 +208,7 @@ class Redacted(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Hide the secrets of a record, and what would steer a terminal. The record passes."""
-        record.msg, record.args = printable(hide(record.getMessage())), None
+        record.msg, record.args = printable(hide(record.getMessage()[:MAX_RECORD])), None
         if record.exc_info and record.exc_info[0] is not None:
             record.exc_text = printable(hide("".join(traceback.format_exception(*record.exc_info)))).rstrip()
         return True
