@@ -93,6 +93,22 @@ def refusal(what: str, path: Path, naming: str) -> UserError:
     )
 
 
+def check_wandb(run_dir: Path) -> None:
+    """Refuse settings of W&B that were found: they name the server that gets the key. W&B reads them by itself.
+
+    Args:
+        run_dir: the folder of the run.
+
+    Raises:
+        UserError: there are such settings, in the working folder, in WANDB_DIR or in the run's folder, and no variable
+            names the server.
+    """
+    for folder in (Path(), Path(os.environ.get("WANDB_DIR") or "."), run_dir):
+        file = folder / "wandb" / "settings"
+        if os.path.exists(file) and not allowed(file) and not os.environ.get("WANDB_BASE_URL"):
+            raise refusal("logger.wandb_enabled=true", file, "WANDB_BASE_URL=SERVER, which wins over it,")
+
+
 def check_code(key: str, name: str, words: Iterable[str], naming: str) -> None:
     """Refuse code that a file names and nobody else. Whoever wrote the file could choose any function of the machine.
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.trust import allow, allowed, named
+from nemo_ada.errors import UserError
+from nemo_ada.trust import allow, allowed, check_wandb, named
 from tests.lab.data.fake_server import completion, model_folder, serving
 from tests.patience import PATIENCE
 from tests.people import OTHER, needs_two_users
@@ -168,6 +169,21 @@ def test_a_prompt_file_from_outside_of_the_config_is_refused(shared: Path, form:
     assert done.returncode == 2 and "was found and not named" in done.stderr, done.stdout + done.stderr
     done = run("config", config, f"data.default.system_prompt_file={name}", cwd=where)
     assert "was found" not in done.stderr
+
+
+def test_no_settings_of_wandb_that_were_found_name_its_server(tmp_path: Path, monkeypatch) -> None:
+    """W&B reads wandb/settings of the working folder, and sends its key to the server that stands there."""
+    file = tmp_path / "wandb" / "settings"
+    file.parent.mkdir()
+    file.write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    words = ["train", "configs/cpu/mini_sudoku.yaml", "logger.wandb_enabled=true", f"run_dir={tmp_path}/run"]
+    done = run(*words, cwd=tmp_path, WANDB_API_KEY="0" * 40)
+    assert done.returncode == 2 and "wandb/settings was found and not named" in done.stderr, done.stderr
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="was found"):
+        check_wandb(tmp_path / "run")
+    allow(file)
+    check_wandb(tmp_path / "run")
 
 
 def test_a_mark_of_another_user_or_for_another_content_does_not_count(tmp_path: Path, monkeypatch) -> None:

@@ -42,6 +42,7 @@ from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
+from nemo_ada.trust import allow_ours, check_wandb
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,7 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
     longest = max_new_tokens(config.policy, task)
     if config.logger.wandb_enabled:
         check_tracking()
+        check_wandb(config.folder)
     length = task.max_prompt_tokens + longest
     if length > shape.max_position_embeddings:
         raise UserError(
@@ -197,6 +199,7 @@ class Trainer:
         """Train to the last step, or until a stop is requested. An error of a part passes through."""
         config = self.config
         self.run_dir.open(config.model_dump(mode="json"), resume=config.resume == "auto")
+        allow_ours(self.run_dir.path / "config.yaml")
         (config.folder / "DROP").unlink(missing_ok=True)
         self.control.heartbeat(0)
         with self._signals():

@@ -34,7 +34,6 @@ from nemo_ada.errors import UserError
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
 MANIFEST = "manifest.json"
-MADE_BY = b"nemo-ada"  # what every file holds that we write under a user's name for it
 SHOWN = 5  # how many names a message lists
 PRIVATE = "nemo-ada-"  # short, because sockets lie below a private folder
 MARKER = ".nemo-ada"  # the file that says who made a folder
@@ -43,6 +42,17 @@ MAX_DIGITS = 300  # of a whole number in a JSON file
 LOOKS = 10  # at a lock that `in_use` may hold for a moment
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(tmp|partial|old)")
 """Names of files and folders that are written, or deleted, right now. A kill leaves them."""
+MADE_BY = (
+    re.compile(
+        rb"\A(?:\x89PNG\r\n.*tEXtSoftware\0nemo-ada"
+        rb"|<\?xml.*<svg.*<dc:creator>\s*<cc:Agent>\s*<dc:title>nemo-ada<"
+        rb"|\s*<!doctype html>\s*<html[^>]*><head><meta name=\"generator\" content=\"nemo-ada"
+        rb"|\{\s*\"made_by\": \"nemo-ada)",
+        re.DOTALL,
+    ),
+    re.compile(rb"/Creator \(nemo-ada\)"),
+)
+"""The mark of each kind of file that we write under a user's name: at the start, and in a PDF at the end."""
 PARTS = frozenset({MARKER, "r", "stacks", "tmp"})
 """Names directly in a private folder. A folder with any other name in it is never removed for its age."""
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # for private folders, where TMPDIR is too long
@@ -323,7 +333,7 @@ def write_atomically(path: Path, data: str | bytes) -> None:
 
 
 def write_result(path: Path, data: str | bytes, option: str) -> None:
-    """Write a file that a user named. Only a file that holds MADE_BY is replaced, so what is written should hold it.
+    """Write a file that a user named. Only one that begins as our files of its kind do is replaced.
 
     Raises:
         UserError: the name is taken by a file that no command of ours wrote, or the file cannot be written.
@@ -331,13 +341,18 @@ def write_result(path: Path, data: str | bytes, option: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         before = read_bounded(path, MAX_TEXT) if path.is_file() else b""
-        if before and MADE_BY not in before:
+        if before and not any(mark.search(part) for mark, part in zip(MADE_BY, _ends(before), strict=True)):
             raise UserError(
                 f"{option}={path} is there, and nemo-ada did not make it; name another file or move it away"
             )
         write_atomically(path, data)
     except OSError as error:
         raise UserError(f"{option}={str(path)[:200]} cannot be written: {str(error)[:200]}") from None
+
+
+def _ends(content: bytes) -> tuple[bytes, bytes]:
+    """Return the parts of a file in which its mark stands."""
+    return content[:2048].partition(b"IDAT")[0], content[-2048:] if content.startswith(b"%PDF") else b""
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = True) -> None:

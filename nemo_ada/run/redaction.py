@@ -24,6 +24,7 @@ from urllib.parse import unquote
 HIDDEN = "[hidden]"
 MIN_LENGTH = 8  # shorter values of variables are not searched for in texts
 MIN_PASSWORD = 6  # the same for a password in the address of a proxy or a database
+MAX_RECORD = 100_000  # letters of a record of a log; a library may log a whole request
 MAX_DEPTH = 100  # levels of a configuration; deeper values are hidden
 
 _KEY_OF = r"(?:api|access|secret|private|auth|wandb|encryption|signing|account|master|subscription|license|ssh)"
@@ -177,26 +178,23 @@ def secret_keys(config: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> 
 
 
 def secret_values(config: Any) -> Iterator[str]:
-    """Yield the dotted keys of a resolved configuration whose text, or name, `hide` would change.
+    """Yield the dotted keys of a resolved configuration whose text `hide` would change, or whose name is a secret.
 
     An interpolation can put a secret of the environment anywhere, such as into the name of a project that W&B gets.
     """
-    texts = list(_texts(config))
-    whole = "\n\0\n".join(text for _, text in texts)
+    texts, values = list(_texts(config)), _values()
+    whole = "\n\0\n".join(text for _, text in texts if text)
     if hide(whole) != whole:
-        yield from (key for key, text in texts if hide(text) != text)
+        yield from (hide(key) for key, text in texts if text and hide(text) != text)
+    yield from (hide(key) for key, _ in texts if any(value in key for value in values))
 
 
-def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the texts of a configuration, and the names of its keys, each with its dotted key."""
-    if isinstance(node, str):
-        yield key, node
+def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str | None]]:
+    """Yield every dotted key of a configuration with its text. None for what is no text."""
+    yield key, node if isinstance(node, str) else None
     pairs = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list | tuple) else ()
     for name, inner in pairs:
-        shown = f"{key}.{hide(str(name))}" if key else hide(str(name))
-        if isinstance(name, str):
-            yield shown, name
-        yield from _texts(inner, shown)
+        yield from _texts(inner, f"{key}.{name}" if key else str(name))
 
 
 def printable(text: str) -> str:
@@ -209,7 +207,7 @@ class Redacted(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Hide the secrets of a record, and what would steer a terminal. The record passes."""
-        record.msg, record.args = printable(hide(record.getMessage())), None
+        record.msg, record.args = printable(hide(record.getMessage()[:MAX_RECORD])), None
         if record.exc_info and record.exc_info[0] is not None:
             record.exc_text = printable(hide("".join(traceback.format_exception(*record.exc_info)))).rstrip()
         return True

@@ -45,8 +45,8 @@ def test_a_value_that_redaction_would_hide_is_refused(tmp_path, monkeypatch, tex
 def test_other_values_of_the_environment_are_taken(tmp_path, monkeypatch):
     monkeypatch.setenv("WHERE", "/data/team")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert loaded(tmp_path, "run_dir: ${oc.env:WHERE}/runs\nx: 'no such token: x'") == {
-        "run_dir": "/data/team/runs", "x": "no such token: x"
+    assert loaded(tmp_path, "run_dir: ${oc.env:WHERE}/runs\nx: 'no such token: x'\nhf_config_overrides: {}") == {
+        "run_dir": "/data/team/runs", "x": "no such token: x", "hf_config_overrides": {}
     }  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import json
 import os
 import shutil
 import stat
@@ -10,8 +12,10 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from nemo_ada.errors import UserError
+from nemo_ada.lab.simulate.steps import MADE_BY
 from nemo_ada.lab.whatif.logs import read_logs
 from nemo_ada.run import json_lines
 from nemo_ada.run.files import (
@@ -220,10 +224,37 @@ def test_two_private_folders_of_a_process_do_not_disturb_each_other():
 
 
 def test_a_file_that_a_user_named_replaces_only_what_a_command_of_ours_wrote(tmp_path):
-    for text in ("made by nemo-ada, 1", "made by nemo-ada, 2"):
-        write_result(tmp_path / "new" / "page.html", text, "--out")
-        assert (tmp_path / "new" / "page.html").read_text() == text
-    (tmp_path / "thesis.html").write_text("years")
-    with pytest.raises(UserError, match=r"--out=.*thesis\.html"):
-        write_result(tmp_path / "thesis.html", "made by nemo-ada", "--out")
-    assert (tmp_path / "thesis.html").read_text() == "years"
+    for number in range(2):
+        text = json.dumps({"made_by": "nemo-ada contract", "number": number})
+        write_result(tmp_path / "new" / "page.json", text, "--out")
+        assert (tmp_path / "new" / "page.json").read_text() == text
+
+
+PAGE = '<!doctype html>\n<html lang="en"><head><meta name="generator" content="nemo-ada report">'
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["years", "# Notes\nI tried nemo-ada report and made_by: nemo-ada", f"my notes about\n{PAGE}", f"<!-- x -->{PAGE}",
+     '{"notes": 1, "made_by": "nemo-ada"}', "<svg><text>nemo-ada</text></svg>", "/Creator (nemo-ada)",
+     "<!doctype html>\n<html><head><title>nemo-ada</title>"],
+)  # fmt: skip
+def test_a_word_of_ours_somewhere_in_a_users_file_makes_it_not_ours(tmp_path, text):
+    (tmp_path / "notes.md").write_text(text)
+    with pytest.raises(UserError, match=r"--out=.*notes\.md"):
+        write_result(tmp_path / "notes.md", PAGE, "--out")
+    assert (tmp_path / "notes.md").read_text() == text
+
+
+@pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
+def test_a_figure_of_ours_is_replaced_and_one_of_the_user_is_not(tmp_path, kind):
+    path = tmp_path / f"figure.{kind}"
+    for metadata in (MADE_BY.get(kind), {}):
+        drawn = io.BytesIO()
+        Figure().savefig(drawn, format=kind, metadata=metadata)
+        path.write_bytes(drawn.getvalue())
+        if metadata:
+            write_result(path, drawn.getvalue(), "--plot")
+            continue
+        with pytest.raises(UserError, match="--plot"):
+            write_result(path, drawn.getvalue(), "--plot")

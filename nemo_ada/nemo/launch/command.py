@@ -50,6 +50,7 @@ from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, key_to_lower, on_
 from nemo_ada.run.start import without_working_folder
 from nemo_ada.run.tracking import tracking_id
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.trust import allow_ours, check_wandb
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     check_environments(resolved)
     check_architectures(resolved)
     run_dir.open(resolved, resume=resume == "auto")
+    allow_ours(run_dir.path / "config.yaml")
     write_contract(run_dir.path, Values(resolved))
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
     control.heartbeat(0, "set-up")
@@ -393,6 +395,8 @@ def continue_tracking(logger: Any, run_dir: Path) -> None:
         run_dir: the run directory.
     """
     values = Values(logger)
+    if values.get("wandb_enabled", False):
+        check_wandb(run_dir)
     if not values.get("wandb_enabled", False) or values.get("wandb.id"):
         return
     values.assign("wandb.id", tracking_id(run_dir))

@@ -8,11 +8,16 @@ the interpreter of its Megatron workers. A checkpoint of LoRA has adapters only.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import REPOSITORY, missing_files, snapshot
 from nemo_ada.rules.facts.nemo_config import HOME, Values
@@ -20,8 +25,8 @@ from nemo_ada.rules.facts.site import site_setting, worker_python
 from nemo_ada.run.files import (
     MANIFEST,
     duplicate,
+    json_of,
     opened_to_read,
-    read_json,
     text_of,
     verify_folder,
     write_atomically,
@@ -29,11 +34,14 @@ from nemo_ada.run.files import (
 )
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.json_lines import records
+from nemo_ada.run.redaction import hide, printable
 from nemo_ada.run.start import python
 from nemo_ada.run.start import run as run_process
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.tasks.prompting import CONTRACT
 
+CONFIG = "config.yaml"  # of a run and of a checkpoint
+MAX_BYTES, MOST_LETTERS = 4 << 20, 300  # of a file that the card cites, and of a text in it
 CARD = "README.md"  # what the hub shows of a model
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 TO_SAFETENSORS = """
@@ -101,11 +109,15 @@ def export(
         UserError: there is no such checkpoint, the folder exists, or the converter failed.
     """
     folder = newest(run, step)
+    ours = trust.allowed(run / CONFIG)
+    if not ours:
+        _refuse_outside(run, folder)
     base = _lora_base(folder)
     if adapter and base is None:
         raise UserError(f"--adapter: {folder} has all weights and no adapters of LoRA; leave it out")
     target = out or run / ("adapter" if adapter else "hf") / folder.name
     if again and out is None and (target / CARD).is_file() and not _broken(target, adapter):
+        verify_folder(target)  # a link in it would be uploaded
         return target
     if target.exists():
         raise UserError(f"{target} is there already; name another folder with --out, or remove it")
@@ -115,12 +127,12 @@ def export(
         if (folder / "hf").is_dir():
             duplicate(folder / "hf", place)
         else:
-            _convert(folder, place, base, adapter)
+            _convert(folder, place, base, adapter, None if ours else run / CONFIG)
         for file in (folder / "policy/tokenizer").glob("*"):
             if not (place / file.name).exists():
                 duplicate(file, place / file.name)
         if not (folder / "hf").is_dir():
-            _add_prompts(place, folder / "config.yaml")
+            _add_prompts(place, run, folder / CONFIG if ours else None)
         write_atomically(place / CARD, model_card(run, folder))
         if broken := _broken(place, adapter):
             raise UserError(f"{target} would not be whole: {', '.join(broken[:5])}; export again")
@@ -129,6 +141,20 @@ def export(
     size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
     say(f"{target}: {size / 2**20:,.0f} MiB of weights, for transformers and vLLM")
     return target
+
+
+def _refuse_outside(run: Path, folder: Path) -> None:
+    """Refuse a checkpoint with links that leave the run: the export would hold the user's own files.
+
+    Raises:
+        UserError: there is such a link, or a pipe or a device.
+    """
+    for path in (folder, *folder.rglob("*")):
+        if not trust.within(path, [run]) or not (path.is_dir() or path.is_file()):
+            raise UserError(
+                f"{path} is no file of this run; an export takes nothing from outside of it. `nemo-ada allow "
+                f"{run / CONFIG}` says that the run is yours"
+            )
 
 
 def _broken(place: Path, adapter: bool) -> list[str]:
@@ -230,12 +256,15 @@ def model_card(run: Path, folder: Path) -> str:
         folder: the folder of the checkpoint.
     """
     step, config, made = int(folder.name.removeprefix("step_")), run / "config.yaml", run / "environment.json"
-    values = Values(read_yaml(config, "the run's configuration", written=True) if config.is_file() else {})
-    about = read_json(made) if made.is_file() else {}
+    values, about = Values(_mapping(config)), _mapping(made)
     path = values.get("data.train.data_path")
     base = str(values.get("policy.model_name") or "")
-    public = base and not Path(base).exists()
-    head = ["library_name: transformers", *([f"base_model: {base}"] if public else []), "tags: [grpo, reinforce-ada]"]
+    public = REPOSITORY.fullmatch(base) is not None and not os.path.exists(base)
+    head = {
+        "library_name": "transformers",
+        **({"base_model": base} if public else {}),
+        "tags": ["grpo", "reinforce-ada"],
+    }
     facts = {
         "base": base if public else f"the folder {Path(base).name}" if base else "a small model, trained from scratch",
         "method": f"preset {values.get('reinforce_ada.preset') or 'of its own'}, "
@@ -246,14 +275,32 @@ def model_card(run: Path, folder: Path) -> str:
         "code": f"nemo_ada {about.get('nemo_ada', '?')}, commit {about.get('commit') or 'unknown'}",
         "evaluation": _last_evaluation(run, step),
     }
-    lines = [f"- **{name}:** {value}" for name, value in facts.items() if value]
-    return "\n".join(["---", *head, "---", "", f"# {Path(run).resolve().name}, step {step}", "", *lines, ""])
+    lines = [f"- **{name}:** {_one_line(value)}" for name, value in facts.items() if value]
+    title = _one_line(Path(run).resolve().name)
+    return "\n".join(
+        ["---", yaml.safe_dump(head, sort_keys=False) + "---", "", f"# {title}, step {step}", "", *lines, ""]
+    )
+
+
+def _one_line(value: object) -> str:
+    """Return a text of a run's files for the card: one line, without a secret or a character that steers a terminal."""
+    return printable(hide(" ".join(str(value)[:MOST_LETTERS].split())))
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """Return the mapping of a run's file; empty where it is missing or damaged, which a card can do without."""
+    try:
+        content = read_yaml(path, written=True) if path.suffix == ".yaml" else json_of(path, MAX_BYTES)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _last_evaluation(run: Path, step: int) -> str:
     """Return the scores of the newest evaluation up to a step. Empty without one."""
     file = run / "evaluations.jsonl"
-    found = [one for _, one in records(file) if int(one.get("step", 0)) <= step] if file.is_file() else []
+    lines = records(file, on_damage=lambda _number, _why: None) if file.is_file() else ()
+    found = [one for _, one in lines if isinstance(one.get("step"), int) and one["step"] <= step]
     if not found:
         return ""
     scores = [f"{name[4:]} {value:.3f}" for name, value in found[-1].items()
@@ -261,8 +308,18 @@ def _last_evaluation(run: Path, step: int) -> str:
     return f"{', '.join(scores)} on held-out prompts after step {found[-1]['step']}" if scores else ""
 
 
-def _add_prompts(place: Path, config: Path) -> None:
-    """Add the model's generation_config.json, which names all stop tokens, and what the prompts were made of."""
+def _add_prompts(place: Path, run: Path, config: Path | None) -> None:
+    """Add the model's generation_config.json, which names all stop tokens, and what the prompts were made of.
+
+    Args:
+        place: the folder of the export.
+        run: the run's folder.
+        config: the configuration of the checkpoint. None where it may not name files outside of the run.
+    """
+    if config is None:
+        if (run / CONTRACT).is_file() and trust.within(run / CONTRACT, [run]):
+            duplicate(run / CONTRACT, place / CONTRACT)
+        return
     values = Values(read_yaml(config, "the run's configuration", written=True)) if config.is_file() else Values({})
     model = Path(str(values.get("policy.model_name", "")))
     source = (model if model.is_dir() else snapshot(str(model)) or model) / "generation_config.json"
@@ -332,7 +389,7 @@ def _lora_base(folder: Path) -> Path | None:
     return None
 
 
-def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> None:
+def _convert(folder: Path, place: Path, base: Path | None, adapter: bool, foreign: Path | None) -> None:
     """Run NeMo-RL's converter for Megatron's or DTensor's files, or copy what DTensor saved for Hugging Face.
 
     Args:
@@ -340,6 +397,7 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
         place: folder for the files.
         base: the model that its adapters belong to. None for a checkpoint without adapters.
         adapter: write only the adapters.
+        foreign: the configuration of a run that nobody has allowed. What it names outside of the run is not used.
     """
     weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
     iterations = sorted(weights.glob("iter_*"))
@@ -351,6 +409,7 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
             for name in ADAPTER:
                 duplicate(weights / "model" / name, place / name)
         else:
+            _refuse_foreign(foreign, "the model that its adapters belong to")
             interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
             _run("merging the adapters", python(interpreter, "-c", MERGED, base, weights / "model", place))
         return
@@ -361,6 +420,7 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
             if (weights / "model/.hf_metadata" / name).is_file():
                 duplicate(weights / "model/.hf_metadata" / name, place / name)
         return
+    _refuse_foreign(foreign, "a tokenizer and a model, which the converter reads")
     kind, flag, checkpoint, worker = (
         ("megatron", "--megatron-ckpt-path", iterations[-1], "megatron")
         if iterations
@@ -383,6 +443,14 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool) -> Non
     for file in out.iterdir():
         file.rename(place / file.name)
     out.rmdir()
+
+
+def _refuse_foreign(config: Path | None, what: str) -> None:
+    if config is not None:
+        raise UserError(
+            f"{config} names {what}, and these may be files of yours; look at it, and if the run is yours or you want "
+            f"that, `nemo-ada allow {config}`"
+        )
 
 
 def _model_name(folder: Path) -> str:

@@ -9,6 +9,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.export import _add_prompts, export
 from nemo_ada.run.files import write_folder
@@ -37,6 +38,14 @@ torch.save({"w": torch.ones(2), "tied": torch.ones(2)}, out / "pytorch_model.bin
 def weights(size=4):
     header = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
     return len(header).to_bytes(8, "little") + header + bytes(size)
+
+
+def ours(run):
+    """The run, as one that this user has trained: its configuration is allowed."""
+    if not (run / "config.yaml").exists():
+        (run / "config.yaml").write_text("{}")
+    trust.allow(run / "config.yaml")
+    return run
 
 
 def embedded(run, step):
@@ -79,13 +88,13 @@ def test_nemo_rls_converter_runs_in_the_workers_interpreter(flag, kind, files, t
     python.chmod(0o755)
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "venvs"))
-    made = export(tmp_path / "run", step=None, out=tmp_path / "hf", say=lambda line: None)
+    made = export(ours(tmp_path / "run"), step=None, out=tmp_path / "hf", say=lambda line: None)
     assert (tmp_path / "used").exists() and (made / "tokenizer.json").exists()
     source = saved / "weights" / (files if kind == "megatron" else "")
     assert (made / "config.json").read_text() == str(source)
     script.write_text(CONVERTER.format(flag=flag, size=3))
     with pytest.raises(UserError, match=r"not be whole: model\.safetensors"):
-        export(tmp_path / "run", step=None, out=tmp_path / "again", say=lambda line: None)
+        export(ours(tmp_path / "run"), step=None, out=tmp_path / "again", say=lambda line: None)
     assert not (tmp_path / "again").exists()
 
 
@@ -98,7 +107,7 @@ def test_what_the_converter_of_dtensors_files_pickles_becomes_safetensors(tmp_pa
     script.write_text(CONVERTER.format(flag="dcp", size=4) + PICKLES)
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
-    made = export(tmp_path / "run", step=None, out=None, say=lambda line: None)
+    made = export(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None)
     assert {name: tensor.tolist() for name, tensor in load_file(made / "model.safetensors").items()} == {
         "w": [1.0, 1.0],
         "tied": [1.0, 1.0],
@@ -123,7 +132,7 @@ def test_the_shards_that_the_ranks_of_dtensor_v2_save_become_one_model(tmp_path,
                   saved / f"weights/model/shard-0000{rank + 1}-model-00001-of-00001.safetensors",
                   {"format": "pt", "DCP_VERSION": "1.0", "DCP_SHARDING_INFO": json.dumps(offsets)})  # fmt: skip
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
-    made = export(tmp_path / "run", step=None, out=None, say=lambda line: None)
+    made = export(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None)
     joined = load_file(made / "model.safetensors")
     assert {name: tensor.tolist() for name, tensor in joined.items()} == {
         name: tensor.tolist() for name, tensor in whole.items()
@@ -149,12 +158,12 @@ def test_adapters_that_dtensor_v2_saves_are_exported_merged_and_alone(tmp_path, 
     save_file({f"base_model.model.{layer}.{name}.weight": part for name, part in pair.items()},
               saved / "adapter_model.safetensors")  # fmt: skip
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
-    made = Qwen2ForCausalLM.from_pretrained(export(tmp_path / "run", step=None, out=None, say=lambda line: None))
+    made = Qwen2ForCausalLM.from_pretrained(export(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None))
     expected = dict(base.named_parameters())
     for name, weight in made.named_parameters():
         change = 4 * pair["lora_B"] @ pair["lora_A"] if name == f"{layer}.weight" else 0
         torch.testing.assert_close(weight, expected[name] + change)
-    alone = export(tmp_path / "run", step=None, out=None, say=lambda line: None, adapter=True)
+    alone = export(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None, adapter=True)
     assert (alone / "adapter_model.safetensors").read_bytes() == (saved / "adapter_model.safetensors").read_bytes()
 
 
@@ -190,7 +199,7 @@ def test_an_export_of_nemo_rl_keeps_every_stop_token_and_says_how_prompts_were_m
         "data": {"default": {"system_prompt_file": str(tmp_path / "boxed.txt"), "prompt_file": None}},
     }
     (tmp_path / "config.yaml").write_text(json.dumps(config))
-    _add_prompts(place, tmp_path / "config.yaml")
+    _add_prompts(place, tmp_path, tmp_path / "config.yaml")
     assert json.loads((place / "generation_config.json").read_text()) == {"eos_token_id": [1, 7]}
     assert read_contract(place) == {
         "chat_template_kwargs": {"enable_thinking": False}, "system": "Use a box.", "prompt_file": None

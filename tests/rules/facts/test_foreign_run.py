@@ -1,0 +1,186 @@
+"""`nemo-ada export` of a run that somebody else made: nothing of the user's gets into the model that is pushed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nemo_ada.errors import UserError
+from nemo_ada.nemo.launch.export import export, model_card
+from nemo_ada.run.data_files import rows
+from nemo_ada.run.files import write_folder
+from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, PromptFormat
+from tests.lab.data.fake_server import model_folder
+
+PRIVATE = "what only the user may read"
+HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
+WEIGHTS = len(HEADER).to_bytes(8, "little") + HEADER + bytes(4)
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Path:
+    """A folder of the user's, beside the run."""
+    folder = tmp_path / "private"
+    folder.mkdir()
+    for name in ("id_rsa", "config.json", "tokenizer.json", "generation_config.json"):
+        (folder / name).write_text(json.dumps(PRIVATE))
+    (folder / "model.safetensors").write_bytes(WEIGHTS)
+    return folder
+
+
+def foreign(folder: Path, config: dict) -> Path:
+    """A checkpoint of DTensor as a download brings it, with a configuration."""
+    saved = folder / "checkpoints" / "step_7" / "policy"
+    for inner in (saved / "weights/model/consolidated", saved / "tokenizer"):
+        inner.mkdir(parents=True)
+    (saved / "weights/model/consolidated/model.safetensors").write_bytes(WEIGHTS)
+    for name in ("config.json", "tokenizer.json"):
+        (saved / "weights/model/consolidated" / name).write_text("{}")
+    for place in (folder, folder / "checkpoints" / "step_7"):
+        (place / "config.yaml").write_text(yaml.safe_dump(config))
+    return saved
+
+
+def exported(run: Path, out: Path) -> str:
+    """All that an export holds, as text; a refusal leaves nothing."""
+    try:
+        export(run, step=None, out=out, say=lambda _line: None)
+    except UserError as error:
+        return "refused" if "nemo-ada allow" in str(error) and not out.exists() else str(error)
+    assert not any(path.is_symlink() for path in out.rglob("*"))
+    return "".join(path.read_text(errors="replace") for path in out.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("policy/tokenizer/chat_template.jinja", "id_rsa"),
+        ("policy/tokenizer/more", ""),
+        ("policy/weights/model/consolidated/vocab.json", "id_rsa"),
+        ("policy/weights/model/consolidated/inner", ""),
+        ("policy/weights/model/shard-1.safetensors", "model.safetensors"),
+    ],
+)
+def test_no_link_takes_a_file_of_the_user_along(tmp_path: Path, private: Path, link: str, target: str) -> None:
+    saved = foreign(tmp_path / "run", {})
+    (saved.parent / link).symlink_to(private / target)
+    assert exported(tmp_path / "run", tmp_path / "out") == "refused"
+
+
+def test_a_checkpoint_that_is_a_link_is_refused(tmp_path: Path, private: Path) -> None:
+    saved = foreign(tmp_path / "mine", {})
+    (tmp_path / "run/checkpoints").mkdir(parents=True)
+    (tmp_path / "run/checkpoints/step_7").symlink_to(saved.parent)
+    assert exported(tmp_path / "run", tmp_path / "out") == "refused"
+
+
+def test_a_configuration_of_the_run_names_no_file_for_the_export(tmp_path: Path, private: Path) -> None:
+    key = str(private / "id_rsa")
+    config = {
+        "policy": {"model_name": str(private)},
+        "data": {"default": {"system_prompt_file": key, "prompt_file": key}},
+    }
+    foreign(tmp_path / "run", config)
+    (tmp_path / "run" / CONTRACT).write_text(json.dumps({"system": "of the run"}))
+    text = exported(tmp_path / "run", tmp_path / "out")
+    assert "of the run" in text and PRIVATE not in text
+
+
+@pytest.mark.parametrize("form", ["adapter", "converter"])
+def test_what_needs_files_from_outside_of_the_run_is_refused(tmp_path: Path, private: Path, form: str) -> None:
+    saved = foreign(tmp_path / "run", {"policy": {"model_name": str(private)}})
+    for path in sorted((saved / "weights/model").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    if form == "adapter":
+        for name in ("adapter_config.json", "adapter_model.safetensors"):
+            (saved / "weights/model" / name).write_bytes(WEIGHTS)
+    else:
+        (saved / "weights/model").rmdir()
+    with pytest.raises(UserError, match="nemo-ada allow"):
+        export(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)
+
+
+def test_an_earlier_export_in_a_foreign_run_is_pushed_only_where_it_is_whole_and_its_own(
+    tmp_path: Path, private
+) -> None:
+    foreign(tmp_path / "run", {})
+    made = export(tmp_path / "run", step=None, out=None, say=lambda _line: None)
+    assert export(tmp_path / "run", step=None, out=None, say=lambda _line: None, again=True) == made
+    (made / "notes.txt").symlink_to(private / "id_rsa")
+    with pytest.raises(UserError, match="links were added"):
+        export(tmp_path / "run", step=None, out=None, say=lambda _line: None, again=True)
+
+
+def test_a_run_writes_no_keys_into_the_head_of_its_card(tmp_path: Path) -> None:
+    name = "a/b\nlicense: mit\nbase_model_relation: x\n---\n# Title"
+    saved = foreign(tmp_path / "run", {"policy": {"model_name": name}, "grpo": {"seed": "1\n# Other"}})
+    (tmp_path / "run" / "evaluations.jsonl").write_text(
+        '{"step": 5, "val/a": 0.5}\n{broken\n[1]\n{"step": "x"}\n{"step": ' + "9" * 5000 + '}\n{"step": NaN}\n'
+    )
+    (tmp_path / "run" / "environment.json").write_text("{broken")
+    card = model_card(tmp_path / "run", saved.parent)
+    head = yaml.safe_load(card.split("---")[1])
+    assert head.keys() == {"library_name", "tags"} and "a 0.500" in card
+    assert [line for line in card.splitlines() if line.startswith("# ")] == ["# run, step 7"]
+
+
+@pytest.mark.parametrize("damage", ["middle", "end", "no gzip", "checksum"])
+def test_a_damaged_gzip_is_an_error_of_one_line(tmp_path: Path, damage: str) -> None:
+    good = gzip.compress(b"".join(b'{"problem": "%d", "answer": "1"}\n' % n for n in range(3000)))
+    bad = {
+        "middle": good[:100] + b"\xff" * 200 + good[300:], "end": good[: len(good) // 2], "no gzip": b"{}\n" * 9,
+        "checksum": good[:-8] + bytes(8),
+    }  # fmt: skip
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(bad[damage])
+    with pytest.raises(UserError, match="cannot be read"):
+        list(rows(path))
+
+
+def test_a_pipe_as_a_data_file_is_refused(tmp_path: Path) -> None:
+    for name in ("x.jsonl", "x.jsonl.gz"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(UserError, match="pipe"):
+            list(rows(tmp_path / name))
+
+
+TEMPLATES = {
+    "{{ raise_exception('System role not supported') }}": "System role not supported",
+    "{% for m in messages %}": "refuses the prompt",
+    "{{ messages[7].content.x.y }}": "refuses the prompt",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes more than",
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_chat_template_that_fails_or_does_not_end_is_an_error_of_one_line(tmp_path, monkeypatch, template) -> None:
+    monkeypatch.setattr("nemo_ada.tasks.prompting.TEMPLATE_SECONDS", 0.5)
+    model = model_folder(tmp_path / "model")
+    (model / "chat_template.jinja").write_text(template)
+    encoder = ModelTokenizer(model, PromptFormat(template="chat", system="x"))
+    with pytest.raises(UserError, match=TEMPLATES[template]):
+        encoder.encode("1+1=")
+
+
+def test_a_pipe_in_a_models_folder_is_refused(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "model")
+    (model / "tokenizer_config.json").unlink(missing_ok=True)
+    os.mkfifo(model / "tokenizer_config.json")
+    with pytest.raises(UserError, match="pipe"):
+        ModelTokenizer(model).encode("1")
+
+
+def test_a_folder_of_the_cpus_run_is_exported_as_before(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "hf").mkdir()
+        (folder / "hf/model.safetensors").write_bytes(WEIGHTS)
+        for name in ("config.json", "tokenizer.json"):
+            (folder / "hf" / name).write_text("{}")
+
+    write_folder(tmp_path / "run/checkpoints/step_000003", fill)
+    assert "library_name" in exported(tmp_path / "run", tmp_path / "out")
