@@ -303,7 +303,7 @@ Forecast / published seconds. No fitted point of a mixture of experts has them.
 The fitted constants stand in `nemo_ada/lab/plan/roofline.py`; a test refits them. There is one more: the optimizer's
 way to the CPU in a refit, .35 seconds per GB on a GPU. The published points cannot tell it from the weights' way, so
 [our H200](gpu.md) chose it. Not in the forecast: the first step's compilation, a judge model, shared networks. No
-sampling phase is forecast to be shorter than the driver's 7.7 ms per response on one core.
+sampling phase is forecast to be shorter than the driver's 4.2 ms per response on one core.
 """
 
 
