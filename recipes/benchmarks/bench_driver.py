@@ -1,17 +1,26 @@
-"""CPU of the driver per response on NeMo-RL's asynchronous engine: our part, with a rollout that answers at once.
+"""CPU of the driver per response on NeMo-RL's asynchronous engine: our part, or the whole with NeMo-RL's own rollout.
 
     python recipes/benchmarks/bench_driver.py [--prompts 512] [--steps 3]
+    python recipes/benchmarks/bench_driver.py --nemo-rl TOKENIZER [--alone] --prompts 64
 
-NeMo-RL's own part (its rollout, Ray, scoring) comes on top: `bench_rehearsal.py learning` measures both together.
+Without `--nemo-rl` a rollout answers at once, and this is our part alone. With it responses go through NeMo-RL's own
+rollout, its `VllmGeneration.generate_async`, a tokenizer (a folder or a hub id) and Ray. Two engines and an environment
+are Ray actors that answer at once, and their CPU does not count. NeMo-RL must be importable (`make rehearsal-env`).
+`--alone` asks for the verdict of each response in a call of its own, as NeMo-RL does without us.
+
+Python's threads and Ray's are counted together. "Loop" is the thread of the rollouts, which is the busiest.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
 import time
 from collections import UserDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -93,20 +102,136 @@ def config(prompts: int) -> dict[str, Any]:
     }
 
 
-def one_step(sampler: Any, settings: nemo_settings.NemoSettings, rows: Rows, step: int) -> int:
-    """Draw, select and weigh; the number of responses."""
-    call = RolloutCall(_whole_batch, None, None, {}, 3072)
+def one_step(sampler: Any, settings: nemo_settings.NemoSettings, rows: Any, step: int, drawing: Drawing) -> Cost:
+    """Draw, select and weigh; what it took."""
+    started = time.process_time()
+    call = RolloutCall(_whole_batch, drawing.engine, drawing.tokenizer, drawing.environments, 3072, 1)
     prompts = Prompts(rows, GROUP)
-    source = AsyncSource(call, prompts, answer, MAX_TOKENS)
+    source = AsyncSource(call, prompts, drawing.rollout, MAX_TOKENS)
+    if drawing.alone:
+        source._loop.set_default_executor(ThreadPoolExecutor())
     try:
         sampled = sampler.run_step(step, prompts.ids, source, features_PF=None, stop_check=None,
                                    final_rewards=lambda result: result.reward_N)  # fmt: skip
+        loop = asyncio.run_coroutine_threadsafe(_thread_seconds(), source._loop).result()
     finally:
         source.close()
     result: SamplingResult = sampled.result
     rewards = pool_rewards(result, sampled.raw_reward_N)
     build_batch(prompts, source, sampled.rows, rewards, settings, step)
-    return len(result.response_id_N)
+    return Cost(len(result.response_id_N), time.process_time() - started, loop)
+
+
+async def _thread_seconds() -> float:
+    return time.thread_time()
+
+
+class Cost(NamedTuple):
+    """What a step took.
+
+    Attributes:
+        responses: responses that were drawn.
+        seconds: CPU seconds of this process.
+        loop: CPU seconds of the rollouts' thread.
+    """
+
+    responses: int
+    seconds: float
+    loop: float
+
+
+class Drawing(NamedTuple):
+    """What answers. The defaults answer without NeMo-RL.
+
+    Attributes:
+        rollout: the rollout of a response.
+        engine: NeMo-RL's generation.
+        tokenizer: its tokenizer.
+        environments: its environments.
+        alone: whether each verdict is a call of its own.
+        calls: returns the calls of the environment so far.
+    """
+
+    rollout: Any = answer
+    engine: Any = None
+    tokenizer: Any = None
+    environments: dict[str, Any] = {}  # noqa: RUF012 - never written
+    alone: bool = False
+    calls: Callable[[], int] = lambda: 0
+
+
+def through_nemo_rl(tokenizer: str, alone: bool) -> Drawing:
+    """NeMo-RL's own rollout and generation, with engines and an environment that answer at once."""
+    import ray
+    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+    from nemo_rl.environments.interfaces import EnvironmentReturn
+    from nemo_rl.experience.rollouts import run_sample_multi_turn_rollout
+    from nemo_rl.models.generation.vllm.vllm_generation import VllmGeneration
+    from transformers import AutoTokenizer
+
+    longest = MAX_TOKENS
+
+    class Engine:
+        async def generate_async(self, data: Any, greedy: bool) -> Any:
+            length, ids = int(data["input_lengths"][0]), data["input_ids"][0]
+            random = np.random.default_rng([int(ids[1]), time.monotonic_ns()])
+            tokens = torch.from_numpy(random.integers(100, 1000, int(random.integers(300, longest))))
+            whole = torch.cat([ids[:length], tokens])
+            yield 0, BatchedDataDict({
+                "output_ids": whole[None], "logprobs": torch.zeros(1, len(whole)), "truncated": torch.tensor([False]),
+                "generation_lengths": torch.tensor([len(tokens)]),
+                "unpadded_sequence_lengths": torch.tensor([len(whole)]),
+            })  # fmt: skip
+
+    class Environment:
+        def __init__(self) -> None:
+            self.count = 0
+
+        def calls(self) -> int:
+            return self.count
+
+        def step(self, logs: list[Any], metadata: list[Any]) -> Any:
+            self.count += 1
+            pairs = zip(logs, metadata, strict=True)
+            rewards = [float(len(log[-1]["content"]) % 10 < info["right"]) for log, info in pairs]
+            said = [{"role": "environment", "content": "correct"} for _ in logs]
+            ends = torch.ones(len(logs))
+            return EnvironmentReturn(said, metadata, [None] * len(logs), torch.tensor(rewards), ends, None)
+
+    engine_actor: Any = ray.remote(Engine)
+    environment_actor: Any = ray.remote(max_concurrency=256)(Environment)
+
+    class Workers:
+        dp_size = 2
+        workers = [engine_actor.remote() for _ in range(dp_size)]  # noqa: RUF012
+
+        def get_dp_leader_worker_idx(self, shard: int) -> int:
+            return shard
+
+        def run_single_worker_single_data(self, method_name: str, worker_idx: int, **given: Any) -> Any:
+            return getattr(self.workers[worker_idx], method_name).remote(**given)
+
+    class Generation(VllmGeneration):
+        def __init__(self) -> None:
+            self.cfg = {"backend": "vllm", "vllm_cfg": {"async_engine": True}}
+            self.worker_group, self.current_generate_dp_shard_idx = Workers(), 0
+
+        def __del__(self) -> None:
+            """The actors end with Ray."""
+
+    made = AutoTokenizer.from_pretrained(tokenizer)
+    made.pad_token = made.pad_token or made.eos_token
+    environment = environment_actor.remote()
+    return Drawing(run_sample_multi_turn_rollout, Generation(), made, {"math": environment}, alone,
+                   lambda: ray.get(environment.calls.remote()))  # fmt: skip
+
+
+def with_metadata(rows: Rows) -> Any:
+    """The rows as NeMo-RL's own BatchedDataDict, with what its rollout and the environment read."""
+    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+
+    infos = [{"right": row // GROUP % 10} for row in range(rows.size)]
+    return BatchedDataDict({**rows.data, "extra_env_info": infos, "stop_strings": [None] * rows.size})
 
 
 def main() -> None:
@@ -114,16 +239,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=512)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--nemo-rl", metavar="TOKENIZER")
+    parser.add_argument("--alone", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     settings = nemo_settings.read(config(asked.prompts))
     sampler = settings.sampler()
+    drawing = Drawing()
+    if asked.nemo_rl:
+        import ray
+
+        os.environ["RAY_ADDRESS"] = "local"
+        ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+        drawing = through_nemo_rl(asked.nemo_rl, asked.alone)
+    before = 0
     for step in range(1, asked.steps + 1):
         rows = batch(step, asked.prompts)
-        started = time.process_time()
-        responses = one_step(sampler, settings, rows, step)
-        milliseconds = 1000 * (time.process_time() - started) / responses
-        print(f"step {step}: {responses} responses, {milliseconds:.2f} ms of CPU each")
+        cost = one_step(sampler, settings, with_metadata(rows) if asked.nemo_rl else rows, step, drawing)
+        each = [1000 * seconds / cost.responses for seconds in cost[1:]]
+        print(f"step {step}: {cost.responses} responses, {each[0]:.2f} ms of CPU each, loop {each[1]:.2f}", end="")
+        calls, before = drawing.calls() - before, drawing.calls()
+        print(f", {calls} calls for verdicts" if asked.nemo_rl else "")
 
 
 if __name__ == "__main__":

@@ -300,12 +300,11 @@ Forecast / published seconds. No fitted point of a mixture of experts has them.
 |---|---|---|---|---|
 {phases}
 
-The fitted constants stand in `nemo_ada/lab/plan/roofline.py`; a test refits them. Others come
-from [our H200](gpu.md): the optimizer's way to the CPU in a refit (.35 seconds per GB on a GPU as NeMo-RL moves it, .04
-through pinned memory, which only the copies have shown), and what an engine takes for a token at least (27 microseconds
-for NeMo-RL's default engine, 40 for its asynchronous one, 25 with few messages, 28 more beyond its CUDA graphs).
-Not in the forecast: the first step's compilation, a judge model, shared networks. No
-sampling phase is forecast to be shorter than the driver's 7.7 ms per response on one core.
+The constants stand in `nemo_ada/lab/plan/roofline.py`; a test refits the fitted ones. Others come from
+[our H200](gpu.md): the optimizer's way to the CPU (.35 seconds per GB on a GPU as NeMo-RL moves it, .04 through pinned
+memory, which only copies have shown), and an engine's least time for a token. Not in the forecast: the first step's
+compilation, a judge model, shared networks. No sampling phase is forecast to be shorter than the driver's 4.2 ms per
+response on one core.
 """
 
 

@@ -28,8 +28,8 @@ Compared on 24 November 2026 with NeMo-RL's performance page: five asynchronous 
 .67, 1.79 and 3.13) and one FP8 row (1.05). recipes/results/forecast.md has the fitted points, and three rows of GB200.
 No step time of LoRA was found, and none of another card than these two. They keep the range of the fitted points.
 """
-# CPU seconds per response in one thread of NeMo-RL's driver; 0.3 ms of it are ours (bench_driver.py)
-DRIVER_SECONDS = 0.0077
+# CPU seconds per response in NeMo-RL's driver, Ray's threads included (bench_driver.py --nemo-rl)
+DRIVER_SECONDS = 0.0042
 
 
 @dataclass(frozen=True, slots=True)

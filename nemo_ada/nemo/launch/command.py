@@ -162,7 +162,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         with on_signals(_stop_set_up):
             parts = _set_up(loop, master_config, run_dir.path, resolved)
             if resolved.get(OFFLOAD, OFFLOADS[0]) == OFFLOADS[0]:
-                move_through_pinned_memory(parts["policy"])
+                move_through_pinned_memory(parts.get("policy"))
         loader = None if training.draws_ahead else parts["dataloader"]
         progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")

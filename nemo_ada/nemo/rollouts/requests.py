@@ -30,6 +30,7 @@ from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
 from nemo_ada.nemo.rollouts.response import ENGINE_ERROR, GYM_ERROR, Response, read
+from nemo_ada.nemo.rollouts.verdicts import Verdicts
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class AsyncSource:
         self.tokens_estimated = 0
         self._engine = EngineAbort(call.policy_generation)
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(Verdicts(self._loop))
         self._thread = threading.Thread(target=self._loop.run_forever, name="nemo-ada-rollouts", daemon=True)
         self._thread.start()
 

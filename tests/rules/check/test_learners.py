@@ -138,7 +138,11 @@ def test_the_backward_pass_of_a_frozen_weight_costs_half():
     once = {f"{LEARNER}.activation_checkpointing": False}
     whole, frozen = Roofline.of(*read(once)), Roofline.of(*read(LORA | once))
     assert frozen.update(2048, 800) == pytest.approx(2 / 3 * whole.update(2048, 800))
-    assert frozen.refit < 0.5 * whole.refit, "the optimizer that moves is the adapters'"
+    pageable = once | {"optimizer_offload": "pageable"}
+    slow, slow_frozen = Roofline.of(*read(pageable)), Roofline.of(*read(LORA | pageable))
+    assert slow_frozen.refit < 0.5 * slow.refit, "the optimizer that moves is the adapters'"
+    assert whole.refit < 0.5 * slow.refit, "pinned memory"
+    assert slow.as_nemo_rl_is().refit == whole.as_nemo_rl_is().refit == slow.refit
     stays = once | {f"{LEARNER}.optimizer.optimizer_cpu_offload": True}
     whole, frozen = Roofline.of(*read(stays)), Roofline.of(*read(LORA | stays))
     assert frozen.refit == whole.refit, "the merged weights are sent"
