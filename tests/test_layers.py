@@ -29,29 +29,28 @@ EVERYTHING = {"*"}
 # raises a number says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
     "core": 4249,  # wanted: 4,200
-    "config": 1655,  # wanted: 1,500
-    "verify": 3798,  # wanted: 3,300
-    "tasks": 2108,  # wanted: 1,900
-    "run": 2509,  # wanted: 1,900
-    "rules": 6035,  # wanted: 5,400
-    "nemo": 7718,  # wanted: 7,000
-    "cpu": 4934,  # wanted: 4,900
-    "lab": 11053,  # wanted: 7,600
-    "rehearsal": 6190,  # wanted: 5,300
-    "cli": 1968,  # wanted: 1,400
+    "config": 1656,  # wanted: 1,500
+    "verify": 3814,  # wanted: 3,300
+    "tasks": 2186,  # wanted: 1,900
+    "run": 2664,  # wanted: 1,900
+    "rules": 6040,  # wanted: 5,400
+    "nemo": 7879,  # wanted: 7,000
+    "cpu": 5012,  # wanted: 4,900
+    "lab": 11078,  # wanted: 7,600
+    "rehearsal": 6191,  # wanted: 5,300
+    "cli": 1986,  # wanted: 1,400
 }
-JOB_LINES = 20140  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
-TRL_LINES = 5740  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 42_800, 45_000  # wanted for tests: 40,000
+JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
+TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
+TEST_LINES, PAGE_WORDS = 43_900, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
-    "nemo_ada/rehearsal/gpu.py": 692,
+    "nemo_ada/rehearsal/gpu.py": 693,
     "nemo_ada/lab/whatif/answer.py": 632,
-    "nemo_ada/verify/reading.py": 589,
-    "nemo_ada/run/files.py": 581,
+    "nemo_ada/run/files.py": 596,
     "nemo_ada/lab/whatif/averages.py": 538,
     "nemo_ada/nemo/asynchronous/actors.py": 511,
-    "nemo_ada/rules/facts/nemo_config.py": 511,
+    "nemo_ada/rules/facts/nemo_config.py": 509,
 }
 LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Three are signatures of commands
     "nemo_ada/cli/evaluate.py: evaluate": 112,

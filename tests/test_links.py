@@ -140,7 +140,7 @@ LIMITS = {
     "recipes/guide/whatif.md": 1000,
     "recipes/results/async.md": 680,
     "recipes/results/faults.md": 630,
-    "recipes/results/forecast.md": 894,
+    "recipes/results/forecast.md": 900,
     "recipes/results/gpu.md": 1400,  # five visits
     "recipes/results/leaderboard.md": 500,
     "recipes/results/open_questions.md": 500,

@@ -44,9 +44,7 @@ class Verdicts(ThreadPoolExecutor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run a call in a thread. One of `calculate_rewards` is joined with others of the next WINDOW."""
-        given: tuple[Any, ...] = getattr(
-            fn, "args", ()
-        )  # to_thread: partial(context.run, function, *arguments)
+        given: tuple[Any, ...] = getattr(fn, "args", ())  # to_thread: partial(context.run, function, *arguments)
         if len(given) != 3 or getattr(given[0], "__name__", "") != CALL:
             return super().submit(fn, *args, **kwargs)
         asked = Asked(given[0], given[1], given[2], Future())
