@@ -17,7 +17,7 @@ from tests.lab.report.made_runs import make_run
 from tests.people import OTHER
 from tests.test_trust import PEOPLE, TOKEN, run
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 MODULES = (
     "json", "re", "sympy", "megatron", "torch", "vllm", "numpy", "yaml", "nemo_ada", "nemo_rl", "transformers", "typer",
     "pydantic", "hydra", "omegaconf", "matplotlib", "pandas", "scipy", "jinja2", "tensorboard", "huggingface_hub",

@@ -20,6 +20,7 @@ from tests.lab.data.fake_server import completion, model_folder, serving
 from tests.patience import PATIENCE
 from tests.people import OTHER, needs_two_users
 
+pytestmark = pytest.mark.long  # whole commands
 ROOT = Path(__file__).resolve().parents[1]
 TOKEN = "hf_" + "Planted7" * 4
 TOOL = Path(sys.executable).with_name("nemo-ada")

@@ -27,7 +27,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from nemo_ada import trust
 from nemo_ada.config.parsing import CLOSE, suggestion
 from nemo_ada.errors import UserError
-from nemo_ada.run.redaction import secret_keys, secret_values
+from nemo_ada.run.redaction import secret_keys, secret_values, texts_of
 from nemo_ada.run.yaml_file import read_yaml
 
 BACKENDS = ("embedded", "nemo_rl")
@@ -48,6 +48,7 @@ _SENTENCE = re.compile(r"\w, \w")  # what makes a text of words between commas
 _BLANKS = re.compile(r"\s*(?P<key>[\w./@+~-]+)\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
 FOLDERS = ("", "cpu", "methods")  # of configs/, whose YAMLs a wrong name may mean
 MAX_INTERPOLATIONS = 5_000  # of a configuration; NeMo-RL's own have some hundred
+MAX_VALUE = 1 << 20  # characters of a value
 MAX_PARENTS = 50  # files that `defaults` may lead to, one below the other
 # What hydra and OmegaConf raise for bad input: their own errors and bare Python errors.
 _LIBRARY_ERRORS = (
@@ -384,7 +385,13 @@ def plain(config: DictConfig, *, complete: bool = True) -> dict[str, Any]:
 
 
 def refuse_secret_values(config: Any) -> None:
-    """Raise UserError for a value that redaction would hide: a run writes its values, and loggers send them."""
+    """Raise UserError for a value that redaction would hide: a run writes its values, and loggers send them.
+
+    A value of any length would keep the search busy for as long: `${mul:xx,1000000000}` is one, to NeMo-RL's `mul`.
+    """
+    for key, text in texts_of(config):
+        if text is not None and len(text) > MAX_VALUE:
+            raise UserError(f"{key[:200]} has {len(text):,} characters, and {MAX_VALUE:,} are allowed; shorten it")
     for key in secret_values(config):
         raise UserError(
             f"{key} is or holds a secret, and runs save and send their configuration; leave it out and let the library "

@@ -182,19 +182,19 @@ def secret_values(config: Any) -> Iterator[str]:
 
     An interpolation can put a secret of the environment anywhere, such as into the name of a project that W&B gets.
     """
-    texts, values = list(_texts(config)), _values()
+    texts, values = list(texts_of(config)), _values()
     whole = "\n\0\n".join(text for _, text in texts if text)
     if hide(whole) != whole:
         yield from (hide(key) for key, text in texts if text and hide(text) != text)
     yield from (hide(key) for key, _ in texts if any(value in key for value in values))
 
 
-def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str | None]]:
+def texts_of(node: Any, key: str = "") -> Iterator[tuple[str, str | None]]:
     """Yield every dotted key of a configuration with its text. None for what is no text."""
     yield key, node if isinstance(node, str) else None
     pairs = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list | tuple) else ()
     for name, inner in pairs:
-        yield from _texts(inner, f"{key}.{name}" if key else str(name))
+        yield from texts_of(inner, f"{key}.{name}" if key else str(name))
 
 
 def printable(text: str) -> str:

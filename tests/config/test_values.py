@@ -81,6 +81,11 @@ def test_a_small_yaml_makes_no_endless_work(tmp_path, text):
         loaded(tmp_path, text)
 
 
+def test_a_value_has_a_length(tmp_path):
+    with pytest.raises(UserError, match="characters"):
+        loaded(tmp_path, f"a: {'x' * 1_100_000}")
+
+
 def test_deep_chains_and_usual_numbers_work(tmp_path):
     text = "\n".join(f"a{n}: ${{a{n + 1}}}" for n in range(20)) + "\na20: 7\ntime: 1:30:00\nb: ${mul:6,${a20}}\n"
     found = loaded(tmp_path, text)
