@@ -12,6 +12,7 @@ and a download belongs to its user. So owner and mode show nothing. Such a file 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -35,7 +36,10 @@ def _store() -> Path:
 
 def _mark(path: Path) -> Path:
     """Return the file that says that this path with this content is allowed. Raises OSError."""
-    place = path.resolve()
+    try:
+        place = path.resolve()
+    except RuntimeError as problem:  # a link that leads to itself
+        raise OSError(errno.ELOOP, "it is a link that leads to itself", str(path)) from problem
     digest = hashlib.sha256(os.fsencode(place) + b"\0")
     for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
         content = hashlib.sha256(read_bounded(file, MAX_TEXT)).digest()

@@ -29,12 +29,12 @@ EVERYTHING = {"*"}
 # raises a number says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
     "core": 4249,  # wanted: 4,200
-    "config": 1656,  # wanted: 1,500
-    "verify": 3814,  # wanted: 3,300
+    "config": 1663,  # wanted: 1,500
+    "verify": 3821,  # wanted: 3,300
     "tasks": 2186,  # wanted: 1,900
     "run": 2664,  # wanted: 1,900
     "rules": 6040,  # wanted: 5,400
-    "nemo": 7879,  # wanted: 7,000
+    "nemo": 7877,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
     "lab": 11078,  # wanted: 7,600
     "rehearsal": 6191,  # wanted: 5,300

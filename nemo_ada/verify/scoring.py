@@ -119,6 +119,8 @@ class MathVerify:
         """Return whether two expressions, equations or inequalities say the same. False where one cannot be read."""
         try:
             gold, given = _one_parameter(_parse(reference), _parse(answer))
+            if _is_endless(gold) or _is_endless(given):  # math-verify takes oo times a decimal for any number
+                return bool(gold.doit() == given.doit())
             right = _same_expression(gold, given)
             read = number(reference)
             right = right or (
@@ -157,6 +159,11 @@ class MathVerify:
             raise
         except Exception:  # noqa: BLE001 - as above; or several variables, or a solution that is no interval
             return None
+
+
+def _is_endless(expression: Any) -> bool:
+    """Return whether a value, not a set or a relation, has an infinity in it."""
+    return isinstance(expression, sympy.Expr) and expression.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
 
 
 def _end(value: Any) -> Fraction | None:

@@ -83,7 +83,7 @@ def test_a_small_yaml_makes_no_endless_work(tmp_path, text):
 
 def test_a_value_has_a_length(tmp_path):
     with pytest.raises(UserError, match="characters"):
-        loaded(tmp_path, f"a: {'x' * 1_100_000}")
+        loaded(tmp_path, f"a: {'x' * 600_000}\nb: '${{a}}${{a}}'")
 
 
 def test_deep_chains_and_usual_numbers_work(tmp_path):

@@ -67,6 +67,8 @@ BEFORE = st.sampled_from(
 @example([str(500 + i) for i in range(-5, 6)], "{}", " = ", "500.0 = ")
 @example(["A", "B", "C", "D"], "{}", "=", "x=")
 @example(["A", "B"], "({})", " ", "")
+@example(["358", "38.0", "193", r"\infty", "170.4"], r"\${}", "|", "f(x) = ")
+@example(["3", r"\infty", "4.5"], "{}", "|", "")
 @settings(max_examples=200, deadline=None)
 def test_parts_that_differ_are_not_both_paid(values: list[str], dressed: str, joint: str, before: str) -> None:
     sides = [dressed.format(value) for value in values]

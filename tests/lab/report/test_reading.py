@@ -72,7 +72,7 @@ def test_gaps_and_missing_metrics_are_named_by_line(tmp_path):
 
 def test_values_that_are_no_numbers_are_gaps(tmp_path, undrawn):
     runs = []
-    for i, value in enumerate(("NaN", "Infinity", '"many"', "null", "[1]", "true", "1" + "0" * 400)):
+    for i, value in enumerate(("NaN", "Infinity", '"many"', "null", "[1]", "true", "1" + "0" * 299)):
         folder = make_run(tmp_path / f"{i}", 8)
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         lines[4] = re.sub(r'"ada/pass_rate": [\d.]+', f'"ada/pass_rate": {value}', lines[4])
