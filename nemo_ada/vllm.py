@@ -111,4 +111,6 @@ def columns_of(request: Any) -> int:
     params: SamplingParams | None = request.sampling_params
     if params is None or request.resumable or params.stop or params.output_kind == RequestOutputKind.DELTA:
         return 0
+    if getattr(params, "logprob_token_ids", None):  # columns of other tokens, which `logprobs` does not count
+        return 0
     return 1 + (params.logprobs or 0)  # -1, the whole vocabulary, leaves none

@@ -60,9 +60,12 @@ class Scenarios:
         return (await asyncio.gather(*asked, *(self.dropped(i) for i in range(DROPPED))))[:RESPONSES]
 
     async def columns(self) -> list[Any]:
-        """Requests side by side that ask for 0, 2 and no log-probabilities, and for those of the prompt."""
-        kinds: list[dict[str, Any]] = [{"logprobs": 0}, {"logprobs": 2}, {"logprobs": None}, {"prompt_logprobs": 1}]
-        return await asyncio.gather(*(self.last(i, max_tokens=50, **kinds[i % 4]) for i in range(12)))
+        """Requests side by side that ask for 0, 2 and no log-probabilities, for the prompt's, and for given tokens'."""
+        kinds: list[dict[str, Any]] = [
+            {"logprobs": 0}, {"logprobs": 2}, {"logprobs": None}, {"prompt_logprobs": 1},
+            {"logprobs": None, "logprob_token_ids": [5, 6, 7]},
+        ]  # fmt: skip
+        return await asyncio.gather(*(self.last(i, max_tokens=50, **kinds[i % 5]) for i in range(15)))
 
     async def watched(self) -> Any:
         """Outputs of requests whose tokens somebody reads one by one: a stream, and one with a stop string."""

@@ -7,6 +7,7 @@ choice with what it stands for, such as (D) 27, is one answer in two spellings, 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,7 @@ def paid(grade: Grader, answer: str, references: list[str]) -> list[str]:
     return kept
 
 
+CASES = int(os.environ.get("NEMO_ADA_FUZZ_CASES", "50"))  # always the same, unless more are asked for
 PLAIN = st.one_of(
     st.integers(-300, 999).map(str),
     st.decimals(0, 999, places=1, allow_nan=False).map(str),
@@ -69,7 +71,7 @@ BEFORE = st.sampled_from(
 @example(["A", "B"], "({})", " ", "")
 @example(["358", "38.0", "193", r"\infty", "170.4"], r"\${}", "|", "f(x) = ")
 @example(["3", r"\infty", "4.5"], "{}", "|", "")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=CASES, deadline=None, derandomize="NEMO_ADA_FUZZ_CASES" not in os.environ)
 def test_parts_that_differ_are_not_both_paid(values: list[str], dressed: str, joint: str, before: str) -> None:
     sides = [dressed.format(value) for value in values]
     answer = before + joint.join(sides)
