@@ -32,8 +32,8 @@ SMALLEST = {  # arguments; {out} is an empty folder
     "paper_figures.py": "--out {out}",
     "signal_per_response.py": "--prompts 200",
 }
-HELP = ("bench_caps.py", "bench_host_cost.py", "bench_gym.py", "bench_model.py", "bench_optimizer_move.py", "bench_rehearsal.py",
-        "compare_cpu.py", "compare_presets.py", "leaderboard.py", "peers.py", "tune_lr.py",
+HELP = ("bench_caps.py", "bench_host_cost.py", "bench_gym.py", "bench_model.py", "bench_optimizer_move.py",
+        "bench_rehearsal.py", "compare_cpu.py", "compare_presets.py", "leaderboard.py", "peers.py", "tune_lr.py",
         "value_features.py")  # fmt: skip
 ELSEWHERE = {
     "config_rules.py": "needs NeMo-RL's files; tests/rules/check/test_config_rules.py walks its list",
