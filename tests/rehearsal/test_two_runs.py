@@ -18,12 +18,12 @@ pytestmark = pytest.mark.long
 DRIVER = """
 import json, os, sys, time
 from pathlib import Path
-config = json.loads(Path(sys.argv[5]).read_text())
-root = Path(sys.argv[5]).parent
+config = json.loads(Path(sys.argv[6]).read_text())
+root = Path(sys.argv[6]).parent
 def wait(path):
     while not path.exists():
         time.sleep(0.05)
-if Path(sys.argv[5]).stem == "undisturbed":
+if Path(sys.argv[6]).stem == "undisturbed":
     if config["fails"] != "before":
         (Path(config["checkpointing"]["checkpoint_dir"]) / "step_1").mkdir(parents=True)
         wait(root / "pid")
