@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from nemo_ada.config.values import Values
-from nemo_ada.rules.finding import Findings, error
+from nemo_ada.rules.facts.hub import snapshot
+from nemo_ada.rules.finding import Findings, error, warning
+from nemo_ada.run.files import json_of
 
 GYM, SECTION = "env.should_use_nemo_gym", "env.nemo_gym"
 GENERATION = "policy.generation"
@@ -36,13 +40,17 @@ def nemo_gym_engine(v: Values) -> Findings:
         if not v.get(f"{GENERATION}.vllm_cfg.{name}", False):
             key = f"{GENERATION}.vllm_cfg.{name}"
             yield error(key, f"{GYM}=true needs {key}=true: {why}; set it to true")
-    if v.get(f"{GENERATION}.vllm_kwargs.generation_config") != "vllm":
-        key = f"{GENERATION}.vllm_kwargs.generation_config"
-        yield error(
-            key,
-            f"{GYM}=true needs {key}=vllm: otherwise a repetition_penalty of the model's generation_config.json shapes "
-            "what the agents get over HTTP, and the learner knows nothing of it",
+    key = f"{GENERATION}.vllm_kwargs.generation_config"
+    if v.get(key) != "vllm":
+        found = _defaults(v.get("policy.model_name", ""))
+        text = (
+            "shapes what the agents get over HTTP (NeMo-RL's server resets top_k only), and the learner knows nothing "
+            f"of it; set {key} to vllm"
         )
+        if found:
+            yield error(key, f"{found} in the model's generation_config.json {text}")
+        elif found is None:
+            yield warning(key, f"a repetition_penalty in the model's generation_config.json {text}")
     for name in ("top_k", "stop_strings", "stop_token_ids"):
         value = v.get(f"{GENERATION}.{name}")
         if value not in (None, []):
@@ -50,6 +58,17 @@ def nemo_gym_engine(v: Values) -> Findings:
                 f"{GENERATION}.{name}",
                 f"{GENERATION}.{name}={value}: NeMo-RL refuses it in the first rollout of {GYM}=true; set it to null",
             )
+
+
+def _defaults(model: str) -> str | None:
+    """Return what vLLM's HTTP server would take from the model's folder or the hub's cache, None if neither is here."""
+    folder = Path(model) if Path(model).is_dir() else snapshot(model)
+    if folder is None:
+        return None
+    path = folder / "generation_config.json"
+    known = json_of(path) if path.is_file() else {}
+    neutral = {"repetition_penalty": 1.0, "min_p": 0.0}
+    return ", ".join(f"{name}={known[name]}" for name, off in neutral.items() if known.get(name, off) != off)
 
 
 def nemo_gym_data(v: Values) -> Findings:

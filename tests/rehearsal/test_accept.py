@@ -30,9 +30,10 @@ needs_nemo_rl = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="our
 DRIVER = """
 import json, os, sys
 from pathlib import Path
-config = json.loads(Path(sys.argv[5]).read_text())
-name, steps, run = Path(sys.argv[5]).stem, config["grpo"]["max_num_steps"], Path(config["run_dir"])
-asked = json.loads((Path(sys.argv[5]).parents[1] / "asked.json").read_text())
+CONFIG = Path(next(word for word in sys.argv if word.endswith(".json")))
+config = json.loads(CONFIG.read_text())
+name, steps, run = CONFIG.stem, config["grpo"]["max_num_steps"], Path(config["run_dir"])
+asked = json.loads((CONFIG.parents[1] / "asked.json").read_text())
 first = steps if name == "resumed" else 1
 def note(**event):
     with open(os.environ["NEMO_ADA_REHEARSAL_EVENTS"], "a") as file:
@@ -54,7 +55,7 @@ if config["checkpointing"]["enabled"]:
     for step in (steps - 1, steps):
         (run / "checkpoints" / f"step_{step}").mkdir(parents=True, exist_ok=True)
         (run / "checkpoints" / f"step_{step}" / "weights").write_text("w")
-Path(sys.argv[5]).with_suffix(".runs").open("a").write("x")
+CONFIG.with_suffix(".runs").open("a").write("x")
 note(event="done", code=0)
 """
 

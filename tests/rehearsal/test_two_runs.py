@@ -18,12 +18,13 @@ pytestmark = pytest.mark.long
 DRIVER = """
 import json, os, sys, time
 from pathlib import Path
-config = json.loads(Path(sys.argv[6]).read_text())
-root = Path(sys.argv[6]).parent
+CONFIG = Path(next(word for word in sys.argv if word.endswith(".json")))
+config = json.loads(CONFIG.read_text())
+root = CONFIG.parent
 def wait(path):
     while not path.exists():
         time.sleep(0.05)
-if Path(sys.argv[6]).stem == "undisturbed":
+if CONFIG.stem == "undisturbed":
     if config["fails"] != "before":
         (Path(config["checkpointing"]["checkpoint_dir"]) / "step_1").mkdir(parents=True)
         wait(root / "pid")
