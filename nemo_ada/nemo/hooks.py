@@ -325,11 +325,10 @@ class Hooks:
             # NeMo-RL's own would count placeholder rows.
             "mean_prompt_length": mean_prompt_length(prompts, responses, repeated_batch["length"]),
         }
-        in_waves = self.sampler.plan.stopping.in_waves
-        metrics |= sampled.metrics | nemo_metrics.mean_reward(result, in_waves=in_waves)
+        metrics |= sampled.metrics | nemo_metrics.mean_reward(result)
         self.lists = sampled.lists
         self._say(sampled)
-        steps = nemo_metrics.engine_steps_at_least(result, barrier=not one_by_one, windowed=not in_waves)
+        steps = nemo_metrics.engine_steps_at_least(result, barrier=not one_by_one)
         metrics |= nemo_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
         self._tokens_drawn += metrics[TOKENS_DRAWN]
         self._estimator.logged = metrics

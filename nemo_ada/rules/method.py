@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
+from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.budget import CAPS, SECONDS
@@ -16,8 +16,8 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
 from nemo_ada.rules.finding import Findings, error, ok, warning
-from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.gym import SECTION as GYM_SECTION
+from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.setup import MEDIA_PROCESSOR
 from nemo_ada.rules.single_controller import controller_groups
 
@@ -179,22 +179,6 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.reserve_prompts={ada.reserve_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier",
         )
-    stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
-    if not stops_by_prefix:
-        return
-    key, other = f"{SECTION}.sampling.stopping.kind", f"{SECTION}.sampling.stopping.kind=wave"
-    if uses_gym(values):
-        yield error(
-            key,
-            f"{key}=issue_order stops running responses, and NeMo-Gym's servers ({GYM}=true) cannot stop a rollout; "
-            f"choose {other}",
-        )
-    elif not uses_async_engine(values):
-        yield error(
-            key,
-            f"{key}=issue_order stops running responses, which only NeMo-RL's asynchronous vLLM engine allows; set "
-            f"{BACKEND}=vllm and {ASYNC_ENGINE}=true, or choose {other}",
-        )
 
 
 def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
@@ -231,12 +215,6 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.sampling.kind",
             f"{SECTION}.sampling.kind=estimation divides a step's responses among its prompts before the first is "
             f"drawn, and {loop} draws every group by itself; use sampling.kind=sequential",
-        )
-    elif ada.sampling.stopping.kind == "issue_order":
-        yield error(
-            f"{SECTION}.sampling.stopping.kind",
-            f"{SECTION}.sampling.stopping.kind=issue_order aborts requests all the time, which NeMo-RL's engine can "
-            f"only do for all groups of the same prompt at once, and {loop} runs several; use stopping.kind=wave",
         )
     if (cap := ada.budget.caps().get(SECONDS)) is not None:
         others = " or ".join(other.name for other in CAPS if other is not SECONDS)

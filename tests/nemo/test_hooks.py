@@ -28,7 +28,7 @@ PROMPTS = [11, 12, 13, 14, 15, 16]
 RATES = {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9, 15: 0.0, 16: 0.7}
 GROUP = 4
 NAN, INF = float("nan"), float("inf")
-ISSUE_ORDER = {"preset": "ada_seq_balance", "sampling": {"stopping": {"kind": "issue_order", "window": 3}}}
+
 SYNC_AND_ASYNC = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 
 
@@ -76,26 +76,13 @@ def make(tmp_path):
 # -- 1. responses that are stopped -------------------------------------------------------------------------------------
 
 
-def test_issue_order_cancels_what_it_drops(make):
-    """Each prompt's first four responses fill its group; those after them would run for a quarter of an hour."""
-
-    def endless_after_four(prompt, draw):
-        return float(draw < 2), 4 if draw < 4 else 10**6
-
-    run = make(ISSUE_ORDER, asynchronous=True, engine={"script": endless_after_four, "seconds_per_token": 0.001})
-    (record,) = run.steps()
-    assert sorted(run.engine.finished) == [(prompt, draw) for prompt in PROMPTS for draw in range(4)]
-    assert record.metrics["ada/samples_dropped"] == len(run.engine.calls) - 4 * len(PROMPTS) > 0
-
-
 @pytest.mark.parametrize(
     ("asynchronous", "ada", "steps"),
     [
         (False, {}, 20 + 5),  # waves of 4 with a barrier: the longest of each
         (True, {}, 20),  # without: prompt 11 needs one wave, prompt 12 two short ones
-        (True, ISSUE_ORDER, 20),
     ],
-    ids=["barrier", "waves", "window"],
+    ids=["barrier", "waves"],
 )
 def test_engine_steps_are_those_of_the_longest_chain(make, asynchronous, ada, steps):
     def two(prompt, draw):
@@ -456,7 +443,6 @@ REFUSED = [
     (BALANCE, {"grpo__async_grpo": {"enabled": True}}, "policy.generation.vllm_cfg.async_engine=true"),
     (BALANCE, {"loss_fn__use_kl_in_reward": True}, "loss_fn.use_kl_in_reward=true"),
     ({"preset": "ada_est_ema"}, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
-    (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),
     (BALANCE | {"reserve_prompts": 4}, {}, "reinforce_ada.reserve_prompts=4"),
     (
         BALANCE | {"advantage": {"denominator": "live_rows"}},

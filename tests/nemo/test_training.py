@@ -21,7 +21,6 @@ from nemo_ada.nemo import reinforce_ada
 pytestmark = pytest.mark.nemo_rl
 
 STEPS = 3
-ISSUE_ORDER = {"preset": "ada_seq_balance", "sampling": {"stopping": {"kind": "issue_order", "window": 3}}}
 # Weighing 1e-12, it changes nothing but that rows without advantage stay in the update.
 PENALTY = {"loss_fn.reference_policy_kl_penalty": 1e-12, "grpo.skip_reference_policy_logprobs_calculation": False}
 
@@ -96,14 +95,6 @@ def test_every_preset_trains(harness, plain, run, preset, async_engine):
     assert column(record, "total_turns") == column(record, "ada/samples_drawn")
     drawn = sum(column(record, "ada/samples_drawn"))
     assert drawn == sum(record.train_rows) == len(record.draws(harness.TRAIN_PROMPTS))
-
-
-def test_stopping_that_aborts_responses_trains(run):
-    record = run(ISSUE_ORDER, async_engine=True, seconds_per_token=0.003)
-    assert all(map(math.isfinite, record.losses))
-    pools, drawn, dropped = (sum(column(record, f"ada/samples_{name}")) for name in ("in_pools", "drawn", "dropped"))
-    assert pools + dropped == drawn >= sum(record.train_rows)
-    assert dropped > 0
 
 
 def test_grpo_by_our_code_path_is_grpo_without_normalisation(harness, run, tmp_path):
