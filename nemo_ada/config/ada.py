@@ -11,9 +11,9 @@ import numpy as np
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
 from nemo_ada.by_name import checked, made
-from nemo_ada.config.conflicts import conflicts, refuse
+from nemo_ada.config.conflicts import Facts, conflicts, refuse
 from nemo_ada.config.parsing import Section
-from nemo_ada.core.learning.factor import RANGE, declared_deviation, factors
+from nemo_ada.core.learning.factor import RANGE, factors
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import (
@@ -331,24 +331,37 @@ class AdaSettings(Section):
             UserError: settings contradict each other.
         """
         shown = "`nemo-ada simulate --objective` shows what it follows"
-        if isinstance(self.sampling, EstimationSampling):
-            return f"no objective is declared, and an estimate decides what is drawn; {shown}"
-        kind, low, high = self.advantage.objective.kind, *RANGE
+        kind, low, high, facts = self.advantage.objective.kind, *RANGE, Facts(self, group)
         self.check_rows(group)
+        declared = (
+            f"follows the {kind} objective of the share of rewards above {self.positive_threshold} within "
+            f"{facts.missed:.0%} for pass rates of {low} to {high}{self._under_caps(group)}"
+        )
+        if isinstance(self.sampling, EstimationSampling):
+            undeclared = f"no objective is declared, and an estimate decides what is drawn; {shown}"
+            return declared if facts.declared else undeclared
         rows = RowSettings(group, self.sampling.stop(group), self.advantage)
         if rows.shrunk_baseline:
             return f"follows the {kind} objective"
         if rows.stop.exit.judges_rewards:
             return "no objective is declared: rewards choose the rows"
-        if self.advantage.weighting == "objective":
-            return (
-                f"follows the {kind} objective within {declared_deviation(rows):.0%} for pass rates of {low} to {high}"
-            )
+        if facts.declared:
+            return declared
         factor_P = factors(rows, np.array([low, 0.5, high]))
         few, many = factor_P[[0, 2]] / factor_P[1]
         return (
             f"no objective is declared: gradient weight by pass rate: {few:.1f}x at {low}, 1x at 0.5, {many:.1f}x at "
             f"{high}; {shown}"
+        )
+
+    def _under_caps(self, group: int) -> str:
+        """Say what a cap that ends a pool early does to a declared objective, and which cap would not. Else empty."""
+        ends_early = isinstance(self.sampling, SequentialSampling) and self.sampling.fixed_pool(group) is None
+        if not (ends_early and self.budget.caps()):
+            return ""
+        return (
+            "; where a cap of the budget ends a pool early, its weight is too small for hard prompts (metric "
+            f"`ada/prompts_cut`), and max_samples of num_prompts_per_step * {self.sampling.cap(group)} ends none"
         )
 
     def _drawn_as(self) -> float | None:

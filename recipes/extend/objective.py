@@ -1,20 +1,22 @@
 """An objective: f of the pass rate and its derivative. The update follows f'(p) grad p.
 
     nemo-ada train CONFIG reinforce_ada.preset=ada_seq_log \\
-      '++reinforce_ada.advantage.objective={kind: own, name: objective:PassAtK, arguments: {k: 4}}'
+      '++reinforce_ada.advantage.objective={kind: own, name: objective:SoftLog, arguments: {floor: 0.1}}'
 """
 
+import numpy as np
 
-class PassAtK:
-    """f(p) = 1 - (1-p)^k: the chance that at least one of k responses is correct."""
 
-    def __init__(self, k: int) -> None:
-        self.k = k
+class SoftLog:
+    """f(p) = log(p + floor): the log objective, whose weight does not grow beyond 1/floor."""
+
+    def __init__(self, floor: float) -> None:
+        self.floor = floor
 
     def value(self, p_P):
         """f of each pass rate in (0, 1]."""
-        return 1.0 - (1.0 - p_P) ** self.k
+        return np.log(p_P + self.floor)
 
     def weight(self, p_P):
-        """f' of each pass rate."""
-        return self.k * (1.0 - p_P) ** (self.k - 1)
+        """f' of each pass rate: finite numbers of at least 0."""
+        return 1.0 / (p_P + self.floor)

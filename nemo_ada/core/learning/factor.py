@@ -16,6 +16,10 @@ not stop,
 
 is right for f' = 1, and biased where f' bends or the labels stop the pool. `contrasts` corrects c for every way in
 which the pool can end: the smallest change, in the mean square over pass rates, with which E[c] follows p (1-p) f'(p).
+For pass@k no correction is needed. The share of the label orders of a pool that begin with one correct and k incorrect
+responses, in that order, estimates p (1-p)^k without bias, whatever ends the pool after them. For a pool of fixed size
+it is K (N-K)_k / (N)_(k+1), with falling factorials. So c is k times that share.
+
 A group with equal labels has c = 0, so no setting follows f' = 1/p down to p = 0: RANGE is where it is held.
 
 E ways in which a pool can end, P pass rates, N responses of a pool, K of them correct.
@@ -28,10 +32,10 @@ from functools import lru_cache
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.learning.objectives import Objective, gradient_weight
+from nemo_ada.core.learning.objectives import Objective, PassAtK, gradient_weight
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.sampling.exits import FixedExit
-from nemo_ada.core.sampling.paths import StopRule, endings
+from nemo_ada.core.sampling.paths import StopRule, endings, path_counts
 from nemo_ada.errors import InvariantError
 
 RANGE = (0.05, 0.95)
@@ -41,6 +45,7 @@ LARGEST_DEVIATION = 0.10
 SHOWN_P = np.array([0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98])
 """Pass rates of tables."""
 
+_SMALL = 0.05  # of the largest f'. Below it a deviation counts relative to this much of the largest f'
 _AIM = 0.03  # the deviation at which the correction is good enough: a smaller one costs variance
 _RATE_P = np.concatenate([[0.02, 0.03, 0.04], np.linspace(*RANGE, 37), [0.96, 0.97, 0.98]])
 _INSIDE_P = (RANGE[0] - 1e-9 < _RATE_P) & (RANGE[1] + 1e-9 > _RATE_P)
@@ -58,10 +63,17 @@ def deviation(factor_P: FloatArray, declared_P: FloatArray) -> float:
         declared_P: f' of each pass rate.
 
     Returns:
-        The largest relative distance under the best scale. It is inf where a factor is not positive.
+        The largest relative distance under the best scale. It is inf where a factor is not positive. Where f' is
+        nearly 0 (pass@k of easy prompts), the distance is relative to _SMALL of the largest f'.
     """
-    ratio_P = factor_P / declared_P
-    return float(np.sqrt(ratio_P.max() / ratio_P.min()) - 1.0) if ratio_P.min() > 0.0 else float("inf")
+    least = _SMALL * float(declared_P.max())
+    large_P = declared_P >= least
+    ratio_P = factor_P[large_P] / declared_P[large_P]
+    if ratio_P.min() <= 0.0:
+        return float("inf")
+    scale = np.sqrt(ratio_P.max() * ratio_P.min())
+    rest_P = np.abs(factor_P[~large_P] / scale - declared_P[~large_P]) / least
+    return float(max(np.sqrt(ratio_P.max() / ratio_P.min()) - 1.0, *rest_P.tolist(), 0.0))
 
 
 def factors(settings: RowSettings, rate_P: FloatArray) -> FloatArray:
@@ -140,6 +152,8 @@ def objective_weights(settings: RowSettings, pos_P: IntArray, total_P: IntArray)
 
 @lru_cache(maxsize=64)
 def _weights(rule: StopRule, objective: Objective) -> FloatArray:
+    if isinstance(objective, PassAtK) and rule.judged()[: objective.k + 1].sum() == 0:
+        return _pass_at_k(rule, objective.k)
     guess_NK, correction_NK = _first_guess(rule.cap, objective), _corrections(rule, objective)
     return np.asarray(guess_NK * correction_NK)
 
@@ -155,6 +169,16 @@ def contrasts(rule: StopRule, objective: Objective) -> FloatArray:
     rate_NK = pos_NK / np.maximum(total_NK, 1)
     inside_NK = (pos_NK > 0) & (pos_NK < total_NK)
     return np.where(inside_NK, rate_NK * (1.0 - rate_NK) * _weights(rule, objective), 0.0)
+
+
+def _pass_at_k(rule: StopRule, k: int) -> FloatArray:
+    """Compute c / (q (1-q)) by N and K for pass@k, where no pool is judged before its response k + 1."""
+    all_NK, begun_NK = path_counts(rule), path_counts(rule, (1, k))
+    total_NK, pos_NK = np.indices(all_NK.shape)
+    mixed_NK = np.isfinite(all_NK) & (pos_NK > 0) & (pos_NK < total_NK)
+    rate_NK = np.where(mixed_NK, pos_NK / np.maximum(total_NK, 1), 0.5)
+    share_NK = np.exp(begun_NK - np.where(mixed_NK, all_NK, 0.0))
+    return np.where(mixed_NK, k * share_NK / (rate_NK * (1.0 - rate_NK)), 1.0)
 
 
 def _first_guess(cap: int, objective: Objective) -> FloatArray:

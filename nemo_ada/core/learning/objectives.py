@@ -20,7 +20,8 @@ import numpy as np
 
 from nemo_ada.by_name import checked, made
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.core.schema import STRICT, ByKind, Positive
+from nemo_ada.core.schema import STRICT, Bounds, ByKind, Positive
+from nemo_ada.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,24 @@ class Power:
 
 
 @dataclass(frozen=True)
+class PassAtK:
+    """f(p) = 1 - (1-p)^k: the chance that at least one of k responses is correct."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    kind: Literal["pass_at_k"] = "pass_at_k"
+    k: Annotated[int, Bounds(gt=0)] = 4
+    """Responses of which one must be correct."""
+
+    def value(self, p_P: FloatArray) -> FloatArray:
+        """Compute f of each pass rate."""
+        return np.asarray(1.0 - (1.0 - p_P) ** self.k)
+
+    def weight(self, p_P: FloatArray) -> FloatArray:
+        """Compute f' of each pass rate."""
+        return np.asarray(self.k * (1.0 - p_P) ** (self.k - 1))
+
+
+@dataclass(frozen=True)
 class Own:
     """f of your own (recipes/extend/objective.py): a class with `value` and `weight`."""
 
@@ -95,16 +114,23 @@ class Own:
 
 @lru_cache(maxsize=8)
 def _own(name: str, _arguments: str, settings: Own) -> Any:
-    """Return the user's object. Raises UserError where it does not give one number per pass rate."""
+    """Return the user's object. Raises UserError where it gives no number for a pass rate, or decreases."""
     key = "reinforce_ada.advantage.objective.name"
     own = made(key, name, **settings.arguments)
-    rate_P = np.array([0.25, 0.5])
-    checked(key, name, lambda: own.value(rate_P), float, 2)
-    checked(key, name, lambda: own.weight(rate_P), float, 2)
+    rate_P = np.linspace(0.02, 0.98, 49)
+    value_P = np.asarray(checked(key, name, lambda: own.value(rate_P), float, len(rate_P)))
+    weight_P = np.asarray(checked(key, name, lambda: own.weight(rate_P), float, len(rate_P)))
+    for what, fits_P in (
+        ("value is no number", np.isfinite(value_P)),
+        ("weight is no number", np.isfinite(weight_P)),
+        ("weight is negative, and an objective must not decrease", ~(weight_P < 0.0)),
+    ):
+        if not fits_P.all():
+            raise UserError(f"{key}={name!r}: its {what} at p = {rate_P[~fits_P][0]:.2f}; give f and f' >= 0")
     return own
 
 
-Objective = Annotated[Linear | Log | Power | Own, ByKind()]
+Objective = Annotated[Linear | Log | Power | PassAtK | Own, ByKind()]
 """The function that an update raises. Each class has f as `value` and f' as `weight`, for pass rates in (0, 1]."""
 
 

@@ -47,16 +47,16 @@ class StopRule:
         return np.asarray(self.judged()[:, None] & (met_NK | (total_NK == self.cap)), dtype=np.bool_)
 
 
-def path_counts(rule: StopRule) -> FloatArray:
-    """Count the paths from (0, 0) to every point, as logarithms, [N, n_pos]. A point without paths has -inf.
+def path_counts(rule: StopRule, start: tuple[int, int] = (0, 0)) -> FloatArray:
+    """Count the paths from `start` = (n_pos, n_neg) to every point, as logarithms, [N, n_pos]. No path is -inf.
 
     Only paths that survive every judgement before their end count. Time and memory are O(cap^2).
     """
     size = rule.cap + 1
     open_NK = ~rule.ends()
     counts_NK = np.full((size, size), -np.inf)
-    counts_NK[0, 0] = 0.0
-    for total in range(1, size):
+    counts_NK[sum(start), start[0]] = 0.0
+    for total in range(sum(start) + 1, size):
         alive_K = np.where(open_NK[total - 1], counts_NK[total - 1], -np.inf)
         counts_NK[total] = alive_K
         counts_NK[total, 1:] = np.logaddexp(alive_K[1:], alive_K[:-1])

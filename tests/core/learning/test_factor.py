@@ -6,6 +6,7 @@ played through the session, the selection and the advantages of training, and wh
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
@@ -21,7 +22,7 @@ from nemo_ada.core.learning.factor import (
     deviation,
     factors,
 )
-from nemo_ada.core.learning.objectives import Linear, Log, Power
+from nemo_ada.core.learning.objectives import Linear, Log, PassAtK, Power
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
@@ -140,6 +141,26 @@ def test_every_group_with_both_labels_teaches_and_no_other(rule, objective):
     total_NK, pos_NK = np.indices(contrast_NK.shape)
     mixed_NK = (pos_NK > 0) & (pos_NK < total_NK)
     assert (contrast_NK[mixed_NK] > 0).all() and not contrast_NK[~mixed_NK].any()
+
+
+@pytest.mark.parametrize(
+    ("rule", "k"),
+    [
+        (StopRule(FixedExit(8), (8,), 8), 7),
+        (StopRule(BalancedExit(2, 2), (8,), 32), 4),
+        (StopRule(PositiveExit(1), (8, 4), 32), 3),
+    ],
+    ids=str,
+)
+def test_pass_at_k_is_exact_whatever_ends_the_pool(rule, k):
+    settings = RowSettings(4, rule, AdvantageSettings("objective", PassAtK(k=k)))
+    np.testing.assert_allclose(factors(settings, INSIDE), k * (1 - INSIDE) ** (k - 1), rtol=1e-12)
+    if rule == StopRule(FixedExit(8), (8,), 8):  # k K (N-K)_k / (N)_(k+1)
+        falling = [math.perm(8 - correct, k) / math.perm(8, k + 1) * k * correct for correct in range(9)]
+        np.testing.assert_allclose(contrasts(rule, PassAtK(k=k))[8], falling, rtol=1e-12)
+    assert declared_deviation(settings) < 1e-12
+    fewer = RowSettings(4, StopRule(FixedExit(4), (4,), 4), AdvantageSettings("objective", PassAtK(k=4)))
+    assert declared_deviation(fewer) > LARGEST_DEVIATION, "four responses cannot tell the chance of one in four"
 
 
 def test_too_few_responses_for_an_objective_are_a_large_deviation():

@@ -52,7 +52,7 @@ def test_arguments_reach_the_class_and_two_settings_do_not_share_one_object():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("own_objectives:OneNumber", "an array of 2 of float"),
+        ("own_objectives:OneNumber", "an array of 49 of float"),
         ("own_objectives:Fails", "own_objectives.py:13"),
         ("own_objectives:Missing", "it has Root, Logarithm, OneNumber, Fails"),
         ("own_objectives:np", "not a function"),
