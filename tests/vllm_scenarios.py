@@ -112,9 +112,11 @@ class Scenarios:
         """The error of a request whose engine dies."""
         import psutil
 
-        task = asyncio.create_task(self.last(6, max_tokens=100, ignore_eos=True))
-        await asyncio.sleep(0.05)
-        for child in psutil.Process().children(recursive=True):
+        children = psutil.Process().children(recursive=True)
+        task = asyncio.create_task(self.last(6, max_tokens=200, ignore_eos=True))
+        while not self.engine.output_processor.request_states:
+            await asyncio.sleep(0)
+        for child in children:
             os.kill(child.pid, signal.SIGKILL)
         try:
             await task
