@@ -18,7 +18,6 @@ from nemo_ada.lab.evaluation.results import Evaluation
 from nemo_ada.lab.report import evaluations, summary
 from nemo_ada.lab.report.curves import by_method
 from nemo_ada.lab.report.draw import write_pngs
-from nemo_ada.lab.report.evaluations import figure as evaluation_figure
 from nemo_ada.lab.report.evaluations import is_evaluation
 from nemo_ada.lab.report.figures import all_figures
 from nemo_ada.lab.report.page import render
@@ -49,11 +48,10 @@ def make_report(folders: Sequence[Path], out: Path, *, figures: bool = True) -> 
     write_page(runs, out, None, left_out, scored)
     _print_summary(runs, scored, console, left_out)
     _say(console, f"page     {out}")
-    if figures:
+    if figures and runs:
         folder = out.with_name(f"{out.stem}_figures")
-        shown = [*(all_figures(runs) if runs else []), *([evaluation_figure(scored)] if scored else [])]
         try:
-            written = write_pngs(shown, list(by_method(runs)), folder)
+            written = write_pngs(all_figures(runs), list(by_method(runs)), folder)
         except OSError as error:
             raise UserError(f"{folder} cannot be written: {error}") from None
         _say(console, f"figures  {len(written)} PNG files in {folder}")

@@ -68,7 +68,6 @@ def render(
         different=summary.differences(runs),
         scores=evaluations.scores(scored) if scored else None,
         compared=evaluations.comparison(scored),
-        evaluation_figure=evaluations.figure(scored) if scored else None,
     )  # fmt: skip
 
 
