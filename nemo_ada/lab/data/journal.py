@@ -27,8 +27,7 @@ VERSION = "nemo_ada"  # the key of SETTINGS that every folder of ours has
 LOCK = ".nemo-ada.lock"
 PINS = "sources.json"  # commits of hub data sets
 OWN = re.compile(
-    r"(settings|results|card|sources|curve)\.json|README\.md|(dataset|rejected|pass_rates|problems|responses)\.jsonl"
-    r"|responses\.parquet|curve\.png"
+    r"(settings|results|card|sources)\.json|README\.md|(dataset|rejected|pass_rates|problems|responses)\.jsonl"
     r"|(\d+-[a-z]+|responses)\.jsonl(\.state\.json)?"
 )
 """Files that preparations and evaluations write."""
