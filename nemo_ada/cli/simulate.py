@@ -44,7 +44,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "slots": (1, 10_000_000),
 }
 """Bounds of options. Outside them the simulation has no answer or takes hours."""
-TABLE_WIDTH = 160  # columns of the table when the output is not a terminal
+TABLE_WIDTH = 200  # columns of the table when the output is not a terminal
 
 RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--window", "--scheduler")
 TAUGHT = ("--objective", "--preset", "--group", "--json")
@@ -89,7 +89,6 @@ def simulate(
     max_steps: Annotated[int | None, typer.Option(help="budget: engine steps of a step's sampling phase")] = None,
     slots: Annotated[int | None, typer.Option(help="responses that decode at once (engine's max_num_seqs)")] = None,
     seed_count: Annotated[int, typer.Option("--seeds", help="simulated trainings")] = 10,
-    plot: Annotated[Path | None, typer.Option(help="write a figure here")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Estimate responses, tokens, engine steps and zero-signal share of sampling settings."""
@@ -106,7 +105,7 @@ def simulate(
     lengths = LengthModel(median_tokens, sigma, wrong_factor, max_new_tokens)
     setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
     variants = _variants(own, preset, group, setting, Budget(max_samples, max_tokens, max_steps))
-    _print(simulation.compare(variants, setting), plot, as_json)
+    _print(simulation.compare(variants, setting), as_json)
 
 
 def _variants(
@@ -155,9 +154,7 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=TABLE_WIDTH)
 
 
-def _print(rows: Sequence[simulation.SimulatedVariant], plot: Path | None, as_json: bool) -> None:
-    if plot is not None:
-        simulation.plot(rows, plot)
+def _print(rows: Sequence[simulation.SimulatedVariant], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([_without_nan(asdict(row)) for row in rows]))
     else:
