@@ -28,17 +28,17 @@ EVERYTHING = {"*"}
 # room -> the most lines of Python that it may have, as `wc -l` counts them, and behind it what is wanted. Whoever
 # raises a number says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
-    "core": 4249,  # wanted: 4,200
-    "config": 1663,  # wanted: 1,500
+    "core": 4033,  # wanted: 4,200
+    "config": 1638,  # wanted: 1,500
     "verify": 3821,  # wanted: 3,300
     "tasks": 2186,  # wanted: 1,900
     "run": 2664,  # wanted: 1,900
-    "rules": 6040,  # wanted: 5,400
-    "nemo": 7877,  # wanted: 7,000
+    "rules": 6036,  # wanted: 5,400
+    "nemo": 7826,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
-    "lab": 10052,  # wanted: 7,600
-    "rehearsal": 6191,  # wanted: 5,300
-    "cli": 1891,  # wanted: 1,400
+    "lab": 10050,  # wanted: 7,600
+    "rehearsal": 6182,  # wanted: 5,300
+    "cli": 1887,  # wanted: 1,400
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads

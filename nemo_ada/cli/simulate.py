@@ -46,9 +46,9 @@ LIMITS: dict[str, tuple[float, float]] = {
 """Bounds of options. Outside them the simulation has no answer or takes hours."""
 TABLE_WIDTH = 200  # columns of the table when the output is not a terminal
 
-RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--window", "--scheduler")
+RULE = ("--k-pos", "--k-neg", "--wave", "--cap", "--scheduler")
 TAUGHT = ("--objective", "--preset", "--group", "--json")
-EXACT = ("--pass-rate", "--exit", "--k-pos", "--k-neg", "--wave", "--cap", "--window", "--preset", "--group", "--json")
+EXACT = ("--pass-rate", "--exit", "--k-pos", "--k-neg", "--wave", "--cap", "--preset", "--group", "--json")
 DEFAULT_RULE = "ada_seq_balance"  # the preset of exact costs
 
 
@@ -69,7 +69,6 @@ def simulate(
     cap: Annotated[
         int | None, typer.Option(help="with --exit: N_max, responses per prompt (default 32; fixed: n)")
     ] = None,
-    window: Annotated[int | None, typer.Option(help="with --exit: issue_order stopping with this window")] = None,
     scheduler: Annotated[
         Literal["continuous", "rounds"] | None, typer.Option(help="with --exit: rounds is the authors' barrier")
     ] = None,
@@ -97,7 +96,7 @@ def simulate(
     if objective:
         _print_taught(preset, group, as_json)
         return
-    own = None if exit_kind is None else _own_settings(exit_kind, k_pos, k_neg, wave, cap, window, scheduler)
+    own = None if exit_kind is None else _own_settings(exit_kind, k_pos, k_neg, wave, cap, scheduler)
     if pass_rate is not None:
         _print_exact(own, preset, group, pass_rate, as_json)
         return
@@ -194,7 +193,6 @@ def _own_settings(
     k_neg: int | None,
     wave: str | None,
     cap: int | None,
-    window: int | None,
     scheduler: str | None,
 ) -> AdaSettings:
     wanted = {"k_pos": k_pos, "k_neg": k_neg}
@@ -212,8 +210,6 @@ def _own_settings(
     sampling: dict[str, Any] = {"kind": "sequential", "exit": rule, "wave_size": sizes, "max_responses": cap}
     if scheduler is not None:
         sampling["scheduler"] = scheduler
-    if window is not None:
-        sampling["stopping"] = {"kind": "issue_order", "window": window}
     # The baseline does not change what is drawn, and groups of 1 are allowed with this baseline only.
     return ada_settings({"sampling": sampling, "advantage": {"baseline": "shrunk"}})
 

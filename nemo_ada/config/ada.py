@@ -27,7 +27,6 @@ from nemo_ada.core.prompts.estimators import (
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import (
-    AtLeastExit,
     BalancedExit,
     ExitRule,
     FixedExit,
@@ -36,7 +35,7 @@ from nemo_ada.core.sampling.exits import (
     SpreadExit,
 )
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.sampling.plan import MAX_RESPONSES, SamplingPlan, Stopping
+from nemo_ada.core.sampling.plan import MAX_RESPONSES, SamplingPlan
 from nemo_ada.core.schema import Share
 from nemo_ada.errors import UserError
 
@@ -165,14 +164,11 @@ class SequentialSampling(Section):
     exit: Exit
     """The rule that says when a prompt has enough responses."""
     wave_size: Waves | None = None
-    """Responses per wave (default: n). A list gives the first, second, ... wave, and its last entry repeats.
-    `stopping.kind: issue_order` does not draw in waves. It uses its `window` instead."""
+    """Responses per wave (default: n). A list gives the first, second, ... wave, and its last entry repeats."""
     max_responses: Number | None = None
     """N_max, the largest number of responses per prompt (default: n)."""
     scheduler: Literal["rounds", "continuous"] = SamplingPlan.scheduler
     """`rounds` waits for every prompt between waves (the authors' loop), `continuous` does not."""
-    stopping: Stopping = SamplingPlan.stopping
-    """The rule that says which responses may be left out of a pool."""
 
     def waves(self, group: int) -> tuple[int, ...]:
         """Return the sizes of the waves for groups of n = `group`. The last size repeats."""
@@ -186,10 +182,7 @@ class SequentialSampling(Section):
 
     def stop(self, group: int) -> StopRule:
         """Return when a pool ends for groups of n = `group`, if no cap of the batch ends it."""
-        rule = self.exit.rule(group)
-        if not self.stopping.in_waves and rule.smallest_pool < group:
-            rule = AtLeastExit(rule, group)
-        return StopRule(rule, self.stopping.judged_waves(self.waves(group)), self.cap(group))
+        return StopRule(self.exit.rule(group), self.waves(group), self.cap(group))
 
     def fixed_pool(self, group: int) -> int | None:
         """Return the number of responses of every pool for groups of n = `group`. None when the labels decide it."""
@@ -312,10 +305,10 @@ class AdaSettings(Section):
         """
         refuse(conflicts(self, group))
         sampling = self.sampling
-        stopping, scheduler = SamplingPlan.stopping, SamplingPlan.scheduler
+        scheduler = SamplingPlan.scheduler
         if isinstance(sampling, SequentialSampling):
             rule, waves, cap = sampling.stop(group).exit, sampling.waves(group), sampling.cap(group)
-            stopping, scheduler = sampling.stopping, sampling.scheduler
+            scheduler = sampling.scheduler
         else:
             cap = sampling.bounds(group)[1]
             rule, waves = FixedExit(1), (cap,)
@@ -327,7 +320,6 @@ class AdaSettings(Section):
             max_new_tokens=max_new_tokens,
             positive_threshold=self.positive_threshold,
             scheduler=scheduler,
-            stopping=stopping,
             budget=self.budget,
             max_failed_share=self.max_failed_share,
         )

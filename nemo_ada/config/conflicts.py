@@ -54,11 +54,6 @@ class Facts:
         """The kind of the exit rule. Empty in the estimation variant."""
         return "" if self.estimation else str(self.sampling.exit.kind)
 
-    @property
-    def in_order(self) -> bool:
-        """Whether responses are judged one by one, in the order of issue."""
-        return not self.estimation and self.sampling.stopping.kind == "issue_order"
-
     @cached_property
     def waves(self) -> tuple[int, ...]:
         """Responses of the waves."""
@@ -95,7 +90,7 @@ class Facts:
         if self.estimation:
             return True
         fixed = self.exit == "fixed" and self.rule.smallest_pool <= self.first_wave
-        return not self.in_order and (fixed or self.cap <= self.first_wave)
+        return fixed or self.cap <= self.first_wave
 
     @property
     def declared(self) -> bool:
@@ -191,7 +186,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{SAMPLING}.wave_size={{f.first_wave}}",
         f"is below {N}={{f.n}}: a pool that exits after its first wave could not fill a group",
         "raise wave_size to at least {f.n}",
-        lambda f: not (f.estimation or f.in_order) and f.first_wave < f.n and f.rule.smallest_pool < f.n,
+        lambda f: not f.estimation and f.first_wave < f.n and f.rule.smallest_pool < f.n,
     ),
     Conflict(
         f"{SAMPLING}.max_responses={{f.cap}}",
@@ -200,22 +195,10 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: not f.estimation and f.cap < f.n,
     ),
     Conflict(
-        f"{SAMPLING}.exit.kind=spread",
-        "judges the rewards of whole waves",
-        f"set {SAMPLING}.stopping.kind=wave, or {SAMPLING}.exit.kind=balanced",
-        lambda f: f.exit == "spread" and f.in_order,
-    ),
-    Conflict(
         RESERVE,
         f"replaces groups with equal labels, and with {SAMPLING}.exit.kind=spread these have a gradient",
         "set reserve_prompts to 0",
         lambda f: f.exit == "spread" and f.ada.reserve_prompts > 0,
-    ),
-    Conflict(
-        f"{SAMPLING}.stopping.kind=issue_order",
-        f"judges every response on its own, which {SAMPLING}.scheduler=rounds cannot do",
-        f"set {SAMPLING}.scheduler=continuous or {SAMPLING}.stopping.kind=wave",
-        lambda f: f.in_order and f.sampling.scheduler == "rounds",
     ),
     # -- the cap on seconds
     Conflict(

@@ -40,9 +40,8 @@ TABLE: Mapping[str, str] = {
     "pool_size_mean": "responses per pool, mean",
     "pool_size_p95": "responses per pool, 95th percentile",
     "pool_size_max": "responses per pool, maximum",
-    "pass_rate": "mean pass rate over prompts, comparable with GRPO's reward. With wave stopping: the first wave's "
-    "share of correct responses; with issue_order: an estimate by path counts. Unbiased, except for issue_order pools "
-    f"that {TOKENS.name} or {SECONDS.name} cut",
+    "pass_rate": "mean pass rate over prompts, comparable with GRPO's reward: the first wave's share of correct "
+    "responses. Their number does not depend on labels, so it is unbiased",
     "pool_reward": "mean reward of a pool, averaged over prompts",
     "truncated": "share of the responses in pools that have as many tokens as the longest response may have",
     "no_box": "CPU, with `task.verifier: math`: share of the judged responses without a box",

@@ -195,8 +195,8 @@ class AdaSampler:
             ledger: ledger of the group.
             uid: number of the prompt in the seeds. None takes the group's number in the ledger.
         """
-        if self.allocation is not None or not self.plan.stopping.in_waves:
-            raise InvariantError("a group by itself is drawn in waves; allocation and windows need the whole step")
+        if self.allocation is not None:
+            raise InvariantError("a group by itself is drawn in waves; allocation needs the whole step")
         state = StepState(self.plan, np.array([ledger.number if uid is None else uid], np.int64))
         return SamplingSession(state, run_seed=self.run_seed, step=step, latency=self.latency, ledger=ledger)
 

@@ -35,7 +35,7 @@ def named(values: Mapping[str, float]) -> dict[str, float]:
     return {PREFIX + name: float(value) for name, value in values.items()}
 
 
-def mean_reward(result: SamplingResult, *, in_waves: bool) -> dict[str, float]:
+def mean_reward(result: SamplingResult) -> dict[str, float]:
     """Return NeMo-RL's own metric `reward`: what the policy earns on the prompts of a step, after scaling and shaping.
 
     NeMo-RL takes the mean over the rows, which are all of its responses. Ours are chosen by their labels, and hard
@@ -44,9 +44,8 @@ def mean_reward(result: SamplingResult, *, in_waves: bool) -> dict[str, float]:
 
     Args:
         result: pools of the step, or of one prompt.
-        in_waves: whether responses are drawn in waves. Otherwise a prompt's whole pool counts.
     """
-    counted_N = result.wave_N == 0 if in_waves else np.ones(len(result.wave_N), np.bool_)
+    counted_N = result.wave_N == 0
     prompt_N, prompts = result.prompt_N[counted_N], len(result.uid_P)
     count_P = np.bincount(prompt_N, minlength=prompts)
     sum_P = np.bincount(prompt_N, result.reward_N[counted_N], prompts)
@@ -54,19 +53,16 @@ def mean_reward(result: SamplingResult, *, in_waves: bool) -> dict[str, float]:
     return {REWARD: float(mean_F.mean())} if len(mean_F) else {}
 
 
-def engine_steps_at_least(result: SamplingResult, *, barrier: bool, windowed: bool) -> int:
+def engine_steps_at_least(result: SamplingResult, *, barrier: bool) -> int:
     """Return the fewest engine steps that a sampling phase can have taken. A response takes one step per token.
 
     Args:
         result: Responses of the phase.
         barrier: Whether a wave waits for the last wave of all prompts, as in whole-batch rollouts. Otherwise it waits
             for the last wave of its own prompt.
-        windowed: Whether responses are requested one by one while others run. Then perhaps none waited for another.
     """
     if len(result.tokens_N) == 0:
         return 0
-    if windowed:
-        return int(result.tokens_N.max())
     chain_N = np.zeros_like(result.prompt_N) if barrier else result.prompt_N
     longest = np.zeros((int(chain_N.max()) + 1, int(result.wave_N.max()) + 1), np.int64)
     np.maximum.at(longest, (chain_N, result.wave_N), result.tokens_N)

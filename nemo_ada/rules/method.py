@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
+from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.budget import CAPS, SECONDS
@@ -16,13 +16,12 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
 from nemo_ada.rules.finding import Findings, error, ok, warning
-from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.gym import SECTION as GYM_SECTION
+from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.setup import MEDIA_PROCESSOR
 from nemo_ada.rules.single_controller import controller_groups
 
-NAME = "reinforce_ada"
-"""The value of grpo.adv_estimator.name that chooses the method."""
+ESTIMATOR = "grpo.adv_estimator.name"
 ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", Loop.ASYNC.value
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
 PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
@@ -30,25 +29,13 @@ FASTEST = 0.002  # seconds of an engine step, at best
 
 
 def uses_reinforce_ada(values: Values) -> bool:
-    """Return whether the config chooses Reinforce-Ada."""
-    return bool(values.get("grpo.adv_estimator.name") == NAME)
+    """Return whether the config chooses Reinforce-Ada: it has the section `reinforce_ada:`."""
+    return values.get(SECTION) is not None
 
 
 def uses_async_engine(values: Values) -> bool:
     """Return whether responses are issued one by one. Of NeMo-RL's engines, vLLM was tried with that."""
     return values.get(BACKEND, "") == "vllm" and bool(values.get(ASYNC_ENGINE, False))
-
-
-def method_settings(values: Values) -> AdaSettings:
-    """Return the section `reinforce_ada:` of the config. Raises UserError."""
-    section = values.get(SECTION)
-    if section is None:
-        raise UserError(
-            f"grpo.adv_estimator.name={NAME} needs the top-level section {SECTION}:; add for instance "
-            f"`{SECTION}: {{preset: ada_seq_balance}}`, or set grpo.adv_estimator.name=grpo",
-            key=SECTION,
-        )
-    return ada_settings(section)
 
 
 def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
@@ -79,9 +66,21 @@ def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
 
 
 def estimator(values: Values) -> Findings:
-    """The config chooses Reinforce-Ada."""
+    """The config chooses Reinforce-Ada by its section, and NeMo-RL's estimator is one that the section can replace."""
+    name = values.get(ESTIMATOR, "grpo")
+    if name == SECTION:
+        yield error(
+            ESTIMATOR,
+            f"{ESTIMATOR}={name}: the section {SECTION}: alone chooses the method, and NeMo-RL v0.8.0 refuses this "
+            "name; set it to grpo",
+        )
+    elif uses_reinforce_ada(values) and name != "grpo" and not str(name).startswith("nemo_ada."):
+        yield error(
+            ESTIMATOR,
+            f"{ESTIMATOR}={name} and the section {SECTION}: choose two methods; set it to grpo, or remove the section",
+        )
     if not uses_reinforce_ada(values):
-        yield warning("grpo.adv_estimator.name", f"is not {NAME}: this would be NeMo-RL's own algorithm")
+        yield warning(SECTION, "this section is missing: this would be NeMo-RL's own algorithm")
 
 
 def asynchronous_training(values: Values) -> Findings:
@@ -157,8 +156,8 @@ def other_estimator(values: Values, ada: AdaSettings) -> Findings:
         if values.get(f"grpo.{name}", False):
             yield error(
                 f"grpo.{name}",
-                f"grpo.{name}=true belongs to NeMo-RL's own estimator and has no effect under "
-                f"grpo.adv_estimator.name={NAME}; set it to false ({ours})",
+                f"grpo.{name}=true belongs to NeMo-RL's own estimator and has no effect with the section {SECTION}:; "
+                f"set it to false ({ours})",
             )
 
 
@@ -179,22 +178,6 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.reserve_prompts",
             f"{SECTION}.reserve_prompts={ada.reserve_prompts} needs prompts that NeMo-RL's loop does not hand out; set "
             "it to 0 and use grpo.use_dynamic_sampling=true with grpo.batch_multiplier",
-        )
-    stops_by_prefix = isinstance(ada.sampling, SequentialSampling) and ada.sampling.stopping.kind == "issue_order"
-    if not stops_by_prefix:
-        return
-    key, other = f"{SECTION}.sampling.stopping.kind", f"{SECTION}.sampling.stopping.kind=wave"
-    if uses_gym(values):
-        yield error(
-            key,
-            f"{key}=issue_order stops running responses, and NeMo-Gym's servers ({GYM}=true) cannot stop a rollout; "
-            f"choose {other}",
-        )
-    elif not uses_async_engine(values):
-        yield error(
-            key,
-            f"{key}=issue_order stops running responses, which only NeMo-RL's asynchronous vLLM engine allows; set "
-            f"{BACKEND}=vllm and {ASYNC_ENGINE}=true, or choose {other}",
         )
 
 
@@ -232,12 +215,6 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SECTION}.sampling.kind",
             f"{SECTION}.sampling.kind=estimation divides a step's responses among its prompts before the first is "
             f"drawn, and {loop} draws every group by itself; use sampling.kind=sequential",
-        )
-    elif ada.sampling.stopping.kind == "issue_order":
-        yield error(
-            f"{SECTION}.sampling.stopping.kind",
-            f"{SECTION}.sampling.stopping.kind=issue_order aborts requests all the time, which NeMo-RL's engine can "
-            f"only do for all groups of the same prompt at once, and {loop} runs several; use stopping.kind=wave",
         )
     if (cap := ada.budget.caps().get(SECONDS)) is not None:
         others = " or ".join(other.name for other in CAPS if other is not SECONDS)
@@ -376,7 +353,7 @@ def reinforce_ada(values: Values) -> Findings:
     if not uses_reinforce_ada(values):
         return
     try:
-        ada = method_settings(values)
+        ada = ada_settings(values.get(SECTION))
     except UserError as problem:
         yield error(problem.key or SECTION, str(problem))
         return

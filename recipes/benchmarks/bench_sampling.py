@@ -1,4 +1,4 @@
-"""The sampling phase by scheduler and stopping rule: the CPU vLLM engine and the discrete-event model side by side.
+"""The sampling phase by scheduler: the CPU vLLM engine and the discrete-event model side by side.
 
     python recipes/benchmarks/bench_sampling.py [--prompts 64] [--seeds 3] [--model-seeds 20] [--hidden-size 128]
                                                 [--layers 2] [--out runs/bench_sampling]
@@ -9,7 +9,7 @@ same seed. On a CPU a decode step gets dearer with every running response above 
 steps are what carries over, wall time is reported beside what the latency model predicts for these engine steps.
 
 Columns: engine steps; tokens decoded and kept; mean kept length; length bias = kept length minus the mean length of
-responses with the same labels; pass-rate bias = unbiased estimate (haldane) minus the true pass rate; label bias =
+responses with the same labels; pass-rate bias = estimate minus the true pass rate; label bias =
 label minus true pass rate of the responses after the first wave; 95 % intervals over prompts or responses. Predicted
 wall: the seconds per token that the latency model knew before the phase, at the phase's own mean load, times its engine
 steps. What our own decisions take does not depend on the model, what an engine step takes does: a larger
@@ -35,8 +35,7 @@ from workload import HARD, LENGTHS, ReplaySource
 
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
-from nemo_ada.core.sampling.pass_rate import haldane
-from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
+from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
@@ -52,9 +51,6 @@ _balanced = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, LENGTHS.max_new_tokens
 POLICIES: dict[str, SamplingPlan] = {
     "barrier waves of 8": replace(_balanced, scheduler="rounds"),
     "continuous waves of 8": _balanced,
-    "issue order, window 4": replace(_balanced, stopping=IssueOrderStopping(window=4)),
-    "issue order, window 8": replace(_balanced, stopping=IssueOrderStopping(window=8)),
-    "issue order, window 16": replace(_balanced, stopping=IssueOrderStopping(window=16)),
     "GRPO n=4": SamplingPlan(FixedExit(4), (4,), 4, 4, LENGTHS.max_new_tokens),
 }
 BASELINE = {name: "GRPO n=4" if name.startswith("GRPO") else "barrier waves of 8" for name in POLICIES}
@@ -137,7 +133,7 @@ def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyM
         predicted=before.seconds_per_token(mean_load) * (after_steps - steps),
         zero_signal=summarise(result)["zero_signal_groups"],
         length_bias=_length_bias(result, workload),
-        rate_bias=_rate_bias(plan, result, workload),
+        rate_bias=_rate_bias(result, workload),
         extra_bias=result.positive_N[extra_N] - workload.pass_rate_P[result.prompt_N[extra_N]],
     )
 
@@ -160,9 +156,8 @@ def _length_bias(result: SamplingResult, workload: Workload) -> np.ndarray:
     return np.bincount(result.prompt_N, result.tokens_N - expected_N, prompts) / size_P
 
 
-def _rate_bias(plan: SamplingPlan, result: SamplingResult, workload: Workload) -> np.ndarray:
-    rule = plan.stop_rule
-    return haldane(result.pos_P, result.size_P, rule) - workload.pass_rate_P
+def _rate_bias(result: SamplingResult, workload: Workload) -> np.ndarray:
+    return result.rate_P - workload.pass_rate_P
 
 
 def interval(values: np.ndarray) -> str:
@@ -207,7 +202,7 @@ def table(phases: dict[str, list[Phase]], *, wall: bool) -> str:
 
 def plan_has_waves(name: str) -> bool:
     """Whether later waves exist whose labels can be compared with the prompts' pass rates."""
-    return POLICIES[name].stopping.in_waves and not name.startswith("GRPO")
+    return not name.startswith("GRPO")
 
 
 def run_model(prompts: int, seeds: int) -> dict[str, list[Phase]]:

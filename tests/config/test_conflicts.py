@@ -8,7 +8,6 @@ from nemo_ada.config.conflicts import CONFLICTS, Facts, conflicts, page
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.errors import UserError
 
-ORDER = {"stopping": {"kind": "issue_order"}}
 SPREAD = {"kind": "spread"}
 EST = {"preset": "ada_est_ema"}
 SINGLE = {"preset": "ada_single"}
@@ -17,8 +16,7 @@ CASES = [
     ({"preset": "ada_seq_lean", "sampling": {"wave_size": 16}}, 4),
     ({"preset": "ada_seq_balance", "sampling": {"max_responses": 2}}, 4),
     ({"sampling": {"kind": "sequential", "exit": {"kind": "positive"}, "wave_size": 2}}, 4),
-    ({"preset": "grpo", "sampling": {"exit": SPREAD, **ORDER}, "reserve_prompts": 2, "advantage": DECLARED}, 4),
-    ({"preset": "ada_seq_balance", "sampling": {**ORDER, "scheduler": "rounds"}}, 4),
+    ({"preset": "grpo", "sampling": {"exit": SPREAD}, "reserve_prompts": 2, "advantage": DECLARED}, 4),
     ({"preset": "grpo", "budget": {"max_seconds": 9.0}}, 4),
     ({**EST, "reserve_prompts": 1}, 2),
     ({**EST, "advantage": {**DECLARED, "objective": {"kind": "log"}}}, 8),

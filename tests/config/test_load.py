@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
@@ -17,7 +16,6 @@ from nemo_ada.config.load import (
     shipped,
 )
 from nemo_ada.config.presets import overlay
-from nemo_ada.core.sampling.exits import PoolView
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation import benchmark
@@ -88,10 +86,6 @@ def test_every_cpu_recipe_loads(path):
         ("reinforce_ada.advantage={weighting: objective, normalize: std}", "set normalize: none"),
         ("reinforce_ada={preset: ada_est_ema, sampling: {min_responses: 6}}", "must lie between"),
         ("reinforce_ada={preset: ada_seq_log, sampling: {max_responses: 8}}", "raise reinforce_ada.sampling.max_resp"),
-        (
-            "reinforce_ada={sampling: {stopping: {kind: issue_order}, scheduler: rounds}}",
-            "set reinforce_ada.sampling.scheduler=continuous",
-        ),
         ("grpo.num_generations_per_prompt=1", "(preset ada_single)"),
         ("a=[1", "override"),
     ],
@@ -143,7 +137,6 @@ LINEAR = "advantage: {weighting: objective, objective: {kind: linear}, max_weigh
         (f"{SHRUNK}, sampling: {{exit: {{kind: fixed, n: 8}}, wave_size: 8, max_responses: 8}}", 4, "exit.kind=fixed"),
         (f"{SHRUNK}, sampling: {{wave_size: 3, max_responses: 8}}", 4, "exit.kind=fixed"),
         (f"{SHRUNK}, sampling: {{wave_size: 2}}", 4, None),
-        (f"{SHRUNK}, sampling: {{stopping: {{kind: issue_order}}, max_responses: 8}}", 4, None),
         # a choice or an allocation that the weights do not undo
         (f"preset: ada_est_ema, sampling: {{min_responses: 1}}, {LINEAR}", 8, "set min_responses to at least 2"),
         (f"preset: ada_est_ema, sampling: {{min_responses: 2}}, {LINEAR}", 8, None),
@@ -156,13 +149,6 @@ def test_settings_that_would_not_do_what_they_say_are_refused(section, group, re
         return
     with pytest.raises(UserError, match=remedy):
         load_run(SUDOKU, overrides)
-
-
-def test_with_issue_order_no_pool_is_smaller_than_its_group():
-    overrides = ["reinforce_ada={preset: ada_seq_positive, sampling: {stopping: {kind: issue_order}}}"]
-    plan = load_run(SUDOKU, overrides).reinforce_ada.plan(4, 17)
-    assert plan.exit.smallest_pool == 4
-    assert plan.exit.met(PoolView(np.array([1, 1, 0]), np.array([0, 3, 8]))).tolist() == [False, True, False]
 
 
 def test_own_keys_override_a_preset_and_another_kind_replaces_its_whole_section():

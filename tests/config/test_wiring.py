@@ -15,9 +15,9 @@ from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import EmaBeta, ValueRegressor
 from nemo_ada.core.sampling.budget import Budget
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit, SpreadExit
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit, SpreadExit
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
+from nemo_ada.core.sampling.plan import SamplingPlan
 
 LONGEST, SEED, FEATURES = 17, 5, 3
 BALANCED = StopRule(BalancedExit(2, 2), (8,), 32)
@@ -123,7 +123,6 @@ BALANCE = {"preset": "ada_seq_balance"}
 GRPO = {"preset": "grpo"}
 EST = {"preset": "ada_est_ema"}
 SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
-WINDOW = {"kind": "issue_order", "window": 3}
 
 
 @pytest.mark.parametrize(
@@ -137,13 +136,6 @@ WINDOW = {"kind": "issue_order", "window": 3}
         ({"sampling": {"max_responses": 20}}, "plan.max_responses", 20),
         ({"sampling": {"max_responses": 20}}, "rows.stop.cap", 20),
         ({"sampling": {"scheduler": "rounds"}}, "plan.scheduler", "rounds"),
-        ({"sampling": {"stopping": WINDOW}}, "plan.stopping", IssueOrderStopping(window=3)),
-        ({"sampling": {"stopping": WINDOW}}, "rows.stop.wave_sizes", (1,)),
-        (
-            {"sampling": {"stopping": WINDOW, "exit": {"kind": "balanced", "k_pos": 1, "k_neg": 1}}},
-            "plan.exit",
-            AtLeastExit(BalancedExit(1, 1), 4),
-        ),
         ({"advantage": {"weighting": "objective"}}, "rows.advantage.weighting", "objective"),
         ({"advantage": {"objective": {"kind": "log"}}}, "rows.advantage.objective", Log()),
         ({"advantage": {"objective": {"kind": "power", "a": 0.25}}}, "rows.advantage.objective", Power(a=0.25)),

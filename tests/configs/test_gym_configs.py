@@ -94,11 +94,6 @@ REFUSED = [
     ),
     ("env.nemo_gym.config_paths=text", "env.nemo_gym.config_paths", "must be a list"),
     ("env.nemo_gym.port_range_high=15000", "env.nemo_gym.port_range_high", "above port_range_low"),
-    (
-        "+reinforce_ada.sampling={kind: sequential, stopping: {kind: issue_order, window: 3}}",
-        "reinforce_ada.sampling.stopping.kind",
-        "cannot stop a rollout",
-    ),
 ]
 
 

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from nemo_ada.core.learning.advantage import advantages
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.sampling.plan import IssueOrderStopping, WaveStopping
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
@@ -145,11 +144,6 @@ def predicted(estimator, *prompts):
     return a_P / (a_P + b_P)
 
 
-def stopping_of(window):
-    """`issue_order` stopping with this window, or `wave` stopping for None."""
-    return WaveStopping() if window is None else IssueOrderStopping(window=window)
-
-
 class Driven:
     """A session that a test moves by hand, over a script or its rows."""
 
@@ -196,13 +190,11 @@ def met(rule, pos, neg):
             return (pos >= k_pos) & (neg >= k_neg)
         case FixedExit(n):
             return pos + neg >= n
-        case AtLeastExit(inner, size):
-            return met(inner, pos, neg) & (pos + neg >= size)
     raise AssertionError(rule)
 
 
 def wave_oracle(plan, script, prompt):
-    """Indices of the pool under `wave` stopping without a binding budget."""
+    """Indices of the pool without a binding budget."""
     kept = []
     index = failed = wave = 0
     while True:
@@ -219,16 +211,3 @@ def wave_oracle(plan, script, prompt):
         if met(plan.exit, pos, len(kept) - pos) or len(kept) >= plan.max_responses or failed >= plan.max_responses:
             return kept
         wave += 1
-
-
-def prefix_oracle(plan, script, prompt):
-    """Indices of the pool under `issue_order` stopping: the shortest prefix that meets the exit, or the cap."""
-    kept = []
-    pos = index = 0
-    while not (met(plan.exit, pos, len(kept) - pos) or len(kept) >= plan.max_responses):
-        label = script.label(prompt, index)
-        if label is not None:
-            kept.append(index)
-            pos += label
-        index += 1
-    return kept

@@ -56,8 +56,8 @@ VARIANTS = {
     "positive(1), waves of 8": Variant(PositiveExit(1), (8,), 24),
     "balanced(2,2), waves of 8": Variant(BalancedExit(2, 2), (8,), 32),
     "balanced(1,1), waves 4 then 2": Variant(BalancedExit(1, 1), (4, 2), 10),
-    "balanced(2,2), issue_order": Variant(BalancedExit(2, 2), (1,), 20),
-    "positive(2), issue_order": Variant(PositiveExit(2), (1,), 16),
+    "balanced(2,2), one by one": Variant(BalancedExit(2, 2), (1,), 20),
+    "positive(2), one by one": Variant(PositiveExit(2), (1,), 16),
 }
 OBJECTIVES = {"linear": Linear(), "log": Log(), "power": Power(a=0.5)}
 

@@ -79,12 +79,10 @@ def updates(sampling, wave, p):
 @pytest.mark.parametrize(
     ("sampling", "wave"),
     [
-        ({"stopping": {"kind": "issue_order", "window": 4}}, 1),
-        ({"stopping": {"kind": "issue_order", "window": 8}}, 1),
         ({"wave_size": 4}, 4),
         ({"wave_size": 4, "scheduler": "rounds"}, 4),
     ],
-    ids=["window 4", "window 8", "waves", "rounds"],
+    ids=["waves", "rounds"],
 )
 def test_the_mean_update_under_a_binding_cap_is_the_gradient(sampling, wave, p):
     moved = updates(sampling, wave, p)

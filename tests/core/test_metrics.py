@@ -16,7 +16,7 @@ from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, Workload
-from tests.core.scripted import Script, collect, met, pools, stopping_of
+from tests.core.scripted import Script, collect, met, pools
 
 RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)
 
@@ -24,17 +24,15 @@ RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)
 @given(
     RATES,
     st.sampled_from([PositiveExit(1), BalancedExit(1, 1), BalancedExit(2, 3)]),
-    st.sampled_from([None, 2]),
     st.one_of(st.none(), st.integers(0, 30)),
     st.integers(0, 2),
     st.integers(0, 10**6),
 )
 @settings(max_examples=100)
-def test_metrics_equal_a_recount(rates, rule, window, spare, reserve, seed):
+def test_metrics_equal_a_recount(rates, rule, spare, reserve, seed):
     group = 4
-    first = 3 if window is None else window
-    caps = Budget() if spare is None else Budget(max_samples=len(rates) * first + spare)
-    plan = SamplingPlan(rule, (3, 5), 14, group, 40, stopping=stopping_of(window), budget=caps, max_failed_share=1.0)
+    caps = Budget() if spare is None else Budget(max_samples=len(rates) * 3 + spare)
+    plan = SamplingPlan(rule, (3, 5), 14, group, 40, budget=caps, max_failed_share=1.0)
     script = Script.random(seed, [*rates, *[0.3] * reserve], failed=0.1)
     result, source = collect(plan, script, order=seed, reserve=reserve)
     stats = summarise(result, caps)
@@ -85,7 +83,7 @@ def test_metrics_equal_a_recount(rates, rule, window, spare, reserve, seed):
     }
     for name, value in expected.items():
         assert stats[name] == pytest.approx(value), name
-    if window is None and spare is None:
+    if spare is None:
         done = [p for p in drawn if met(rule, sum(labels[p][:3]), len(labels[p][:3]) - sum(labels[p][:3]))]
         given_up = [p for p in drawn if len(labels[p]) < 3]
         assert len(done) - len(given_up) <= stats["resolved_in_first_wave"] <= len(done)
@@ -97,9 +95,8 @@ def test_metrics_equal_a_recount(rates, rule, window, spare, reserve, seed):
     metrics.named(stats)  # each one is in the table
 
 
-@pytest.mark.parametrize("stopping", [{}, {"stopping": stopping_of(4)}])
-def test_the_pass_rate_is_that_of_independent_responses_and_the_pools_is_not(stopping):
-    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, **stopping)
+def test_the_pass_rate_is_that_of_independent_responses_and_the_pools_is_not():
+    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40)
     rates = np.full(3000, 0.1)
     source = DiscreteEventSource(Workload(rates, seed=1).draw)
     result = run_sampling(SamplingSession(StepState(plan, np.arange(3000)), run_seed=0, step=0), source)

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.long
 embedded, training = Lazy("nemo_ada.cpu.stack"), Lazy("nemo_ada.cpu.trainer")
 
 EIGHT = "grpo.num_generations_per_prompt=8"  # Est shares out responses between 4 and 32
-REPLACED = "reinforce_ada={reserve_prompts: 8, sampling: {stopping: {kind: issue_order, window: 2}}}"
+REPLACED = "reinforce_ada={reserve_prompts: 8, preset: ada_seq_lean}"
 BALANCED = "reinforce_ada.preset=ada_seq_balance"
 AHEAD = "grpo.async_grpo.enabled=true"
 TWO_STEPS = ("grpo.max_num_steps=2", "grpo.val_at_start=false", "validation.responses=2")
@@ -79,7 +79,7 @@ def weights(run_dir, step):
         pytest.param(["reinforce_ada.preset=ada_est_ema", EIGHT], marks=pytest.mark.slow),
         pytest.param(["reinforce_ada.preset=ada_est_value", EIGHT], marks=pytest.mark.slow),
     ],
-    ids=["ada_seq_balance", "replaced_issue_order", "ada_est_ema", "ada_est_value"],
+    ids=["ada_seq_balance", "replaced", "ada_est_ema", "ada_est_value"],
 )
 def test_stopping_and_resuming_changes_nothing(make, stack, task, trained, chosen, request):
     whole, parts = trained(*chosen), make(f"parts-{request.node.callspec.id}", *chosen)

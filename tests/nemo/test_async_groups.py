@@ -292,7 +292,6 @@ def test_what_finished_before_an_error_is_counted(monkeypatch):
 
 REFUSED = [
     ({"preset": "ada_est_ema"}, {"grpo__num_generations_per_prompt": 8}, "sampling.kind=estimation"),
-    (BALANCE | {"sampling": {"stopping": {"kind": "issue_order"}}}, {}, "stopping.kind=issue_order"),
     (BALANCE | {"budget": {"max_seconds": 9.0}}, {}, "budget.max_seconds=9"),
     (BALANCE, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
     (BALANCE, {"grpo__reward_shaping": {"enabled": True}}, "grpo.reward_shaping.enabled=true"),

@@ -41,10 +41,6 @@ PROMPTS = list(RATES)
 SPARE = range(20, 26)  # what the embedded task holds out, with a seed that leaves it our six to train on
 SPLIT_SEED = 1
 LONGEST = 64
-ISSUE_ORDER = {
-    "preset": "ada_seq_balance",
-    "sampling": {"kind": "sequential", "stopping": {"kind": "issue_order", "window": 3}},
-}
 SEQUENTIAL = ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log")
 EVERYWHERE = [{"preset": name} for name in (*SEQUENTIAL, "ada_est_ema", "ada_est_value", "ada_single")]
 
@@ -227,11 +223,4 @@ def check_equal(path, reference):
 @pytest.mark.parametrize("ada", EVERYWHERE, ids=lambda ada: "-".join([ada["preset"], *ada.get("advantage", ())]))
 def test_every_path_gives_the_same_pools_rows_and_advantages(tmp_path, monkeypatch, ada, path):
     case = Case(ada, tmp_path, monkeypatch)
-    check_equal(path(case), bare(case))
-
-
-@pytest.mark.parametrize("path", [embedded_rollout, one_by_one])
-def test_issue_order_keeps_the_same_prefix_on_every_path(tmp_path, monkeypatch, path):
-    """One step: which later draws were already used up by dropped responses depends on the engine."""
-    case = Case(ISSUE_ORDER, tmp_path, monkeypatch, steps=1)
     check_equal(path(case), bare(case))

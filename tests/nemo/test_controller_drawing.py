@@ -256,7 +256,6 @@ def test_what_the_single_controller_cannot_do_is_refused_by_its_key(changes, key
 
 ADA_REFUSED = [
     ({"preset": "ada_est_ema"}, "sampling.kind"),
-    (BALANCE | {"sampling": {"stopping": {"kind": "issue_order"}}}, "sampling.stopping.kind"),
     (BALANCE | {"budget": {"max_seconds": 9.0}}, "budget.max_seconds"),
 ]
 

@@ -28,7 +28,7 @@ PROMPTS = [11, 12, 13, 14, 15, 16]
 RATES = {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9, 15: 0.0, 16: 0.7}
 GROUP = 4
 NAN, INF = float("nan"), float("inf")
-ISSUE_ORDER = {"preset": "ada_seq_balance", "sampling": {"stopping": {"kind": "issue_order", "window": 3}}}
+
 SYNC_AND_ASYNC = pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 
 
@@ -76,26 +76,13 @@ def make(tmp_path):
 # -- 1. responses that are stopped -------------------------------------------------------------------------------------
 
 
-def test_issue_order_cancels_what_it_drops(make):
-    """Each prompt's first four responses fill its group; those after them would run for a quarter of an hour."""
-
-    def endless_after_four(prompt, draw):
-        return float(draw < 2), 4 if draw < 4 else 10**6
-
-    run = make(ISSUE_ORDER, asynchronous=True, engine={"script": endless_after_four, "seconds_per_token": 0.001})
-    (record,) = run.steps()
-    assert sorted(run.engine.finished) == [(prompt, draw) for prompt in PROMPTS for draw in range(4)]
-    assert record.metrics["ada/samples_dropped"] == len(run.engine.calls) - 4 * len(PROMPTS) > 0
-
-
 @pytest.mark.parametrize(
     ("asynchronous", "ada", "steps"),
     [
         (False, {}, 20 + 5),  # waves of 4 with a barrier: the longest of each
         (True, {}, 20),  # without: prompt 11 needs one wave, prompt 12 two short ones
-        (True, ISSUE_ORDER, 20),
     ],
-    ids=["barrier", "waves", "window"],
+    ids=["barrier", "waves"],
 )
 def test_engine_steps_are_those_of_the_longest_chain(make, asynchronous, ada, steps):
     def two(prompt, draw):
@@ -391,17 +378,19 @@ def test_everything_is_restored_whatever_ends_the_block(make, error):
     assert run.names() == before
 
 
-def test_another_estimator_changes_and_imports_nothing(make):
-    other = {"grpo__adv_estimator": {"name": "grpo"}}
-    with reinforce_ada(config(GROUP, 6, {"preset": "nonsense"}, **other), checkpointer=None) as hooks:
+def test_without_the_section_nothing_is_changed_or_imported():
+    own = config(GROUP, 6, {})
+    del own["reinforce_ada"]
+    with reinforce_ada(own, checkpointer=None) as hooks:
         assert hooks is None
-    run = make("ada_seq_balance")  # installed, but the loop asks for another one
-    with run.installed() as hooks:
-        assert run.loop._create_advantage_estimator(config(GROUP, 6, {}, **other)) == "NeMo-RL's"
-        final, metrics = run.loop.run_multi_turn_rollout(None, prompt_batch(PROMPTS), None, {}, 512)
-        assert metrics == {"mean_gen_tokens_per_sample": 1.0} and "ada_uid" not in final
-        assert run.loop.apply_reward_shaping({"total_reward": 1.0}, {}) == {"total_reward": 0.5}
-        assert hooks.rollout_calls == 0
+
+
+@pytest.mark.parametrize("name", ["reinforce_ada", "gdpo"])
+def test_a_second_method_is_refused(make, name):
+    """reinforce_ada was the name that chose the method before the section did."""
+    run = make("ada_seq_balance", grpo__adv_estimator={"name": name})
+    with pytest.raises(UserError, match=rf"grpo.adv_estimator.name={name}.*set it to grpo"), run.installed():
+        pass
 
 
 def test_active_hooks_are_not_installed_again(make):
@@ -454,7 +443,6 @@ REFUSED = [
     (BALANCE, {"grpo__async_grpo": {"enabled": True}}, "policy.generation.vllm_cfg.async_engine=true"),
     (BALANCE, {"loss_fn__use_kl_in_reward": True}, "loss_fn.use_kl_in_reward=true"),
     ({"preset": "ada_est_ema"}, {"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling=true"),
-    (ISSUE_ORDER, {}, "reinforce_ada.sampling.stopping.kind=issue_order"),
     (BALANCE | {"reserve_prompts": 4}, {}, "reinforce_ada.reserve_prompts=4"),
     (
         BALANCE | {"advantage": {"denominator": "live_rows"}},

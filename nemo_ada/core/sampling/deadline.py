@@ -57,7 +57,7 @@ class Deadline:
     def _redraws(self, waiting: IntArray) -> BoolArray:
         """Find the prompts that wait to replace failures of a first wave."""
         state = self._state
-        return np.asarray((state.wave_P[waiting] == 0) & (waiting < state.n_starting) & state.plan.stopping.in_waves)
+        return np.asarray((state.wave_P[waiting] == 0) & (waiting < state.n_starting))
 
     def _each(self, waiting: IntArray, fits: Callable[[int], bool]) -> BoolArray:
         """Compute `fits(size)` for every request. It is evaluated once per size."""

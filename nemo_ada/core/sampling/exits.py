@@ -154,27 +154,6 @@ class SpreadExit(ExitRule):
         return np.asarray(pools.squares_P >= self.difference**2 / 2 - ROUNDING)
 
 
-@dataclass(frozen=True, slots=True)
-class AtLeastExit(ExitRule):
-    """A pool has enough when it meets `rule` and has `size` responses, so that it fills its group (`issue_order`)."""
-
-    rule: ExitRule
-    size: int
-
-    @property
-    def smallest_pool(self) -> int:
-        """The smallest pool that can meet the rule."""
-        return max(self.rule.smallest_pool, self.size)
-
-    def met(self, pools: PoolView) -> BoolArray:
-        """Return True for each prompt whose pool needs no more responses."""
-        return self.rule.met(pools) & (pools.size_P >= self.size)
-
-    def lacking(self, pools: PoolView) -> tuple[BoolArray, BoolArray]:
-        """Return which pools lack correct responses, and which lack incorrect ones."""
-        return self.rule.lacking(pools)
-
-
 def squared_deviations(prompt_N: IntArray, reward_N: FloatArray, prompts: int) -> FloatArray:
     """Compute the sum of the squared deviations of each prompt's rewards from their mean, [prompts].
 

@@ -119,8 +119,7 @@ class Granter:
             if size == 0:
                 continue
             if not self._fits(ahead, each):
-                least = size if state.plan.stopping.in_waves else 1  # a wave is issued whole, a window also in part
-                refused = ledger.refusal(taken + least, (taken + least) * each)
+                refused = ledger.refusal(taken + size, (taken + size) * each)  # a wave is issued whole
                 if refused and not (refused.drains and (granted_P.any() or state.in_flight)):
                     state.cut(np.array([prompt]), refused.name)  # the end of running responses cannot make room for it
                     ahead -= int(claim_P[prompt])
@@ -128,8 +127,6 @@ class Granter:
                 if refused or unknown:
                     done = False
                     continue
-                while not self._fits(taken + size, each):
-                    size -= 1
             granted_P[prompt] = size
             taken += size
         if taken:
@@ -140,14 +137,9 @@ class Granter:
         return self._ledger.refusal(responses, responses * each) is None
 
     def _level(self, waiting: IntArray) -> IntArray:
-        """Compute the responses of each prompt once its request is served.
-
-        Windows refill one by one, so the number is rounded up to whole windows.
-        """
+        """Compute the responses of each prompt once its request is served."""
         state = self._state
-        level_W = state.issued_P[waiting] - state.failed_P[waiting] + state.want_P[waiting]
-        quantum = state.plan.stopping.quantum
-        return np.asarray(-(-level_W // quantum) * quantum)
+        return np.asarray(state.issued_P[waiting] - state.failed_P[waiting] + state.want_P[waiting])
 
     def _claims(self, waiting: IntArray) -> IntArray:
         """Compute what each prompt may request until all are at the highest level among the requests."""
@@ -157,7 +149,7 @@ class Granter:
     def _redraws(self) -> IntArray:
         """Count first-wave responses in flight, which may fail. First waves are completed before any second wave."""
         state = self._state
-        return np.asarray(np.where(state.first_open_P & state.plan.stopping.in_waves, state.in_flight_P, 0))
+        return np.asarray(np.where(state.first_open_P, state.in_flight_P, 0))
 
     def _demand(self, level: int, net_P: IntArray) -> IntArray:
         state = self._state

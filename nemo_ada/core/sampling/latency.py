@@ -49,23 +49,22 @@ class LatencyModel:
         """Whether a whole step has been observed."""
         return len(self._lengths) > 0
 
-    def observe(self, length_N: IntArray, tokens_M: IntArray, seconds_M: FloatArray, in_flight_M: FloatArray) -> None:
+    def observe(self, tokens_N: IntArray, seconds_N: FloatArray, in_flight_N: FloatArray) -> None:
         """Learn from one step.
 
         Args:
-            length_N: lengths of a set of responses from which none was dropped for its length.
-            tokens_M: tokens of any finished responses.
-            seconds_M: their time from issue to end.
-            in_flight_M: mean number of responses in flight during that time.
+            tokens_N: tokens of finished responses. None was dropped for its length.
+            seconds_N: their time from issue to end.
+            in_flight_N: mean number of responses in flight during that time.
         """
-        if len(length_N):
-            self._lengths = np.concatenate([self._lengths, np.asarray(length_N, dtype=np.int64)])[-self._keep :]
+        if len(tokens_N):
+            self._lengths = np.concatenate([self._lengths, np.asarray(tokens_N, dtype=np.int64)])[-self._keep :]
             self._sort_lengths()
-        timed = (tokens_M > 0) & (seconds_M > 0)
+        timed = (tokens_N > 0) & (seconds_N > 0)
         if timed.any():
-            length = tokens_M[timed].astype(np.float64)
+            length = tokens_N[timed].astype(np.float64)
             # seconds per token = base + slope * b + start / length, each response weighted by its tokens
-            columns = np.stack([np.ones(len(length)), in_flight_M[timed], 1.0 / length, seconds_M[timed] / length])
+            columns = np.stack([np.ones(len(length)), in_flight_N[timed], 1.0 / length, seconds_N[timed] / length])
             self._moments = self._decay * self._moments + (columns * length) @ columns.T
             self._fit()
 

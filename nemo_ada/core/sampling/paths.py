@@ -1,11 +1,8 @@
 """A pool as a walk over (n_pos, n_neg), and the number of paths to each point.
 
-The walk starts at (0, 0) and takes one step per response. It may end only where the pool is judged: after each wave
-(`wave` stopping), or after each response (`issue_order`, which is the same walk with waves of one). All label sequences
-to one point have the same probability p^n_pos (1-p)^n_neg. So path counts alone give the distribution of the end for
-every p, and unbiased estimates: with k(e) paths from (0, 0) and k_10(e) paths from (1, 0) to the end point e, the mean
-of k_10(e) / k(e) is p (Girshick, Mosteller and Savage, 1946). `pass_rate` uses the estimate, `learning.factor` and
-`simulate.exact` the distribution.
+The walk starts at (0, 0) and takes one step per response. It may end only where the pool is judged: after each wave.
+All label sequences to one point have the same probability p^n_pos (1-p)^n_neg. So path counts alone give the
+distribution of the end for every p (Girshick, Mosteller and Savage, 1946).
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from nemo_ada.core.sampling.exits import ExitRule, PoolView
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """The rule that says when a pool ends. With `wave_sizes=(1,)` it judges after every response, as in `issue_order`.
+    """The rule that says when a pool ends.
 
     Attributes:
         exit: the exit rule.
@@ -50,29 +47,20 @@ class StopRule:
         return np.asarray(self.judged()[:, None] & (met_NK | (total_NK == self.cap)), dtype=np.bool_)
 
 
-@lru_cache(maxsize=64)
-def path_counts(rule: StopRule) -> tuple[FloatArray, FloatArray]:
-    """Count the paths to every point [N, n_pos]. Time and memory are O(cap^2).
+def path_counts(rule: StopRule) -> FloatArray:
+    """Count the paths from (0, 0) to every point, as logarithms, [N, n_pos]. A point without paths has -inf.
 
-    Only paths that survive every judgement before their end count.
-
-    Returns:
-        Logarithms of the number of paths from (0, 0), and of those from (1, 0). A point without paths has -inf.
+    Only paths that survive every judgement before their end count. Time and memory are O(cap^2).
     """
     size = rule.cap + 1
     open_NK = ~rule.ends()
-    counts_2NK = np.full((2, size, size), -np.inf)
-    current_2K = counts_2NK[:, 0].copy()
-    current_2K[0, 0] = 0.0
-    counts_2NK[:, 0] = current_2K
+    counts_NK = np.full((size, size), -np.inf)
+    counts_NK[0, 0] = 0.0
     for total in range(1, size):
-        alive_2K = np.where(open_NK[total - 1], current_2K, -np.inf)
-        current_2K = alive_2K.copy()
-        current_2K[:, 1:] = np.logaddexp(alive_2K[:, 1:], alive_2K[:, :-1])
-        if total == 1:
-            current_2K[1, 1] = 0.0
-        counts_2NK[:, total] = current_2K
-    return counts_2NK[0], counts_2NK[1]
+        alive_K = np.where(open_NK[total - 1], counts_NK[total - 1], -np.inf)
+        counts_NK[total] = alive_K
+        counts_NK[total, 1:] = np.logaddexp(alive_K[1:], alive_K[:-1])
+    return counts_NK
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +98,6 @@ class Endings:
 @lru_cache(maxsize=64)
 def endings(rule: StopRule) -> Endings:
     """Find every way in which a pool can end. Time and memory are O(cap^2)."""
-    all_NK, _ = path_counts(rule)
+    all_NK = path_counts(rule)
     total_E, pos_E = np.nonzero(rule.ends() & np.isfinite(all_NK))
     return Endings(pos_E, total_E, all_NK[total_E, pos_E])

@@ -10,7 +10,7 @@ GRPO, the sequential and the estimation variant are settings of one plan (algori
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,64 +18,9 @@ from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.budget import SAMPLES, TOKENS, Budget
 from nemo_ada.core.sampling.exits import ExitRule, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.core.schema import STRICT, Bounds, ByKind
 from nemo_ada.errors import UserError
 
 MAX_RESPONSES = 4096  # per prompt; exact path counts take O(its square) of memory
-
-
-@dataclass(frozen=True)
-class WaveStopping:
-    """A wave is drained, and all of it enters the pool (paper)."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-    in_waves: ClassVar[bool] = True
-    size_setting: ClassVar[str] = "wave_size"
-    kind: Literal["wave"] = "wave"
-
-    @property
-    def quantum(self) -> int:
-        """Responses that count as one when requests are ranked."""
-        return 1
-
-    def judged_waves(self, wave_sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """The pool is judged after each wave."""
-        return wave_sizes
-
-    def first_issue(self, wave_sizes: tuple[int, ...]) -> int:
-        """Return responses requested per prompt at the start of a step."""
-        return wave_sizes[0]
-
-
-@dataclass(frozen=True)
-class IssueOrderStopping:
-    """The pool is a prefix in issue order, as short as the exit condition and n responses allow.
-
-    Later responses are aborted.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-    in_waves: ClassVar[bool] = False
-    size_setting: ClassVar[str] = "stopping.window"
-    kind: Literal["issue_order"] = "issue_order"
-    window: Annotated[int, Bounds(gt=0, le=MAX_RESPONSES)] = 4
-    """Responses in flight per prompt."""
-
-    @property
-    def quantum(self) -> int:
-        """Responses that count as one when requests are ranked. A window refills one by one and counts whole."""
-        return self.window
-
-    def judged_waves(self, wave_sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """The pool is judged after each response."""
-        return (1,)
-
-    def first_issue(self, wave_sizes: tuple[int, ...]) -> int:
-        """Return responses requested per prompt at the start of a step."""
-        return self.window
-
-
-Stopping = Annotated[WaveStopping | IssueOrderStopping, ByKind()]
 
 
 @dataclass(frozen=True)
@@ -90,7 +35,6 @@ class SamplingPlan:
         max_new_tokens: tokens of the longest response.
         positive_threshold: a response is correct when its reward is above this.
         scheduler: `rounds` waits for all prompts between waves, `continuous` does not.
-        stopping: which responses may be left out of a pool.
         budget: what the batch may cost.
         max_failed_share: a larger share of responses without a label is an error.
     """
@@ -102,7 +46,6 @@ class SamplingPlan:
     max_new_tokens: int
     positive_threshold: float = 0.7
     scheduler: Literal["rounds", "continuous"] = "continuous"
-    stopping: Stopping = WaveStopping()
     budget: Budget = field(default_factory=Budget)
     max_failed_share: float = 0.05
 
@@ -114,18 +57,18 @@ class SamplingPlan:
     @property
     def first_issue(self) -> int:
         """Responses issued per prompt at the start of a step."""
-        return min(self.stopping.first_issue(self.wave_sizes), self.max_responses)
+        return min(self.wave_sizes[0], self.max_responses)
 
     @property
     def stop_rule(self) -> StopRule:
         """When the pool of a prompt ends, if the budget does not end it."""
-        return StopRule(self.exit, self.stopping.judged_waves(self.wave_sizes), self.max_responses)
+        return StopRule(self.exit, self.wave_sizes, self.max_responses)
 
     @property
     def only_first_waves(self) -> bool:
         """True when no prompt draws after its first wave. A cap on seconds then changes nothing."""
         once = isinstance(self.exit, FixedExit) and self.exit.n <= self.wave_sizes[0]
-        return self.stopping.in_waves and (once or self.max_responses <= self.wave_sizes[0])
+        return once or self.max_responses <= self.wave_sizes[0]
 
     @property
     def prior_tokens(self) -> int:
@@ -147,7 +90,7 @@ class SamplingPlan:
         samples, reserved = caps.get(SAMPLES), caps.get(TOKENS)
         if samples is not None and samples < first:
             smaller = samples // max(prompts, 1)
-            lower = f" or lower reinforce_ada.sampling.{self.stopping.size_setting} to {smaller}" if smaller else ""
+            lower = f" or lower reinforce_ada.sampling.wave_size to {smaller}" if smaller else ""
             raise UserError(
                 f"{SAMPLES.key}={samples} cannot hold the first waves: {each} = {first}; raise it to {first}{lower}"
             )

@@ -13,7 +13,6 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.exits import PoolView, squared_deviations
-from nemo_ada.core.sampling.pass_rate import haldane
 from nemo_ada.core.sampling.state import StepState
 
 
@@ -34,8 +33,8 @@ class SamplingResult:
         uid_P: identity of the prompt occurrence, a part of every seed.
         pos_P: correct responses in the pool.
         neg_P: incorrect responses in the pool.
-        first_pos_P: correct responses of the first wave (issue_order: of the first window).
-        first_size_P: responses of the first wave (issue_order: of the first window).
+        first_pos_P: correct responses of the first wave.
+        first_size_P: responses of the first wave.
         rate_P: estimated pass rate (see `pass_rate` in metrics.py). It has no meaning if the pool is empty.
         issued_P: responses issued, including dropped and failed ones.
         failed_P: responses without a label.
@@ -158,13 +157,10 @@ def collect(
     reserve_P = np.arange(prompts) >= state.n_starting
     drawn_P = (state.issued_P > 0) & (~reserve_P | (size_P > 0))
     rank_N = ranks(prompt_N, size_P)
-    first_N = table.wave[ids] == 0 if plan.stopping.in_waves else rank_N < state.first_P[prompt_N]
+    first_N = table.wave[ids] == 0
     first_size_P = np.bincount(prompt_N[first_N], minlength=prompts)
     first_pos_P = np.bincount(prompt_N[first_N & positive_N], minlength=prompts)
-    if plan.stopping.in_waves:  # the size of a first wave does not depend on labels
-        rate_P = np.asarray(first_pos_P / np.maximum(first_size_P, 1), np.float64)
-    else:
-        rate_P = haldane(state.pos_P, size_P, plan.stop_rule)
+    rate_P = np.asarray(first_pos_P / np.maximum(first_size_P, 1), np.float64)  # this size does not depend on labels
     lacks_pos_P, lacks_neg_P = plan.exit.lacking(PoolView(state.pos_P, state.neg_P))
     first_ids = ids[first_N]
     first_waves = PoolView(

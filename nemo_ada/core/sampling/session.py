@@ -143,8 +143,7 @@ class SamplingSession:
         prompt_N = table.prompt[labelled]
         np.add.at(state.seen_pos_P, prompt_N[positive], 1)
         np.add.at(state.seen_neg_P, prompt_N[~positive], 1)
-        if self.plan.stopping.in_waves:
-            table.accepted[labelled] = True
+        table.accepted[labelled] = True
         return any_failed
 
     def take_aborts(self) -> IntArray:
@@ -184,23 +183,12 @@ class SamplingSession:
         state, table = self.state, self.state.table
         start = np.cumsum(sizes) - sizes
         total = int(start[-1] + sizes[-1])
-        each = total == len(prompts)  # one response each, the usual case with windows
-        prompt_N = prompts if each else np.repeat(prompts, sizes)
-        issued = state.issued_P[prompts]
-        index_N = issued if each else np.arange(total) + np.repeat(issued - start, sizes)
+        prompt_N = np.repeat(prompts, sizes)
+        index_N = np.arange(total) + np.repeat(state.issued_P[prompts] - start, sizes)
         wave_N = state.wave_P[prompt_N]
         response_id_N = table.append(
             prompt_N, index_N, wave_N, reserved=self._granter.tokens_each(), now=now, load=self.load
         )
-        if not each:
-            same = prompt_N[1:] == prompt_N[:-1]
-            table.next_id[response_id_N[:-1][same]] = response_id_N[1:][same]
-        first = response_id_N[start]
-        previous = state.tail_P[prompts]
-        follows = previous >= 0
-        table.next_id[previous[follows]] = first[follows]
-        fresh = state.head_P[prompts] < 0
-        state.head_P[prompts[fresh]] = first[fresh]
         state.tail_P[prompts] = response_id_N[start + sizes - 1]
         state.issued_P[prompts] += sizes
         state.in_flight_P[prompts] += sizes
@@ -266,10 +254,9 @@ class SamplingSession:
         table = self.state.table
         state_N = table.state[: table.n]
         ended = np.flatnonzero((state_N == DONE) | (state_N == FAILED))
-        whole = ended if self.plan.stopping.in_waves else ended[table.accepted[ended]]
         seconds = table.ended_at[ended] - table.issued_at[ended]
         in_flight = table.load[ended] / np.where(seconds > 0, seconds, 1.0)
-        self.latency.observe(table.tokens[whole], table.tokens[ended], seconds, in_flight)
+        self.latency.observe(table.tokens[ended], seconds, in_flight)
 
 
 def check_failures(

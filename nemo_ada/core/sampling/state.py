@@ -63,7 +63,6 @@ class StepState:
         self.wave_P = np.zeros(size, np.int64)  # number of the open wave
         self.target_P = np.zeros(size, np.int64)  # labels in the pool once the open wave is complete
         self.want_P = np.zeros(size, np.int64)  # responses that wait to be issued
-        self.head_P = np.full(size, -1, np.int64)  # issue_order: first response that is not judged yet
         self.tail_P = np.full(size, -1, np.int64)  # last response issued
         self.active_P = np.zeros(size, np.bool_)
         self.cut_P = np.zeros(size, np.bool_)  # the budget refused more responses
@@ -96,7 +95,7 @@ class StepState:
         return self.failed_P[prompts] < self.cap_P[prompts]
 
     def finish(self, prompts: IntArray) -> None:
-        """Issue nothing more for these prompts, and drop what still runs of them.
+        """Issue nothing more for these prompts.
 
         Each zero-signal group starts a reserve prompt, unless the budget ended the group.
         """
@@ -105,22 +104,11 @@ class StepState:
         self.active_P[prompts] = False
         self.first_open_P[prompts] = False
         self.want_P[prompts] = 0
-        self.drop(self._running_ids(prompts[self.in_flight_P[prompts] > 0]))
         zero_signal = ((self.pos_P[prompts] == 0) | (self.neg_P[prompts] == 0)) & ~self.cut_P[prompts]
         last = min(self.next_reserve + int(zero_signal.sum()), len(self.uid_P))
         if last > self.next_reserve:
             self.start(np.arange(self.next_reserve, last))
             self.next_reserve = last
-
-    def _running_ids(self, prompts: IntArray) -> IntArray:
-        table = self.table
-        running = [np.zeros(0, np.int64)]
-        ids = self.head_P[prompts]
-        while len(ids):
-            running.append(ids[table.state[ids] == IN_FLIGHT])
-            ids = table.next_id[ids]
-            ids = ids[ids >= 0]
-        return np.concatenate(running)
 
     def cut(self, prompts: IntArray, cap: str) -> None:
         """End waiting prompts to which the budget gives nothing more. `cap` names the cap that refuses."""
@@ -130,9 +118,8 @@ class StepState:
         self.cut_P[prompts] = True
         self.want_P[prompts] = 0
         ended = prompts[self.in_flight_P[prompts] == 0]
-        if self.plan.stopping.in_waves:  # a wave whose failures cannot be redrawn counts with its other responses
-            self.pos_P[ended] = self.seen_pos_P[ended]
-            self.neg_P[ended] = self.seen_neg_P[ended]
+        self.pos_P[ended] = self.seen_pos_P[ended]  # a wave whose failures cannot be redrawn counts with the others
+        self.neg_P[ended] = self.seen_neg_P[ended]
         self.finish(ended)
 
     def _bound(self, prompts: IntArray, code: int) -> None:
@@ -147,12 +134,11 @@ class StepState:
 
     def end_now(self, reason: str) -> None:
         """End every prompt, for a reason of BOUNDS. What runs is dropped, and incomplete waves are dropped whole."""
-        table, open_P = self.table, np.flatnonzero(self.active_P)
-        if self.plan.stopping.in_waves:
-            size = table.n
-            prompt_N = table.prompt[:size]
-            late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
-            table.accepted[:size][late_N] = False
+        table, size, open_P = self.table, self.table.n, np.flatnonzero(self.active_P)
+        prompt_N = table.prompt[:size]
+        late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
+        table.accepted[:size][late_N] = False
+        self.drop(np.flatnonzero(self.active_P[prompt_N] & (table.state[:size] == IN_FLIGHT)))
         self._bound(open_P, BOUNDS.index(reason))
         self.cut_P[open_P] = True
         self.finish(open_P)

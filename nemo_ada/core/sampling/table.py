@@ -29,7 +29,6 @@ class ResponseTable:
         ended_at: time of the end, by the source's clock.
         load: integral over time of the responses in flight. It first covers the time until the issue, and later the
             response's own time.
-        next_id: id of the prompt's next response, -1 for none.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -47,7 +46,6 @@ class ResponseTable:
         self.issued_at = np.zeros(size, np.float64)
         self.ended_at = np.zeros(size, np.float64)
         self.load = np.zeros(size, np.float64)
-        self.next_id = np.full(size, -1, np.int64)
 
     def append(
         self, prompt_N: IntArray, index_N: IntArray, wave_N: IntArray, *, reserved: int, now: float, load: float
@@ -69,6 +67,6 @@ class ResponseTable:
         size = max(needed, 2 * len(self.prompt))
         for name, column in vars(self).items():
             if isinstance(column, np.ndarray):
-                grown = np.full(size, -1 if name == "next_id" else 0, column.dtype)
+                grown = np.zeros(size, column.dtype)
                 grown[: self.n] = column[: self.n]
                 setattr(self, name, grown)

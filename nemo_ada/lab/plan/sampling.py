@@ -15,7 +15,7 @@ from nemo_ada.config.ada import AdaSettings
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.sampling.budget import SAMPLES, SECONDS, TOKENS
 from nemo_ada.core.sampling.exits import FixedExit
-from nemo_ada.core.sampling.plan import IssueOrderStopping, SamplingPlan
+from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.lab.plan.planned_run import PlannedRun
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel
 from nemo_ada.lab.simulate.steps import RateDistribution, Setting, Variant, simulated_steps
@@ -129,8 +129,6 @@ def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, lon
 
 def _max_waves(plan: SamplingPlan) -> int:
     """Return the most waves of a prompt that follow one another."""
-    if isinstance(plan.stopping, IssueOrderStopping):
-        return -(-plan.max_responses // plan.stopping.window) + 1
     if isinstance(plan.exit, FixedExit):
         return 1
     return int(plan.stop_rule.judged().sum())

@@ -179,7 +179,7 @@ class GroupRollouts:
             "mean_prompt_length": mean_prompt_length(prompts, responses, length_R),
         }
         if pool is not None:  # NeMo-RL averages what the groups of a step report
-            metrics |= own_metrics.mean_reward(pool.result, in_waves=True)
+            metrics |= own_metrics.mean_reward(pool.result)
         return batch, metrics
 
 

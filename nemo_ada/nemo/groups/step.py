@@ -123,7 +123,7 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         for group in groups:
             skipped.update(group["skipped"])
         self.last_metrics = sampled.metrics | own_metrics.named(skipped)
-        self.last_metrics |= own_metrics.mean_reward(sampled.result, in_waves=True)
+        self.last_metrics |= own_metrics.mean_reward(sampled.result)
         if rest.get("prev_logprobs") is not None and rest.get("generation_logprobs") is not None:
             self.last_metrics |= self._newest(pools, repeated_batch, mask, **rest)
         self._finished(sampled)

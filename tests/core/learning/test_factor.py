@@ -108,10 +108,8 @@ def random_settings(seed):
     if kind == "balanced":
         rule["k_neg"] = int(choose.integers(1, max(cap // 3, 2)))
     objective = [{"kind": "linear"}, {"kind": "log"}, {"kind": "power", "a": float(choose.uniform(0.2, 0.9))}]
-    stopping = {"kind": "issue_order"} if choose.random() < 0.3 else {"kind": "wave"}
     return group, {
-        "sampling": {"kind": "sequential", "exit": rule, "max_responses": cap, "stopping": stopping}
-        | ({"wave_size": wave} if stopping["kind"] == "wave" else {}),
+        "sampling": {"kind": "sequential", "exit": rule, "max_responses": cap, "wave_size": wave},
         "advantage": {"weighting": "objective", "objective": objective[int(choose.integers(3))]},
     }
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_ada.core.metrics import BOUNDS
@@ -19,18 +19,13 @@ from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource
-from tests.core.scripted import Driven, Script, collect, stopping_of, wave_oracle
+from tests.core.scripted import Driven, Script, collect, wave_oracle
 
 LONGEST = 40
 WORST_CASE = {"token_reservation": "worst_case"}
 SHORT = {"budget": Budget(max_tokens=1000, expected_tokens=31)}
 RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=8)
-OPTIONS = st.fixed_dictionaries(
-    {
-        "scheduler": st.sampled_from(["rounds", "continuous"]),
-        "stopping": st.sampled_from([None, 1, 3, 6]).map(stopping_of),
-    }
-)
+OPTIONS = st.fixed_dictionaries({"scheduler": st.sampled_from(["rounds", "continuous"])})
 
 
 def plan_with(budget, options):
@@ -52,7 +47,7 @@ def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, opti
     assert summarise(result, plan.budget)["budget_used_samples"] == len(source.issued) / cap
     if result.cut_P.any():
         assert BOUNDS[int(summarise(result)["budget_bound"])] == "max_samples"
-        assert cap - len(source.issued) < (16 if options["stopping"].in_waves else 1)
+        assert cap - len(source.issued) < 16
 
 
 @given(RATES, OPTIONS, st.integers(0, 900), st.integers(0, 10**6), st.booleans())
@@ -60,7 +55,7 @@ def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, opti
 def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, options, spare, seed, seen):
     expected, latency, over_by = 5, LatencyModel(), [0]
     if seen:
-        latency.observe(np.array([3, 4, 9]), np.array([3]), np.array([3.0]), np.array([1.0]))
+        latency.observe(np.array([3, 4, 9]), np.array([3.0, 4.0, 9.0]), np.ones(3))
     cap = first_responses(options, len(rates)) * expected + spare
     plan = plan_with(Budget(max_tokens=cap, expected_tokens=expected), options)
     run = Driven(plan, Script.random(seed, rates, failed=0.1), latency=latency)
@@ -80,7 +75,7 @@ def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, op
 @pytest.mark.parametrize(("reservation", "each"), [("expected", 95), ("worst_case", 400)])
 def test_a_response_reserves_the_length_that_most_responses_keep_to(reservation, each):
     latency = LatencyModel()
-    latency.observe(np.arange(1, 101), np.array([3]), np.array([3.0]), np.array([1.0]))
+    latency.observe(np.arange(1, 101), np.arange(1.0, 101.0), np.ones(100))
     plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 400, budget=Budget(token_reservation=reservation, expected_tokens=7))
     run = Driven(plan, "+", "+", latency=latency)
     run.ask()
@@ -88,7 +83,6 @@ def test_a_response_reserves_the_length_that_most_responses_keep_to(reservation,
 
 
 @given(RATES, OPTIONS, st.integers(0, 30), st.integers(0, 2000), st.floats(0.5, 20), st.integers(0, 10**6))
-@example([0.0] * 3, {"scheduler": "continuous", "stopping": stopping_of(3)}, 13, 271, 8.0, 535)  # waited for ever
 @settings(max_examples=80)
 def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, samples, tokens, seconds, seed):
     first = first_responses(options, len(rates))
@@ -102,19 +96,15 @@ def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, sam
         assert (opening.index_N < plan.first_issue).all()
         assert (np.bincount(opening.prompt_N, minlength=len(rates)) == plan.first_issue).all()
         assert result.cut_P.any() <= (BOUNDS[int(summarise(result)["budget_bound"])] != "none")
-        if options["stopping"].in_waves:  # whole waves only, except where the budget ended the redraw of failures
-            for prompt in np.flatnonzero(~result.cut_P).tolist():
-                assert result.size_P[prompt] == len(wave_oracle(plan, script, prompt))
+        for prompt in np.flatnonzero(~result.cut_P).tolist():  # whole waves, but where the budget ended a redraw
+            assert result.size_P[prompt] == len(wave_oracle(plan, script, prompt))
 
 
-@pytest.mark.parametrize(("window", "sizes"), [(None, [4, 8]), (4, [4, 11])])
-def test_a_wave_that_does_not_fit_is_not_cut_short_and_a_window_is_filled_in_part(window, sizes):
-    plan = SamplingPlan(
-        BalancedExit(2, 2), (4,), 32, 4, LONGEST, stopping=stopping_of(window), budget=Budget(max_samples=15)
-    )
+def test_a_wave_that_does_not_fit_is_not_cut_short():
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, budget=Budget(max_samples=15))
     result, source = collect(plan, Script.of("+", "+"))
-    assert result.size_P.sum() == len(source.issued) == (12 if window is None else 15)
-    assert window or (sorted(result.size_P.tolist()) == sizes and summarise(result)["prompts_cut"] == 2)
+    assert result.size_P.sum() == len(source.issued) == 12
+    assert sorted(result.size_P.tolist()) == [4, 8] and summarise(result)["prompts_cut"] == 2
 
 
 def test_the_order_under_a_cap_is_random_seeded_and_stays_within_the_budget():
@@ -174,12 +164,9 @@ def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates
             np.testing.assert_array_equal(getattr(result, name), getattr(whole, name))
 
 
-@pytest.mark.parametrize("window", [None, 2, 4])
-def test_the_budget_does_not_go_to_short_responses(window):
+def test_the_budget_does_not_go_to_short_responses():
     """32 prompts of pass rate 0.1; the last 16 have responses of about 100 tokens, the first of about 20."""
-    plan = SamplingPlan(
-        BalancedExit(2, 2), (4,), 32, 4, 400, stopping=stopping_of(window), budget=Budget(max_samples=4 * 32 + 48)
-    )
+    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, 400, budget=Budget(max_samples=4 * 32 + 48))
     extra = np.zeros(2)
     for step in range(12):
         rng = np.random.default_rng(step)
@@ -234,14 +221,14 @@ def test_reserve_prompts_are_taken_in_the_order_of_the_data():
         (
             4,
             {"max_samples": 8},
-            {"stopping": stopping_of(3)},
-            {"stopping": stopping_of(2)},
+            {"wave_sizes": (3,)},
+            {"wave_sizes": (2,)},
             "4 prompts x 3 responses = 12",
         ),
     ],
 )
 def test_first_waves_that_do_not_fit_are_refused_with_what_would(prompts, caps, options, fits, message):
-    refused = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 100, budget=Budget(**caps), **options)
+    refused = replace(SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 100, budget=Budget(**caps)), **options)
     with pytest.raises(UserError, match=message):
         SamplingSession(StepState(refused, np.arange(prompts)), run_seed=0, step=0)
     SamplingSession(StepState(replace(refused, **fits), np.arange(prompts)), run_seed=0, step=0)

@@ -15,7 +15,7 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
-from tests.core.scripted import Driven, Script, collect, stopping_of
+from tests.core.scripted import Driven, Script, collect
 
 SECONDS = 600.0  # first waves take at most 400
 PROMPTS = 48
@@ -25,7 +25,8 @@ def known(lengths, *, base=1.0, slope=0.0):
     """A model that has seen these lengths, and times of length * (base + slope * responses in flight)."""
     model, load = LatencyModel(), np.linspace(1.0, 40.0, 50)
     timed = np.tile([5, 10, 20, 40, 80], 10)
-    model.observe(np.array(lengths), timed, timed * (base + slope * load), load)
+    model.observe(timed, timed * (base + slope * load), load)
+    model.load_state_dict(model.state_dict() | {"lengths": lengths})
     return model
 
 
@@ -64,9 +65,7 @@ def durations(quantile, **options):
 
 
 @pytest.mark.statistics
-@pytest.mark.parametrize(
-    "options", [{"scheduler": "rounds"}, {}, {"stopping": stopping_of(4)}], ids=["rounds", "continuous", "issue_order"]
-)
+@pytest.mark.parametrize("options", [{"scheduler": "rounds"}, {}], ids=["rounds", "continuous"])
 def test_as_many_batches_end_in_time_as_were_asked_for(options):
     half, most = durations(0.5, **options), durations(0.9, **options)
     assert (half > SECONDS).mean() <= 0.5
@@ -142,7 +141,7 @@ def test_a_random_seeded_order_decides_when_the_time_allows_two_waves_of_four():
     assert len(served) > 1
 
 
-@pytest.mark.parametrize("options", [{"scheduler": "rounds"}, {}, {"stopping": stopping_of(4)}], ids=str)
+@pytest.mark.parametrize("options", [{"scheduler": "rounds"}, {}], ids=str)
 def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_it(options):
     """Time is for one wave after the other, tokens are for none: both prompts are cut, and the session ends."""
     budget = Budget(
@@ -160,7 +159,7 @@ def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_i
 
 @given(
     st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=8),
-    st.sampled_from([{"scheduler": "rounds"}, {}, {"stopping": stopping_of(3)}]),
+    st.sampled_from([{"scheduler": "rounds"}, {}]),
     st.floats(0.5, 60),
     st.integers(0, 10**6),
 )
@@ -172,5 +171,4 @@ def test_after_the_deadline_nothing_is_issued_but_redraws_of_first_waves(rates, 
     for clock, requests in source.submitted[1:]:
         if clock > seconds:
             assert (requests.wave_N == 0).all()
-            assert plan.stopping.in_waves
     assert summarise(result, plan.budget)["seconds_overshoot"] == pytest.approx(max(0.0, source.now - seconds))

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from nemo_ada.core.sampling.exits import AtLeastExit, BalancedExit, FixedExit, PoolView, PositiveExit
+from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PoolView, PositiveExit
 from tests.core.scripted import met
 
 POS, NEG = (grid.ravel() for grid in np.mgrid[0:7, 0:7])
 RULES = [PositiveExit(), PositiveExit(3), BalancedExit(1, 1), BalancedExit(2, 3), BalancedExit(3, 0), FixedExit(5)]
-RULES += [AtLeastExit(PositiveExit(2), 4), AtLeastExit(BalancedExit(2, 2), 3)]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -26,7 +26,7 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import FailedResponsesError, InvariantError
-from tests.core.scripted import Script, ScriptedSource, stopping_of
+from tests.core.scripted import Script, ScriptedSource
 
 PLAN = SamplingPlan(BalancedExit(2, 2), (4,), 16, 4, 40)
 
@@ -272,14 +272,11 @@ def race_after(own, script, seed, ledger):
     return groups, ledger
 
 
-def test_groups_of_two_steps_and_plans_of_whole_steps_are_refused():
+def test_groups_of_two_steps_are_refused():
     started, _ = race(sampler(), Script.of("++--", "+-+-"), 0)
     pools = [group.pool for group in started]
     with pytest.raises(InvariantError):
         sampler().finish_step([pools[0], replace(pools[1], step=4)])
-    windowed = sampler(replace(PLAN, stopping=stopping_of(2)))
-    with pytest.raises(InvariantError):
-        windowed.group_session(0, windowed.step_ledger(1).start())
 
 
 def test_a_row_that_its_pool_does_not_have_is_refused():

@@ -20,9 +20,8 @@ FEATURES_PF = np.random.default_rng(2).standard_normal((24, FEATURES))
 VARIANTS = {
     "max_seconds": {"preset": "ada_seq_balance", "budget": {"max_seconds": 300.0}},
     "tokens": {"preset": "ada_seq_balance", "budget": {"max_tokens": 9000, "expected_tokens": 40}},
-    "window, refill": {
+    "refill": {
         "preset": "ada_seq_balance",
-        "sampling": {"stopping": {"kind": "issue_order", "window": 2}},
         "reserve_prompts": STANDBY,
     },
     "log": {"preset": "ada_seq_log"},

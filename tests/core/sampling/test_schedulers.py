@@ -5,8 +5,7 @@ import pytest
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
-from nemo_ada.core.sampling.summary import summarise
-from tests.core.scripted import Driven, Script, stopping_of
+from tests.core.scripted import Driven, Script
 
 
 def parts(plan, script):
@@ -26,20 +25,11 @@ def test_only_a_barrier_waits_for_an_empty_engine(scheduler):
     assert len(beats) > len(before) and not result.cut_P.any(), "asked at every decision, which stops nothing"
 
 
-def test_dropped_responses_are_aborted_before_the_source_is_polled_again():
-    session, source = parts(
-        SamplingPlan(BalancedExit(1, 1), (4,), 16, 4, 40, stopping=stopping_of(6)), Script.random(1, [0.5] * 20)
-    )
-    poll = source.poll
-
-    def checked_poll():
-        assert not session.state.to_abort
-        return poll()
-
-    source.poll = checked_poll
-    run_sampling(session, source)
-    assert source.aborted
-    assert not source.running
+def test_dropped_responses_are_aborted_before_the_session_ends():
+    session, source = parts(SamplingPlan(BalancedExit(1, 1), (4,), 16, 4, 40), Script.random(1, [0.5] * 20))
+    asked = iter([None, "drop"])
+    run_sampling(session, source, stop_check=lambda: next(asked, None))
+    assert source.aborted and not source.running and not session.state.to_abort
 
 
 @pytest.mark.parametrize(
@@ -66,25 +56,3 @@ def test_a_stop_may_still_become_a_drop_while_what_runs_is_finished(orders, runn
     assert beats == running
     assert result.size_P.sum() == kept
     assert session.dropped == dropped
-
-
-# stopping, event by event ---------------------------------------------------------------------------------------------
-
-
-def finish(run, *rows):
-    run.end(run.source.clock(), *rows)
-    run.drop(run.source.clock())
-    run.ask(run.source.clock())
-
-
-def test_issue_order_drops_what_was_issued_after_the_exit_finished_or_not():
-    run = Driven(SamplingPlan(BalancedExit(1, 1), (4,), 9, 4, 40, stopping=stopping_of(5)), "+-+-+")
-    run.ask()
-    finish(run, 4)
-    finish(run, 1)
-    assert not run.source.aborted
-    finish(run, 0)
-    assert sorted(run.source.aborted) == [2, 3, 5]  # 5 filled the place of 4
-    result = run.session.result()
-    assert result.index_N.tolist() == [0, 1]
-    assert summarise(result)["samples_dropped"] == 4

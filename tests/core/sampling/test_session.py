@@ -14,7 +14,7 @@ from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import FailedResponsesError, InvariantError
-from tests.core.scripted import Driven, Script, collect, pools, prefix_oracle, stopping_of, wave_oracle
+from tests.core.scripted import Driven, Script, collect, pools, wave_oracle
 
 EXITS = st.one_of(
     st.builds(PositiveExit, st.integers(1, 4)),
@@ -45,45 +45,18 @@ def test_waves_collect_what_the_papers_loop_collects_in_any_order_of_completion(
         assert not source.aborted
 
 
-@given(EXITS, st.integers(1, 9), st.integers(1, 20), PASS_RATES, st.sampled_from([0.0, 0.2]), st.integers(0, 10**6))
-@settings(max_examples=120)
-def test_issue_order_keeps_the_shortest_prefix_that_meets_the_exit(rule, window, cap, rates, failed, seed):
-    script = Script.random(seed, rates, failed=failed)
-    plan = wave_plan(rule, (4,), cap, stopping=stopping_of(window))
-    result, source = collect(plan, script, order=seed)
-    failures = [0] * len(rates)
-    for prompt, index in (source.issued[row] for row in source.finished):
-        failures[prompt] += script.label(prompt, index) is None
-    for prompt, pool in enumerate(pools(result)):
-        indices = [index for index, _, _ in pool]
-        expected = prefix_oracle(plan, script, prompt)
-        if failures[prompt] < cap:
-            assert indices == expected
-        else:  # given up: still a prefix
-            assert indices == expected[: len(indices)]
-
-
-def test_a_window_stops_asking_when_what_has_finished_decides_the_exit():
-    run = Driven(wave_plan(PositiveExit(1), (4,), 32, stopping=stopping_of(2)), "-+")
-    run.ask()
-    run.end(1.0, 1)  # response 1 is correct, response 0 still runs
-    assert len(run.ask(1.0)) == 0
-    run.end(2.0, 0)
-    assert run.session.result().size_P.tolist() == [2]
-
-
-@given(EXITS, WAVES, st.integers(1, 12), PASS_RATES, st.sampled_from([None, 3]), st.integers(0, 10**6))
+@given(EXITS, WAVES, st.integers(1, 12), PASS_RATES, st.integers(0, 10**6))
 @settings(max_examples=80)
-def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule, waves, cap, rates, window, seed):
+def test_failed_responses_never_enter_a_pool_and_cost_at_most_twice_the_cap(rule, waves, cap, rates, seed):
     script = Script.random(seed, rates, failed=0.4)
-    result, source = collect(wave_plan(rule, waves, cap, stopping=stopping_of(window)), script, order=seed)
+    result, source = collect(wave_plan(rule, waves, cap), script, order=seed)
     assert np.isfinite(result.reward_N).all()
     places = [source.issued[row] for row in result.response_id_N.tolist()]
     assert all(script.label(*place) is not None for place in places)
     assert places == list(zip(result.prompt_N.tolist(), result.index_N.tolist(), strict=True))
     assert (result.size_P <= cap).all()
     issued_P = np.bincount([prompt for prompt, _ in source.issued.values()], minlength=len(rates))
-    assert (issued_P <= 2 * cap + (window or max(waves))).all()
+    assert (issued_P <= 2 * cap + max(waves)).all()
     assert summarise(result)["samples_failed"] == sum(script.label(*source.issued[r]) is None for r in source.finished)
 
 
@@ -189,12 +162,11 @@ def test_groups_without_signal_are_replaced_and_unused_prompts_are_not_drawn():
 
 
 @pytest.mark.parametrize("order", ["drain", "drop"])
-@pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("scheduler", ["rounds", "continuous"])
 @pytest.mark.parametrize("calls", [0, 1, 5])
-def test_a_session_can_be_stopped_at_any_moment(order, window, scheduler, calls):
+def test_a_session_can_be_stopped_at_any_moment(order, scheduler, calls):
     script = Script.random(3, [0.05] * 12, failed=0.05)
-    plan = wave_plan(BalancedExit(3, 3), (6, 2), 64, stopping=stopping_of(window), scheduler=scheduler)
+    plan = wave_plan(BalancedExit(3, 3), (6, 2), 64, scheduler=scheduler)
     run = Driven(plan, script, reserve=2)
     source, checks, submitted = run.source, [], []
 
@@ -212,7 +184,7 @@ def test_a_session_can_be_stopped_at_any_moment(order, window, scheduler, calls)
     assert summarise(result)["samples_drawn"] == len(source.issued)
     assert summarise(result)["tokens_drawn"] == source.tokens
     assert bool(source.aborted) <= (order == "drop")
-    if order == "drain" and window is None and calls:
+    if order == "drain" and calls:
         labelled = sum(script.label(*source.issued[row]) is not None for row in source.finished)
         assert len(result.response_id_N) == labelled
 

@@ -18,7 +18,7 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.core.sampling.table import DONE
-from tests.core.scripted import Script, ScriptedSource, stopping_of
+from tests.core.scripted import Script, ScriptedSource
 
 LONGEST = 20
 
@@ -29,7 +29,6 @@ class SessionMachine(RuleBasedStateMachine):
         reserve=st.integers(0, 2),
         exit_rule=st.sampled_from([PositiveExit(1), BalancedExit(1, 1), BalancedExit(2, 2), FixedExit(4)]),
         scheduler=st.sampled_from(["rounds", "continuous"]),
-        window=st.sampled_from([None, None, 1, 3]),
         allocated=st.one_of(st.none(), st.lists(st.integers(1, 9), min_size=7, max_size=7)),
         reservation=st.sampled_from(["worst_case", "worst_case", "expected"]),
         spare=st.tuples(*[st.one_of(st.none(), st.integers(0, 30))] * 2),
@@ -37,12 +36,12 @@ class SessionMachine(RuleBasedStateMachine):
         seed=st.integers(0, 10**6),
     )
     def begin(
-        self, prompts, reserve, exit_rule, scheduler, window, allocated, reservation, spare, seconds, seed
+        self, prompts, reserve, exit_rule, scheduler, allocated, reservation, spare, seconds, seed
     ):  # fmt: skip
         if allocated is not None:  # the estimation variant
-            exit_rule, reserve, window = FixedExit(1), 0, None
+            exit_rule, reserve = FixedExit(1), 0
         first_wave = None if allocated is None else np.array(allocated[:prompts])
-        first = prompts * (window or 3) if first_wave is None else int(first_wave.sum())
+        first = prompts * 3 if first_wave is None else int(first_wave.sum())
         samples, tokens = spare
         budget = Budget(
             None if samples is None else first + samples,
@@ -51,12 +50,11 @@ class SessionMachine(RuleBasedStateMachine):
             token_reservation=reservation,
         )
         plan = SamplingPlan(
-            exit_rule, (3, 2), 12, 4, LONGEST, scheduler=scheduler,
-            stopping=stopping_of(window), budget=budget, max_failed_share=1.0,
+            exit_rule, (3, 2), 12, 4, LONGEST, scheduler=scheduler, budget=budget, max_failed_share=1.0,
         )  # fmt: skip
         self.worst_case = reservation == "worst_case"
         latency = LatencyModel()
-        latency.observe(np.arange(1, 20), np.array([10]), np.array([12.0]), np.array([4.0]))
+        latency.observe(np.arange(1, 20), 1.2 * np.arange(1, 20), np.full(19, 4.0))
         rates = ([0.0, 0.4, 0.9, 1.0, 0.2] * 2)[: prompts + reserve]
         self.source = ScriptedSource(
             Script.random(seed, rates, failed=0.15, longest=LONGEST), np.random.default_rng(seed)

@@ -26,7 +26,6 @@ from nemo_ada.lab.simulate.steps import (
     render_table,
     simulated_steps,
 )
-from tests.core.scripted import stopping_of
 
 GRPO = SamplingPlan(FixedExit(8), (8,), 8, 8, 400)
 BALANCED = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400)
@@ -37,12 +36,11 @@ def share_near(figure, expected, draws):
     return abs(figure.value - expected) < 4 * (expected * (1 - expected) / draws) ** 0.5
 
 
-@pytest.mark.parametrize("window", [None, 4])
 @pytest.mark.parametrize(("p", "rule"), [(0.1, BalancedExit(2, 2)), (0.6, PositiveExit(1))])
-def test_agrees_with_the_dynamic_programme(p, window, rule):
-    plan = dataclasses.replace(BALANCED, exit=rule, stopping=stopping_of(window))
+def test_agrees_with_the_dynamic_programme(p, rule):
+    plan = dataclasses.replace(BALANCED, exit=rule)
     row = compare([Variant("ours", plan)], Setting(MeasuredRates((p,)), prompts=64, seeds=6, warm_up=0, steps=1))[0]
-    exact = summary(StopRule(rule, (8,) if window is None else (1,), 32), p)
+    exact = summary(StopRule(rule, (8,), 32), p)
     expected = 64 * exact.expected_samples
     assert abs(row.kept_responses.value - expected) < max(
         2 * (row.kept_responses.high - row.kept_responses.low), 1e-3 * expected
