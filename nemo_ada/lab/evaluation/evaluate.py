@@ -28,7 +28,7 @@ from nemo_ada.lab.data.measure import Judged, Measurement, Question
 from nemo_ada.lab.data.problem import Problem
 from nemo_ada.lab.data.providers import ResponseProvider
 from nemo_ada.lab.data.source import Source, open_source, pinned
-from nemo_ada.lab.data.stages import Record, Watch, distinct_stage, kept, length_stage, read_stage
+from nemo_ada.lab.data.stages import Record, Watch, distinct_stage, kept, length_stage, read_stage, run_stages, silent
 from nemo_ada.lab.evaluation.benchmark import Benchmark
 from nemo_ada.lab.evaluation.majority import majority, vote
 from nemo_ada.lab.evaluation.results import COUNTS, BenchmarkResult, results
@@ -66,7 +66,7 @@ def evaluate(
     provider: ResponseProvider,
     drawing: SamplingSpec,
     out: Path,
-    watch: Watch = lambda _name, _done, _total: None,
+    watch: Watch = silent,
 ) -> dict[str, Any]:
     """Evaluate, or continue an evaluation. Where it is complete, only its results are read.
 
@@ -248,16 +248,15 @@ def _problems(
     benchmark: Benchmark, encoder: PromptEncoder, source: Source, limit: int | None, judge: Judge
 ) -> tuple[list[Problem], list[Record]]:
     """Return the problems in the order of the source, and the records of those that cannot be used."""
-    read = read_stage(benchmark.prompt_fields, benchmark.answer_fields)
-    records: list[Any] = list(islice(source.records(), limit))
-    rejected: list[Record] = []
-    for stage in (read, distinct_stage(judge), length_stage(encoder, benchmark.max_prompt_tokens)):
-        if stage.survey is not None:
-            stage.survey(records.copy)
-        processed = stage.process(records)
-        rejected += [{**record, "stage": stage.name} for record in processed if "reason" in record]
-        records = list(kept(processed))
-    return [Problem.of(record) for record in records], rejected
+    stages = (
+        read_stage(benchmark.prompt_fields, benchmark.answer_fields), distinct_stage(judge),
+        length_stage(encoder, benchmark.max_prompt_tokens),
+    )  # fmt: skip
+    found = run_stages(stages, list(islice(source.records(), limit)))
+    rejected = [
+        {**record, "stage": name} for name, records in found.items() for record in records if "reason" in record
+    ]
+    return [Problem.of(record) for record in kept(found["length"])], rejected
 
 
 def _no_counts(problem: Problem, benchmark: Benchmark) -> Record:
