@@ -1,4 +1,4 @@
-"""The command: page, PNG files, summary, bad arguments, and --watch."""
+"""The command: page, PNG files, summary, bad arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from made_runs import make_run, step_record
+from made_runs import make_run
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -137,36 +137,7 @@ def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
 
 def test_bad_arguments_are_errors_of_the_user(tmp_path, undrawn):
     with pytest.raises(UserError, match="is no folder"):
-        command.watch([tmp_path / "x"], tmp_path / "r.html", 30)
+        command.make_report([tmp_path / "x"], tmp_path / "r.html")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         command.make_report([make_run(tmp_path / "a", 3)], tmp_path / "file" / "r.html")
-
-
-def test_watching_follows_a_run_until_it_ends(tmp_path, monkeypatch, undrawn):
-    folder = make_run(tmp_path / "a", 3)
-    out = tmp_path / "r.html"
-    status, metrics = folder / "status.json", folder / "metrics.jsonl"
-    status.write_text('{"state": "running", "max_steps": 5}')
-    (folder / "hidden").write_text(metrics.read_text())
-    metrics.unlink()
-    seen = []
-
-    def next_look(_seconds):
-        """What happens to the run between two looks: its first steps, nothing, its last steps."""
-        seen.append(out.read_text(encoding="utf-8").count('http-equiv="refresh"') if out.exists() else None)
-        if len(seen) == 1:
-            (folder / "hidden").rename(metrics)
-        elif len(seen) == 3:
-            with metrics.open("a") as file:
-                file.write("".join(json.dumps(step_record(step)) + "\n" for step in (4, 5)))
-            status.write_text('{"state": "done", "max_steps": 5}')
-        elif len(seen) > 3:
-            raise AssertionError("it should have ended")
-
-    monkeypatch.setattr(command.time, "sleep", next_look)
-    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(out), "--watch", "--no-figures"])
-    assert done.exit_code == 0, done.output
-    assert seen == [None, 1, 1]
-    page = out.read_text(encoding="utf-8")
-    assert "refresh" not in page and re.search(r"steps</th><td>5<", page)
