@@ -36,7 +36,7 @@ BUDGETS = {
     "rules": 6036,  # wanted: 5,400
     "nemo": 7826,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
-    "lab": 9947,  # wanted: 7,600
+    "lab": 9943,  # wanted: 7,600
     "rehearsal": 6182,  # wanted: 5,300
     "cli": 1852,  # wanted: 1,400
 }
@@ -51,7 +51,7 @@ LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/rules/facts/nemo_config.py": 509,
 }
 LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Two are signatures of commands
-    "nemo_ada/cli/evaluate.py: evaluate": 112,
+    "nemo_ada/cli/evaluate.py: evaluate": 101,
     "nemo_ada/rehearsal/gpu.py: rehearse_on_gpu": 95,
     "nemo_ada/cli/data.py: prepare": 83,
 }

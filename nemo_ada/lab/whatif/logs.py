@@ -169,13 +169,14 @@ def _records(file: Path) -> Iterator[tuple[int, data_files.Raw]]:
     """Read the records of a file: a table of W&B or of a spreadsheet, or what `run.data_files` reads."""
     if file.suffix == CSV:
         table = csv_table(file, decoded(read_bounded(file, MAX_TEXT)))
-        rows = table.astype(object).where(table.notna(), None).to_dict("records")
-        yield from enumerate(({str(name): percent(cell) for name, cell in row.items()} for row in rows), start=1)
+        cells = table.astype(object).where(table.notna(), None).to_dict("records")
+        yield from enumerate(({str(name): percent(cell) for name, cell in row.items()} for row in cells), start=1)
         return
     found = _json(file) if file.suffix == ".json" else None
     if isinstance(found, dict) and isinstance(found.get("columns"), list) and isinstance(found.get("data"), list):
         names = [str(name) for name in found["columns"]]
-        yield from enumerate((dict(zip(names, row, strict=False)) for row in found["data"]), start=1)
+        rows = [row for row in found["data"] if isinstance(row, list)]
+        yield from enumerate((dict(zip(names, row, strict=False)) for row in rows), start=1)
     else:
         yield from data_files.rows(file)
 

@@ -243,11 +243,6 @@ class Mixture:
         value = ratio.value / cost.value
         return Estimate(value, min(*lows, value), max(*highs, value))
 
-    def extremes(self, value_J: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the weights [J] with the smallest and with the largest mean of a quantity."""
-        ones = np.ones(len(RATE_J))
-        return self._extreme(value_J, ones)[1], self._extreme(-value_J, ones)[1]
-
     def _extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
         """Return the smallest ratio, and its weights [J] (the linear programme of Charnes and Cooper, 1962).
 

@@ -41,6 +41,11 @@ def fitted(log, first=None):
     return Mixture.fit(labels(log, 0.7, first))
 
 
+def extremes(mixture, value_J):
+    """The weights with the smallest and with the largest mean of a quantity, of all that fit the log."""
+    return [mixture._extreme(sign * value_J, np.ones(len(RATE_J)))[1] for sign in (1.0, -1.0)]
+
+
 def rates(count, seed=0, a=0.4, b=0.8):
     return np.random.default_rng(seed + 1000).beta(a, b, count)
 
@@ -60,12 +65,12 @@ def test_the_bounds_are_those_of_all_distributions_that_fit():
     mixture = fitted(rollouts(rates(2000), 4))
     value_J = (1.0 - RATE_J) ** 32
     figure = mixture.mean(value_J)
-    for weight_J in mixture.extremes(value_J):
+    for weight_J in extremes(mixture, value_J):
         share_K = mixture.chance_KJ @ weight_J
         assert (share_K <= mixture.high_K + 1e-6).all()
         assert (share_K >= mixture.low_K - 1e-6).all()
         assert weight_J.sum() == pytest.approx(1.0)
-    low, high = (float(weight_J @ value_J) for weight_J in mixture.extremes(value_J))
+    low, high = (float(weight_J @ value_J) for weight_J in extremes(mixture, value_J))
     assert (figure.low, figure.high) == pytest.approx((low, high), abs=1e-6)
     assert figure.high - figure.low > 0.1, "four responses say little about 32"
 
@@ -77,7 +82,7 @@ def test_a_ratio_per_cost_is_bounded_tighter_than_its_parts_and_holds_what_fits(
     found = mixture.per_cost(by_rate.signal_J, grpo_J, by_rate.answers_J.sum(axis=0))
     ratio, cost = mixture.mean(by_rate.signal_J, grpo_J), mixture.mean(by_rate.answers_J.sum(axis=0))
     assert ratio.low / cost.high < found.low < found.value < found.high < ratio.high / cost.low
-    ends = [*mixture.extremes(by_rate.answers_J.sum(axis=0)), *mixture.extremes(by_rate.signal_J), mixture.weight_J]
+    ends = [*extremes(mixture, by_rate.answers_J.sum(axis=0)), *extremes(mixture, by_rate.signal_J), mixture.weight_J]
     for weight_J in ends:  # all of them fit the log
         seen = (weight_J @ by_rate.signal_J) / (weight_J @ grpo_J) / (weight_J @ by_rate.answers_J.sum(axis=0))
         assert found.low - 1e-9 <= seen <= found.high + 1e-9

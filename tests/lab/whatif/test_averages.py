@@ -399,8 +399,11 @@ def test_groups_in_one_record_and_tables_of_wandb_are_rollouts(tmp_path):
         "columns": ["step", "prompt", "completion", "right", "advantage"],
         "data": [[1, "2 + 2", "4", 1.0, 0.1]] * 3,
     }
+    table["data"].append(3)  # damage
     found = read_logs([of(tmp_path, "completions.table.json", json.dumps(table))])
     assert found.reward_N.tolist() == [1.0, 1.0, 1.0]
+    lines = ["prompt,reward,response", *(f"p{i // 4},{100 * (i % 2)}%,text" for i in range(8))]
+    assert read_logs([of(tmp_path, "rows.csv", "\n".join(lines))]).reward_N.tolist() == [0.0, 1.0] * 4
 
 
 HOSTILE = {
