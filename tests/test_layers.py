@@ -36,9 +36,9 @@ BUDGETS = {
     "rules": 6036,  # wanted: 5,400
     "nemo": 7826,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
-    "lab": 11076,  # wanted: 7,600
+    "lab": 9943,  # wanted: 7,600
     "rehearsal": 6182,  # wanted: 5,300
-    "cli": 1982,  # wanted: 1,400
+    "cli": 1852,  # wanted: 1,400
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
@@ -46,16 +46,13 @@ TEST_LINES, PAGE_WORDS = 43_900, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/rehearsal/gpu.py": 693,
-    "nemo_ada/lab/whatif/answer.py": 632,
     "nemo_ada/run/files.py": 596,
-    "nemo_ada/lab/whatif/averages.py": 538,
     "nemo_ada/nemo/asynchronous/actors.py": 511,
     "nemo_ada/rules/facts/nemo_config.py": 509,
 }
-LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Three are signatures of commands
-    "nemo_ada/cli/evaluate.py: evaluate": 112,
+LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Two are signatures of commands
+    "nemo_ada/cli/evaluate.py: evaluate": 101,
     "nemo_ada/rehearsal/gpu.py: rehearse_on_gpu": 95,
-    "nemo_ada/cli/whatif.py: whatif": 88,
     "nemo_ada/cli/data.py: prepare": 83,
 }
 

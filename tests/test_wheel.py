@@ -103,7 +103,7 @@ def test_the_base_runs_in_an_empty_folder(python, wheel, tmp_path):
     command = environment / "bin" / "nemo-ada"
     assert run(command, "--version", cwd=work).strip() == "0.1.0"
     rows = json.loads(run(command, "simulate", "--preset", "grpo", "--seeds", "1", "--json", cwd=work))
-    assert rows[0]["responses"]["mean"] == 256
+    assert rows[0]["responses"]["value"] == 256
     log = work / "log.jsonl"
     log.write_text("".join(json.dumps({"prompt": i // 4, "reward": i % 3 % 2, "tokens": 9}) + "\n" for i in range(400)))
     found = json.loads(run(command, "whatif", log, "--preset", "grpo", "--json", cwd=work))

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
@@ -20,13 +19,13 @@ from nemo_ada.cli.main import lacking
 from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
-from nemo_ada.lab.evaluation.benchmark import Benchmark, at_revisions, fitting, presets, resolve, run_of
-from nemo_ada.lab.evaluation.curve import check_folder, names_of, write_curve
+from nemo_ada.lab.evaluation.benchmark import Benchmark, fitting, presets, resolve, run_of
 from nemo_ada.lab.evaluation.evaluate import SamplingSpec
 from nemo_ada.lab.evaluation.evaluate import evaluate as run
 from nemo_ada.lab.evaluation.results import Evaluation, setting_differences
 from nemo_ada.lab.evaluation.results import compare as compare_evaluations
 from nemo_ada.lab.evaluation.statistics import FEW
+from nemo_ada.lab.report.run import names_of
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.prompting import ModelTokenizer, positions
@@ -94,27 +93,23 @@ def evaluate(
     ] = None,
     chunk: Annotated[int, typer.Option(help="problems between two commits of the journal")] = 16,
     max_num_seqs: Annotated[int, typer.Option(help="responses that decode at once")] = 256,
-    revision: Annotated[
-        list[str] | None, typer.Option(help="NAME=REVISION of a hub benchmark; repeatable (default: the newest)")
-    ] = None,
     by: Annotated[
         list[str] | None, typer.Option(help="column with a table of its own; repeatable (default: level, subject, ...)")
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="column of the template that each problem was made from: intervals count these")
     ] = None,
-    parquet: Annotated[bool, typer.Option("--parquet", help="write the responses as Parquet, too")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Sample k responses per problem, judge and keep them, and estimate avg@k, pass@k and maj@k.
 
-    Several checkpoints are evaluated one after the other. Their folders are OUT/NAME, and OUT gets a curve.
+    Several checkpoints are evaluated one after the other. Their folders are OUT/NAME, which `nemo-ada report` compares.
     """
     for path in model:
         _refuse_run(path)
     run_dir = run_of(model[0], wanted=not data)
     data = data or ([str(run_dir / HELDOUT)] if run_dir else [])
-    out = out or (run_dir / "eval" / (model[0].name if len(model) == 1 else "curve") if run_dir else None)
+    out = out or (run_dir / "eval" / (model[0].name if len(model) == 1 else "checkpoints") if run_dir else None)
     if not data or out is None:
         raise UserError(
             f"{'--out' if data else '--data'} is needed, because {model[0]} is in no CPU run's folder with {HELDOUT}, "
@@ -134,18 +129,16 @@ def evaluate(
         "cluster": cluster,
     }
 
-    benchmarks = at_revisions(resolve(data, changes), revision or [])
+    benchmarks = resolve(data, changes)
     if max_prompt_tokens is None and server is None:
         benchmarks = fitting(benchmarks, min(filter(None, map(positions, model)), default=None))
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
     limits = Limits(prompts, new_tokens, temperature, top_p, max_num_seqs)
-    drawing = SamplingSpec(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts, parquet)
-    names = names_of(model)
-    if len(model) > 1:
-        if server is not None:
-            raise UserError(f"--server={server} serves one model; evaluate {len(model)} checkpoints one by one")
-        check_folder(out)
+    drawing = SamplingSpec(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts)
+    if len(model) > 1 and server is not None:
+        raise UserError(f"--server={server} serves one model; evaluate {len(model)} checkpoints one by one")
+    names = [name.replace("/", "-") for name in names_of(model)]
     contents: dict[str, dict[str, Any]] = {}
     for name, folder in zip(names, model, strict=True):
         access = Access(served_model, api_key_env)
@@ -158,15 +151,10 @@ def evaluate(
             contents[name] = run(benchmarks, encoder_of, provider, drawing, place, watch)
         if not as_json:
             _show(contents[name], k, place)
-    if len(model) == 1:
-        if as_json:
-            typer.echo(json.dumps(contents[names[0]]))
-        return
-    curve = write_curve(out, contents, k)
     if as_json:
-        typer.echo(json.dumps(curve))
-    else:
-        _print(_curve_table(curve, out))
+        typer.echo(json.dumps(contents if len(model) > 1 else contents[names[0]]))
+    elif len(model) > 1:
+        typer.echo(f"compare them with `nemo-ada report {' '.join(str(out / name) for name in names)}`")
 
 
 def _is_comparison(path: Path) -> bool:
@@ -269,15 +257,6 @@ def _verdict_table(content: Mapping[str, Any]) -> Table:
         for verdict, own in row.get("by_verdict", {}).items():
             shown = ("-", "-") if not own["responses"] else (f"{own['mean_tokens']:.0f}", f"{own['finished']:.3f}")
             table.add_row(Text(name), verdict, str(own["responses"]), *shown)
-    return table
-
-
-def _curve_table(curve: Mapping[str, Any], out: Path) -> Table:
-    names = list(curve["points"][0]["benchmarks"])
-    table = Table("checkpoint", *map(escape, names), "overall", title=Text(f"avg@{curve['k']} ({out / 'curve.png'})"))
-    for point in curve["points"]:
-        cells = [_cell(point["benchmarks"][name]) for name in names]
-        table.add_row(Text(point["model"]), *cells, _cell(point["overall"]))
     return table
 
 

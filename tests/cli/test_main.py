@@ -114,7 +114,7 @@ def test_the_short_option_of_help_works_everywhere(words):
 
 
 def test_a_shell_completes_commands_and_their_options():
-    for words, wanted in (("nemo-ada wh", "whatif"), ("nemo-ada whatif --ti", "--times")):
+    for words, wanted in (("nemo-ada wh", "whatif"), ("nemo-ada whatif --th", "--threshold")):
         environment = {"_NEMO_ADA_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
         program = "import sys; from nemo_ada.cli.main import app; sys.argv = ['nemo-ada']; app(prog_name='nemo-ada')"
         done = subprocess.run([sys.executable, "-c", program], env=os.environ | environment, capture_output=True,

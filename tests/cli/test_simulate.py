@@ -20,41 +20,36 @@ def run(*arguments):
 
 
 def test_exact_figures_of_the_papers_rules():
-    found = json.loads(
-        run(*words("--pass-rate .1 --exit balanced --k-pos 2 --k-neg 2 --wave 8 --cap 32 --json")).stdout
-    )
+    rule = words("sampling.exit.k_pos=2 sampling.exit.k_neg=2 sampling.wave_size=[8] sampling.max_responses=32")
+    found = json.loads(run(*words("--pass-rate .1 --json"), *rule).stdout)
     assert sum(found["size_distribution"].values()) == pytest.approx(1.0)
     # without signal: all 32 of one label
     assert found["p_zero_signal"] == pytest.approx(0.9**32 + 0.1**32, rel=1e-6)
     assert 16 < found["expected_samples"] < 32
-    found = json.loads(run(*words("--pass-rate .25 --exit positive --wave 1 --cap 400 --group 1 --json")).stdout)
+    rule = words("sampling.exit.k_pos=1 sampling.wave_size=[1] sampling.max_responses=400 advantage.baseline=shrunk")
+    found = json.loads(run(*words("--pass-rate .25 --preset ada_seq_positive --group 1 --json"), *rule).stdout)
     assert found["expected_samples"] == pytest.approx(4.0, rel=1e-6), "1 / p"
 
 
-def test_presets_are_compared_side_by_side_with_a_figure(tmp_path):
-    figure = tmp_path / "costs.png"
-    two = words("--preset grpo --preset ada_seq_lean --seeds 2 --prompts 32")
-    done = run(*two, "--plot", str(figure))
+def test_presets_are_compared_side_by_side():
+    done = run(*words("--preset grpo --preset ada_seq_lean --seeds 2 --prompts 32"))
     assert "grpo" in done.stdout
     assert "ada_seq_lean" in done.stdout
-    assert figure.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (words("--pass-rate 2"), "must lie between 0 and 1"),
-        (words("--exit balanced --wave x"), "sizes separated by commas"),
-        (["--exit", "balance"], "did you mean balanced"),
+        (words("sampling.wave_size=x"), "sampling.wave_size"),
+        (words("sampling.max_respones=16"), "did you mean"),
+        (words("=4"), "reinforce_ada|key=value"),
         (["--preset", "ada_seq_leen"], "did you mean ada_seq_lean"),
         (["--beta", "1"], "two numbers"),
         (words("--max-samples 100 --preset grpo"), "cannot hold the first waves"),
         (words("--max-tokens 2000 --preset ada_seq_balance"), "64 prompts x 8 responses x 30 tokens"),
-        (words("--pass-rate .1 --wave 4 --cap 8"), "--wave, --cap works only with --exit; add --exit"),
-        (words("--preset grpo --window 3"), "--window works only with --exit"),
         (words("--pass-rate .1 --max-samples 9 --beta 1,2"), "--beta, --max-samples has no effect with --pass-rate"),
-        (words("--exit fixed --preset grpo"), "give one of the two"),
-        (words("--exit positive --k-neg 2"), "--k-neg has no effect with --exit positive"),
+        (words("--preset ada_seq_positive sampling.exit.k_neg=2"), "k_neg"),
         (words("--pass-rate .1 --preset grpo --preset ada_seq_lean"), "takes one preset, not 2"),
         (words("--pass-rate .1 --preset ada_est_ema --group 8"), "depends on the others of its step"),
     ],
@@ -66,26 +61,25 @@ def test_bad_input_says_what_would_work(arguments, message):
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [("--preset grpo", 4.0), ("--exit fixed", 4.0), ("--exit fixed --group 16", 16.0), ("--preset ada_seq_lean", 6.62)],
+    [("--preset grpo", 4.0), ("--preset grpo --group 16", 16.0), ("--preset ada_seq_lean", 6.62)],
 )
 def test_exact_costs_are_those_of_the_rule_that_was_named(arguments, expected):
     found = json.loads(run("--pass-rate", "0.1", *words(arguments), "--json").stdout)
     assert found["expected_samples"] == pytest.approx(expected, abs=0.005)
 
 
-def test_a_rule_of_ones_own_has_every_setting_of_a_plan():
-    base = words("--exit balanced --k-pos 1 --k-neg 1 --wave 4 --seeds 3 --prompts 32 --json")
+def test_settings_over_a_preset_are_those_of_a_yaml():
+    base = words("sampling.exit.k_pos=1 sampling.exit.k_neg=1 sampling.wave_size=[4] --seeds 3 --prompts 32 --json")
 
     def row(arguments=""):
         return json.loads(run(*base, *words(arguments)).stdout)[0]
 
     free = row()
-    assert row("--scheduler rounds")["engine_steps"]["mean"] > free["engine_steps"]["mean"]
-    assert row("--scheduler rounds")["responses"] == free["responses"]
-    assert row("--window 8")["engine_steps"]["mean"] < row("--window 2")["engine_steps"]["mean"]
+    assert row("sampling.scheduler=rounds")["engine_steps"]["value"] > free["engine_steps"]["value"]
+    assert row("sampling.scheduler=rounds")["responses"] == free["responses"]
     capped = row("--max-steps 60")
-    assert capped["budget_hits"]["mean"] > 0.5
-    assert capped["responses"]["mean"] < free["responses"]["mean"]
+    assert capped["budget_hits"]["value"] > 0.5
+    assert capped["responses"]["value"] < free["responses"]["value"]
 
 
 def test_presets_that_do_not_fit_a_group_are_left_out_with_the_reason():
@@ -104,28 +98,16 @@ def test_in_large_groups_the_published_rule_draws_more_than_grpo():
     """It was capped at 32 responses: at n = 32 it drew what GRPO draws, without a word."""
     names = "--preset grpo --preset ada_seq_balance --preset ada_seq_lean"
     grpo, balance, lean = json.loads(run(*words(f"{names} --group 32 --seeds 1 --prompts 16 --json")).stdout)
-    assert balance["responses"]["mean"] > 2 * grpo["responses"]["mean"]
-    assert balance["zero_signal"]["mean"] < grpo["zero_signal"]["mean"]
-    assert grpo["responses"]["mean"] < lean["responses"]["mean"] <= 2 * grpo["responses"]["mean"]
+    assert balance["responses"]["value"] > 2 * grpo["responses"]["value"]
+    assert balance["zero_signal"]["value"] < grpo["zero_signal"]["value"]
+    assert grpo["responses"]["value"] < lean["responses"]["value"] <= 2 * grpo["responses"]["value"]
 
 
-def test_single_stream_has_groups_of_one_and_as_many_responses_as_grpo(tmp_path):
+def test_single_stream_has_groups_of_one_and_as_many_responses_as_grpo():
     """A share of groups without signal means nothing there: every row has an advantage of its own."""
     both = words("--preset grpo --preset ada_single --seeds 2 --prompts 16 --group 4")
     grpo, single = json.loads(run(*both, "--json").stdout)
     assert single["name"].startswith("ada_single (n=1")
-    assert single["responses"]["mean"] == grpo["responses"]["mean"] == 64
-    assert single["zero_signal"]["mean"] is None and grpo["zero_signal"]["mean"] > 0
-    done = run(*both, "--plot", str(tmp_path / "costs.png"))
-    assert "n/a" in done.stdout and (tmp_path / "costs.png").exists()
-
-
-def test_a_figure_replaces_only_a_figure_of_ours(tmp_path):
-    figure = tmp_path / "costs.png"
-    both = words("--preset grpo --preset ada_seq_lean --seeds 2 --prompts 8")
-    for _ in range(2):
-        assert run(*both, "--plot", str(figure)).exit_code == 0
-    figure.write_bytes(b"somebody's photograph")
-    with pytest.raises(UserError, match="--plot"):
-        run(*both, "--plot", str(figure))
-    assert figure.read_bytes() == b"somebody's photograph"
+    assert single["responses"]["value"] == grpo["responses"]["value"] == 64
+    assert single["zero_signal"]["value"] is None and grpo["zero_signal"]["value"] > 0
+    assert "n/a" in run(*both).stdout

@@ -1,6 +1,6 @@
 """Arguments of every command: random options with nasty values, files that are missing, folders, binary or unreadable.
 
-The options come from the commands themselves, so a new one is fuzzed without a line here. Left out: `report --watch`,
+The options come from the commands themselves, so a new one is fuzzed without a line here. Left out: `status --watch`,
 which waits for a run by design. Engines and servers are not reached.
 """
 

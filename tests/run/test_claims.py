@@ -15,7 +15,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from nemo_ada.errors import UserError
-from nemo_ada.lab.simulate.steps import MADE_BY
 from nemo_ada.lab.whatif.logs import read_logs
 from nemo_ada.run import json_lines
 from nemo_ada.run.files import (
@@ -246,15 +245,15 @@ def test_a_word_of_ours_somewhere_in_a_users_file_makes_it_not_ours(tmp_path, te
     assert (tmp_path / "notes.md").read_text() == text
 
 
-@pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
-def test_a_figure_of_ours_is_replaced_and_one_of_the_user_is_not(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "maker"), [("png", "Software"), ("pdf", "Creator"), ("svg", "Creator")])
+def test_a_figure_of_ours_is_replaced_and_one_of_the_user_is_not(tmp_path, kind, maker):
     path = tmp_path / f"figure.{kind}"
-    for metadata in (MADE_BY.get(kind), {}):
+    for metadata in ({maker: "nemo-ada"}, {}):
         drawn = io.BytesIO()
         Figure().savefig(drawn, format=kind, metadata=metadata)
         path.write_bytes(drawn.getvalue())
         if metadata:
-            write_result(path, drawn.getvalue(), "--plot")
+            write_result(path, drawn.getvalue(), "--png")
             continue
-        with pytest.raises(UserError, match="--plot"):
-            write_result(path, drawn.getvalue(), "--plot")
+        with pytest.raises(UserError, match="--png"):
+            write_result(path, drawn.getvalue(), "--png")

@@ -1,6 +1,6 @@
 """A work folder that belongs to one set of settings, and append-only JSONL files in it that survive a kill.
 
-A commit appends records, syncs them, then replaces the state file `<name>.state.json` {bytes, items, passed, complete}.
+A commit appends records, syncs them, then replaces the state file `<name>.state.json` {bytes, items, complete}.
 Opening a journal cuts the file to the bytes of the last commit. So a torn tail disappears, and so does a commit whose
 state was not written. Work continues after `items` inputs.
 """
@@ -27,9 +27,8 @@ VERSION = "nemo_ada"  # the key of SETTINGS that every folder of ours has
 LOCK = ".nemo-ada.lock"
 PINS = "sources.json"  # commits of hub data sets
 OWN = re.compile(
-    r"(settings|results|card|sources|curve)\.json|README\.md|(dataset|rejected|pass_rates|problems|responses)\.jsonl"
-    r"|responses\.parquet|curve\.png"
-    r"|(\d+-[a-z]+|responses)\.jsonl(\.state\.json)?"
+    r"(settings|results|card|sources)\.json|README\.md|(dataset|rejected|pass_rates|problems|responses)\.jsonl"
+    r"|(measure|responses)\.jsonl(\.state\.json)?"
 )
 """Files that preparations and evaluations write."""
 
@@ -45,7 +44,6 @@ class Journal:
     Attributes:
         path: The file.
         items: The number of inputs that the committed records cover.
-        passed: The number of inputs that go on to the next stage.
         complete: Whether more records will not come.
     """
 
@@ -53,12 +51,12 @@ class Journal:
         """Open a journal, and cut off what was not committed. Raises UserError where the file is damaged."""
         self.path = path
         self._state_path = path.with_name(path.name + ".state.json")
-        self._bytes, self.items, self.passed, self.complete = 0, 0, 0, False
+        self._bytes, self.items, self.complete = 0, 0, False
         if self._state_path.exists():
             try:
                 state = json_of(self._state_path)
                 self._bytes, self.items = int(state["bytes"]), int(state["items"])
-                self.passed, self.complete = int(state["passed"]), bool(state["complete"])
+                self.complete = bool(state["complete"])
             except (ValueError, KeyError, TypeError, OverflowError) as problem:
                 raise _damaged(self._state_path, problem) from None
         size = path.stat().st_size if path.exists() else 0
@@ -67,15 +65,14 @@ class Journal:
         if size > self._bytes:
             os.truncate(path, self._bytes)
 
-    def commit(self, new_records: Iterable[Mapping[str, Any]], items: int, passed: int = 0) -> None:
-        """Append the records of `items` further inputs, of which `passed` go on to the next stage."""
+    def commit(self, new_records: Iterable[Mapping[str, Any]], items: int) -> None:
+        """Append the records of `items` further inputs."""
         if self.complete:
             raise InvariantError(f"{self.path} is complete")
         data = "".join(map(dump, new_records)).encode()
         append(self.path, data)
         self._bytes += len(data)
         self.items += items
-        self.passed += passed
         self._save()
 
     def finish(self) -> None:
@@ -93,7 +90,7 @@ class Journal:
                 raise _damaged(self.path, problem) from None
 
     def _save(self) -> None:
-        state = {"bytes": self._bytes, "items": self.items, "passed": self.passed, "complete": self.complete}
+        state = {"bytes": self._bytes, "items": self.items, "complete": self.complete}
         write_atomically(self._state_path, json.dumps(state))
 
 

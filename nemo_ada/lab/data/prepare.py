@@ -4,7 +4,7 @@
     OUT/rejected.jsonl    {line, stage, reason} of every other input, in the order of stage and line
     OUT/pass_rates.jsonl  measured pass rates of all problems, to choose another band later (`--pass-rates`)
     OUT/card.json         for programs; OUT/README.md for people
-    OUT/work              journals of the stages; removed at the end
+    OUT/work              journal of the measured pass rates; removed at the end
 
 The same command continues a killed preparation and writes the same bytes. One exception: a verifier has a deadline by
 the clock, so its timeouts may differ between runs. Such responses are sampled again (see `measure`).
@@ -29,7 +29,6 @@ from nemo_ada.lab.data.measure import Measurement, Question
 from nemo_ada.lab.data.providers import ResponseProvider
 from nemo_ada.lab.data.source import Source, file_identity, pinned
 from nemo_ada.lab.data.stages import (
-    Inputs,
     PassRateBand,
     Record,
     Stage,
@@ -44,7 +43,8 @@ from nemo_ada.lab.data.stages import (
     read_pass_rates,
     read_stage,
     reference_stage,
-    run_stage,
+    run_stages,
+    silent,
 )
 from nemo_ada.run.files import json_of, replacing, write_atomically
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
@@ -52,10 +52,11 @@ from nemo_ada.tasks.prompting import ModelTokenizer, PromptEncoder, PromptFormat
 from nemo_ada.verify.audit import counted, told
 from nemo_ada.verify.judge import Judge
 
-WORK = "work"
+WORK, MEASURED_FILE = "work", "measure.jsonl"
 OUTPUTS = ("dataset.jsonl", "rejected.jsonl", "pass_rates.jsonl", "README.md")
 MEASURED = ("responses", "correct", "failed", "pass_rate")
 COLUMNS = ("id", "line", "problem", "answer", "responses", "correct", "pass_rate")
+Records = Sequence[Record]
 BINS = 16  # the published filters count out of 16 responses
 
 
@@ -144,8 +145,14 @@ class Preparation:
             "nemo_ada": __version__,
         }
 
-    def stages(self, excluded: Sequence[Excluded] = ()) -> list[Stage]:
-        """Return the stages that these settings ask for, in order. `excluded` is `exclude` at its commits."""
+    def stages(self, excluded: Sequence[Excluded], work: Path, watch: Watch) -> list[Stage]:
+        """Return the stages that these settings ask for, in order.
+
+        Args:
+            excluded: `exclude` at its commits.
+            work: The folder of the journal.
+            watch: Called after every chunk of measured problems.
+        """
         stages = [read_stage(self.prompt_fields, self.answer_fields), distinct_stage(self.judge)]
         if excluded:
             stages.append(exclude_stage(Contamination(excluded)))
@@ -155,7 +162,7 @@ class Preparation:
         if self.provider is not None and self.encoder is not None:
             measurement = Measurement(self.provider, self.k, self.seed, limits_are_wrong=False)
             ask = partial(Question, encoder=self.encoder, judge=self.judge, max_new_tokens=self.max_new_tokens)
-            stages.append(measure_stage(measurement, ask, self.chunk))
+            stages.append(measure_stage(measurement, ask, self.chunk, Journal(work / MEASURED_FILE), watch))
         elif self.pass_rates is not None:
             stages.append(lookup_stage(read_pass_rates(self.pass_rates)))
         if self.band is not None:
@@ -163,7 +170,7 @@ class Preparation:
         return stages
 
 
-def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _total: None) -> dict[str, Any]:
+def prepare(plan: Preparation, out: Path, watch: Watch = silent) -> dict[str, Any]:
     """Make the data set, or continue it. Where it is complete, only its card is read.
 
     Args:
@@ -178,7 +185,7 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
         UserError: `out` holds another data set, the source cannot be read, or no problem is left.
     """
     settings = plan.settings()
-    with claimed(out, settings, inner=lambda _settings: (WORK,), results=("card.json", f"{WORK}/*-measure.jsonl")):
+    with claimed(out, settings, inner=lambda _settings: (WORK,), results=("card.json", f"{WORK}/{MEASURED_FILE}")):
         card = out / "card.json"
         if card.exists():
             Outputs(out).forget()
@@ -191,31 +198,17 @@ def prepare(plan: Preparation, out: Path, watch: Watch = lambda _stage, _done, _
             out, {"source": plan.source, **{benchmark.name: benchmark.source for benchmark in plan.exclude}}
         )
         commit = sources["source"].commit()
-        stages = plan.stages([replace(benchmark, source=sources[benchmark.name]) for benchmark in plan.exclude])
-        journals = _journals(plan, stages, sources["source"], out, watch)
+        excluded = [replace(benchmark, source=sources[benchmark.name]) for benchmark in plan.exclude]
+        try:
+            stages = plan.stages(excluded, out / WORK, watch)
+            found = run_stages(stages, list(sources["source"].records()), watch)
+        finally:
+            plan.judge.close()
+            if plan.provider is not None:
+                plan.provider.close()
         asked = plan.provider is not None and isinstance(plan.encoder, ModelTokenizer)
         contract = cast(ModelTokenizer, plan.encoder).contract() if asked else None
-        return _write(outputs, settings | ({"commit": commit} if commit else {}), journals, contract)
-
-
-def _journals(
-    plan: Preparation, stages: Sequence[Stage], source: Source, out: Path, watch: Watch
-) -> dict[str, Journal]:
-    """Run the stages, and return their journals by name."""
-    journals: dict[str, Journal] = {}
-    inputs: Inputs = source.records
-    total: int | None = None
-    try:
-        for number, stage in enumerate(stages):
-            journal = Journal(out / WORK / f"{number}-{stage.name}.jsonl")
-            run_stage(stage, inputs, total, journal, watch)
-            journals[stage.name] = journal
-            inputs, total = partial(_kept_of, journal), journal.passed
-    finally:
-        plan.judge.close()
-        if plan.provider is not None:
-            plan.provider.close()
-    return journals
+        return _write(outputs, settings | ({"commit": commit} if commit else {}), found, contract)
 
 
 class Outputs:
@@ -255,10 +248,6 @@ class Outputs:
         clear(self.folder / WORK, re.compile(rf"{OWN.pattern}|{re.escape(self._list.name)}"))
 
 
-def _kept_of(journal: Journal) -> Iterator[Record]:
-    return kept(journal.read())
-
-
 def read_card(path: Path) -> dict[str, Any]:
     """Read the card of a finished data set. Raises UserError where it is damaged."""
     try:
@@ -272,22 +261,22 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def _write(
-    outputs: Outputs, settings: Mapping[str, Any], journals: Mapping[str, Journal], contract: Mapping[str, Any] | None
+    outputs: Outputs, settings: Mapping[str, Any], found: Mapping[str, Records], contract: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Write the files of the set. card.json is the last one, so it shows that all are there."""
     out = outputs.folder
-    stages = {name: _count(journal) for name, journal in journals.items()}
-    last = list(journals.values())[-1]
+    stages = {name: _count(records) for name, records in found.items()}
+    last = list(found.values())[-1]
     problems = list(stages.values())[-1]["kept"]
     if sum(sum(count["left_out"].values()) for count in stages.values()) + problems != stages["read"]["inputs"]:
         raise InvariantError(f"not every input of {stages['read']['inputs']} was kept or left out: {stages}")
-    outputs.write("rejected.jsonl", map(dump, _rejected(journals)))
-    rows = map(_row, kept(last.read()))
+    outputs.write("rejected.jsonl", map(dump, _rejected(found)))
+    rows = map(_row, kept(last))
     outputs.write("dataset.jsonl", map(dump, rows))
     rates = None
-    if "measure" in journals:
-        measured = journals["measure"]
-        facts = ({k: r[k] for k in ("id", "line", *MEASURED) if k in r} for r in kept(measured.read()))
+    if "measure" in found:
+        measured = found["measure"]
+        facts = ({k: r[k] for k in ("id", "line", *MEASURED) if k in r} for r in kept(measured))
         outputs.write("pass_rates.jsonl", map(dump, facts))
         rates = {"measured": _histogram(measured), "kept": _histogram(last)}
     if not problems:
@@ -302,9 +291,9 @@ def _write(
         "problems": problems,
         "stages": stages,
         "prompts": contract,
-        "layout": _layout(journals["read"]),
+        "layout": _layout(found["read"]),
         "system": _system(last),
-        "audit": counted((record["line"], record.get("audit")) for record in kept(journals["reference"].read())),
+        "audit": counted((record["line"], record.get("audit")) for record in kept(found["reference"])),
         "histogram": rates,
         "answers": _answer_lengths(last),
         "settings": dict(settings),
@@ -315,15 +304,15 @@ def _write(
     return card
 
 
-def _layout(journal: Journal) -> str:
+def _layout(records: Records) -> str:
     """Return where prompts and references stood, in words: the most common layout first, with its count."""
-    counts = Counter(record.get("layout") for record in kept(journal.read()))
+    counts = Counter(record.get("layout") for record in kept(records))
     return "; ".join(f"{layout} in {count} rows" for layout, count in counts.most_common(3))
 
 
-def _system(journal: Journal) -> dict[str, Any] | None:
+def _system(records: Records) -> dict[str, Any] | None:
     """Return the most common system message of the rows, and how many have it. None where no row has one."""
-    counts = Counter(record.get("columns", {}).get("system") for record in kept(journal.read()))
+    counts = Counter(record.get("columns", {}).get("system") for record in kept(records))
     del counts[None]
     return {"text": counts.most_common(1)[0][0], "rows": counts.most_common(1)[0][1]} if counts else None
 
@@ -338,11 +327,11 @@ def _row(record: Record) -> Record:
     return row
 
 
-def _answer_lengths(journal: Journal) -> dict[str, int]:
+def _answer_lengths(records: Records) -> dict[str, int]:
     """Return the length of the longest answer in characters, its line, and the length that 99 % do not exceed."""
     counts: Counter[int] = Counter()
     longest, line = 0, 0
-    for record in kept(journal.read()):
+    for record in kept(records):
         length = len(record["answer"])
         counts[length] += 1
         if length > longest:
@@ -355,25 +344,25 @@ def _answer_lengths(journal: Journal) -> dict[str, int]:
     return {"longest": 0, "line": 0, "p99": 0}
 
 
-def _count(journal: Journal) -> dict[str, Any]:
+def _count(records: Records) -> dict[str, Any]:
     """Return the numbers of inputs of a stage, of kept ones, and of the others by kind of reason."""
-    kinds = Counter(record.get("kind") if "reason" in record else None for record in journal.read())
+    kinds = Counter(record.get("kind") if "reason" in record else None for record in records)
     passed = kinds.pop(None, 0)
     return {"inputs": passed + kinds.total(), "kept": passed, "left_out": dict(sorted(kinds.items()))}
 
 
-def _rejected(journals: Mapping[str, Journal]) -> Iterator[Record]:
-    for name, journal in journals.items():
-        for record in journal.read():
+def _rejected(found: Mapping[str, Records]) -> Iterator[Record]:
+    for name, records in found.items():
+        for record in records:
             if "reason" in record:
                 yield {"line": record["line"], "stage": name} | {
                     key: record[key] for key in ("reason", "excerpt") if key in record
                 }
 
 
-def _histogram(journal: Journal) -> list[int]:
+def _histogram(records: Records) -> list[int]:
     """Return how many kept problems have pass rates of 0, 1, ..., 16 of 16, rounded to the nearest."""
-    counts = Counter(int(record["pass_rate"] * BINS + 0.5) for record in kept(journal.read()))
+    counts = Counter(int(record["pass_rate"] * BINS + 0.5) for record in kept(records))
     return [counts[sixteenths] for sixteenths in range(BINS + 1)]
 
 

@@ -1,4 +1,4 @@
-"""The stages of data preparation. Each journals one record per input: the kept one, or {line, reason, kind}.
+"""The stages of data preparation. Each makes one record per input: the kept one, or {line, reason, kind}.
 
 read       a raw line or row becomes a problem
 distinct   keep the first of equal problems (by canonical text), and none where their answers contradict each other
@@ -11,10 +11,8 @@ band       the pass rate must lie in the band
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, tee
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +30,13 @@ from nemo_ada.verify.judge import Judge, normalised
 
 Watch = Callable[[str, int, int | None], None]
 """Called with (stage, inputs done, inputs in all if known)."""
-Inputs = Callable[[], Iterable[Any]]
+CHUNK = 256  # inputs between two words about the progress
 ROUNDING = 1e-9
 MAX_BYTES = 2**30  # of a file of pass rates
+
+
+def silent(_stage: str, _done: int, _total: int | None) -> None:
+    """Say nothing: a Watch for callers that want no progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,58 +46,30 @@ class Stage:
     Attributes:
         name: The name of the stage.
         process: Makes the records of some inputs, in their order.
-        chunk: The number of inputs per commit.
-        remembers: Whether the records depend on earlier inputs. A restart then processes those again, without a second
-            commit.
-        stream: Takes the place of `process` where waiting for each chunk would cost time.
-        survey: Sees all inputs before the first one is processed. It gets a function that yields them.
+        whole: Whether `process` must see all inputs at once.
     """
 
     name: str
     process: Callable[[Sequence[Any]], list[Record]]
-    chunk: int = 256
-    remembers: bool = False
-    stream: Callable[[Iterator[Any]], Iterator[Record]] | None = None
-    survey: Callable[[Inputs], None] | None = None
-
-    def records(self, inputs: Iterator[Any]) -> Iterator[Record]:
-        """Yield one record per input."""
-        if self.stream is not None:
-            yield from self.stream(inputs)
-        while chunk := list(islice(inputs, self.chunk)):
-            yield from self.process(chunk)
+    whole: bool = False
 
 
-def run_stage(stage: Stage, inputs: Inputs, total: int | None, journal: Journal, watch: Watch) -> None:
-    """Process the inputs that the journal does not cover yet. `total` is their number, where it is known."""
-    watch(stage.name, journal.items, total)
-    if journal.complete:
-        return
-    if stage.survey is not None:
-        stage.survey(inputs)
-    source = iter(inputs())
-    done = journal.items
-    while before := list(islice(source, min(done, stage.chunk))):
-        done -= len(before)
-        if stage.remembers:
-            stage.process(before)
-    finished: list[Record] = []
+def run_stages(stages: Sequence[Stage], inputs: Sequence[Any], watch: Watch = silent) -> dict[str, list[Record]]:
+    """Run stages one after the other. Each gets what the one before it kept.
 
-    def save() -> None:
-        if finished:
-            records = finished.copy()
-            finished.clear()
-            journal.commit(records, len(records), sum("reason" not in record for record in records))
-            watch(stage.name, journal.items, total)
-
-    try:
-        for record in stage.records(source):
-            finished.append(record)
-            if len(finished) == stage.chunk:
-                save()
-    finally:
-        save()
-    journal.finish()
+    Returns:
+        The records of each stage, in the order of its inputs.
+    """
+    found: dict[str, list[Record]] = {}
+    for stage in stages:
+        records, size = list[Record](), max(1, len(inputs)) if stage.whole else CHUNK
+        watch(stage.name, 0, len(inputs))
+        for start in range(0, len(inputs), size):
+            records += stage.process(inputs[start : start + size])
+            watch(stage.name, len(records), len(inputs))
+        found[stage.name] = records
+        inputs = list(kept(records))
+    return found
 
 
 def kept(records: Iterable[Record]) -> Iterator[Record]:
@@ -124,40 +98,35 @@ def read_stage(prompt_fields: Sequence[str], answer_fields: Sequence[str]) -> St
 def distinct_stage(judge: Judge) -> Stage:
     """Keep the first of equal problems. Where their answers differ, nobody knows which is right, so none stays.
 
-    judge: two answers that are written differently may be equal. Holds 48 bytes per problem, not its text.
+    judge: two answers that are written differently may be equal.
     """
-    first: dict[bytes, int] = {}
-    contradicting: dict[bytes, str] = {}
 
-    def survey(inputs: Inputs) -> None:
-        answers: dict[bytes, bytes] = {}
-        differing: set[bytes] = set()
-        for record in inputs():
-            text, answer = _digest(canonical_text(record["problem"])), _digest(normalised(record["answer"]))
-            if answers.setdefault(text, answer) != answer:
-                differing.add(text)
-        if not differing:
-            return
-        rows: dict[bytes, list[Record]] = {}
-        for record in inputs():
-            text = _digest(canonical_text(record["problem"]))
-            if text in differing:
-                rows.setdefault(text, []).append(record)
-        for text, same in rows.items():
-            wanted = same[0]["answer"]
-            verdicts = judge.verdicts([(judge.shown(record["answer"]), wanted, True) for record in same[1:]])
-            if any(verdict.label != 1.0 for verdict in verdicts):
-                contradicting[text] = ", ".join(str(record["line"]) for record in same[:10])
+    def process(inputs: Sequence[Record]) -> list[Record]:
+        alike: dict[str, list[Record]] = {}
+        for record in inputs:
+            alike.setdefault(canonical_text(record["problem"]), []).append(record)
+        contradicting = {text: same for text, same in alike.items() if len(same) > 1 and not _agree(same, judge)}
 
-    def one(record: Record) -> Record:
-        text = _digest(canonical_text(record["problem"]))
-        if text in contradicting:
-            reason = f"the same problem has different answers in lines {contradicting[text]}"
-            return left_out(record["line"], reason, "conflicting")
-        line = first.setdefault(text, record["line"])
-        return record if line == record["line"] else left_out(record["line"], f"repeats line {line}", "repeated")
+        def one(record: Record) -> Record:
+            text, line = canonical_text(record["problem"]), record["line"]
+            if text in contradicting:
+                lines = ", ".join(str(other["line"]) for other in contradicting[text][:10])
+                return left_out(line, f"the same problem has different answers in lines {lines}", "conflicting")
+            first = alike[text][0]["line"]
+            return record if line == first else left_out(line, f"repeats line {first}", "repeated")
 
-    return Stage("distinct", lambda inputs: list(map(one, inputs)), 4096, remembers=True, survey=survey)
+        return list(map(one, inputs))
+
+    return Stage("distinct", process, whole=True)
+
+
+def _agree(same: Sequence[Record], judge: Judge) -> bool:
+    """Return whether the answers of equal problems are equal, as texts or to the judge."""
+    wanted, others = same[0]["answer"], [record["answer"] for record in same[1:]]
+    if len({normalised(answer) for answer in (wanted, *others)}) == 1:
+        return True
+    verdicts = judge.verdicts([(judge.shown(answer), wanted, True) for answer in others])
+    return all(verdict.label == 1.0 for verdict in verdicts)
 
 
 def exclude_stage(contamination: Contamination) -> Stage:
@@ -170,10 +139,11 @@ def exclude_stage(contamination: Contamination) -> Stage:
         reason = f"shares {WORDS} words in a row, or all its words, with line {shared[1]} of {shared[0]}"
         return left_out(record["line"], reason, f"in {shared[0]}")
 
-    def survey(inputs: Inputs) -> None:
-        contamination.learn(lambda: (record["problem"] for record in inputs()))
+    def process(inputs: Sequence[Record]) -> list[Record]:
+        contamination.learn(lambda: (record["problem"] for record in inputs))
+        return list(map(one, inputs))
 
-    return Stage("exclude", lambda inputs: list(map(one, inputs)), 4096, survey=survey)
+    return Stage("exclude", process, whole=True)
 
 
 def reference_stage(judge: Judge, drop: Collection[str] = ()) -> Stage:
@@ -218,8 +188,19 @@ def length_stage(encoder: PromptEncoder, limit: int) -> Stage:
     return Stage("length", lambda inputs: list(map(one, inputs)))
 
 
-def measure_stage(measurement: Measurement, question: Callable[[Problem], Question], chunk: int) -> Stage:
-    """Measure the pass rate over k responses."""
+def measure_stage(
+    measurement: Measurement, question: Callable[[Problem], Question], chunk: int, journal: Journal,
+    watch: Watch = silent,
+) -> Stage:  # fmt: skip
+    """Measure the pass rate over k responses.
+
+    Args:
+        measurement: Draws and judges.
+        question: Asks for a problem.
+        chunk: Problems between two commits.
+        journal: Keeps what was measured, so that a killed preparation continues.
+        watch: Called after every commit.
+    """
 
     def one(record: Record, responses: Sequence[Judged]) -> Record:
         rewards = [judged.reward for judged in responses if judged.reward is not None]
@@ -235,12 +216,29 @@ def measure_stage(measurement: Measurement, question: Callable[[Problem], Questi
         }
         return {**record, **facts}
 
-    def stream(inputs: Iterator[Record]) -> Iterator[Record]:
-        ahead, behind = tee(inputs)
-        drawn = measurement.draw(question(Problem.of(record)) for record in ahead)
-        return (one(record, responses) for record, responses in zip(behind, drawn, strict=True))
+    def process(inputs: Sequence[Record]) -> list[Record]:
+        measured = {record["line"]: record for record in journal.read()}
+        missing = [record for record in inputs if record["line"] not in measured]
+        fresh: list[Record] = []
 
-    return Stage("measure", lambda inputs: list(stream(iter(inputs))), chunk, stream=stream)
+        def save() -> None:
+            if fresh:
+                journal.commit(fresh, len(fresh))
+                measured.update((record["line"], record) for record in fresh)
+                fresh.clear()
+                watch("measure", len(measured), len(inputs))
+
+        drawn = measurement.draw(question(Problem.of(record)) for record in missing)
+        try:
+            for record, responses in zip(missing, drawn, strict=True):
+                fresh.append(one(record, responses))
+                if len(fresh) == chunk:
+                    save()
+        finally:
+            save()
+        return [measured[record["line"]] for record in inputs]
+
+    return Stage("measure", process, whole=True)
 
 
 def lookup_stage(rates: Mapping[str, Record]) -> Stage:
@@ -305,7 +303,7 @@ def band_stage(band: PassRateBand) -> Stage:
             return record
         return left_out(record["line"], f"pass rate {record['pass_rate']:.4g} is outside {band}", "band")
 
-    return Stage("band", lambda inputs: list(map(one, inputs)), 4096)
+    return Stage("band", lambda inputs: list(map(one, inputs)))
 
 
 def read_pass_rates(path: Path) -> dict[str, Record]:
@@ -354,7 +352,3 @@ def _measured(record: Record) -> tuple[str, Record]:
         raise ValueError(f"its pass rate is {rate}, outside [0, 1]")
     counts = {key: record[key] for key in ("responses", "correct")} if counted else {}
     return uid, {**counts, "pass_rate": rate}
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()[:16]

@@ -144,34 +144,6 @@ def fitting(benchmarks: Sequence[Benchmark], positions: int | None) -> list[Benc
     return [one.model_copy(update=shorter) if one.max_prompt_tokens >= positions else one for one in benchmarks]
 
 
-def at_revisions(benchmarks: Sequence[Benchmark], revisions: Sequence[str]) -> list[Benchmark]:
-    """Return the benchmarks at these revisions of their hub data sets.
-
-    Args:
-        benchmarks: The benchmarks.
-        revisions: NAME=REVISION each, or REVISION alone for a single benchmark.
-
-    Raises:
-        UserError: A name is unknown, or its source is a file, which has no revision.
-    """
-    chosen: dict[str, str] = {}
-    by_name = {benchmark.name: benchmark for benchmark in benchmarks}
-    for given in revisions:
-        name, equals, revision = given.rpartition("=")
-        if not equals and len(benchmarks) > 1:
-            raise UserError(f"--revision={given}: there are {len(benchmarks)} benchmarks; use NAME={given}")
-        name = name if equals else benchmarks[0].name
-        if name not in by_name or not revision:
-            raise UserError(f"--revision={given}: use NAME=REVISION; benchmarks: {', '.join(by_name)}")
-        if Path(by_name[name].source).expanduser().is_file():
-            raise UserError(f"--revision={given}: {name} is the file {by_name[name].source}, which has no revision")
-        chosen[name] = revision
-    return [
-        benchmark.model_copy(update={"revision": chosen.get(benchmark.name, benchmark.revision)})
-        for benchmark in benchmarks
-    ]
-
-
 def presets() -> dict[str, Path]:
     """Return the YAML files of this package's presets by name. Another YAML goes by its path."""
     return {path.stem: path for path in sorted(packaged(PRESETS).glob("*.yaml"))}

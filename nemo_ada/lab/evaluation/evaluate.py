@@ -3,7 +3,6 @@
     OUT/settings.json                 model, sampling, benchmarks
     OUT/<benchmark>/responses.jsonl   {id, line, index, seed, tokens, finished, reward, [cause], text}
     OUT/<benchmark>/problems.jsonl    {id, line, responses, correct, failed, timed_out, tokens, finished, ..., majority}
-    OUT/<benchmark>/responses.parquet the responses again (--parquet)
     OUT/<benchmark>/rejected.jsonl    problems that cannot be used, with the reason
     OUT/results.json                  estimates per benchmark and over all prompts; written last
 
@@ -29,11 +28,10 @@ from nemo_ada.lab.data.measure import Judged, Measurement, Question
 from nemo_ada.lab.data.problem import Problem
 from nemo_ada.lab.data.providers import ResponseProvider
 from nemo_ada.lab.data.source import Source, open_source, pinned
-from nemo_ada.lab.data.stages import Record, Watch, distinct_stage, kept, length_stage, read_stage
+from nemo_ada.lab.data.stages import Record, Watch, distinct_stage, kept, length_stage, read_stage, run_stages, silent
 from nemo_ada.lab.evaluation.benchmark import Benchmark
 from nemo_ada.lab.evaluation.majority import majority, vote
 from nemo_ada.lab.evaluation.results import COUNTS, BenchmarkResult, results
-from nemo_ada.lab.evaluation.samples import require_pyarrow, write_parquet
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.verify.judge import Judge
@@ -53,7 +51,6 @@ class SamplingSpec:
         sampling: Temperature and the like, for the record.
         chunk: The number of problems between two commits.
         max_prompts: How many of the first problems of each benchmark are used, None for all.
-        parquet: Whether the responses are also written as Parquet.
     """
 
     k: int
@@ -61,7 +58,6 @@ class SamplingSpec:
     sampling: dict[str, Any]
     chunk: int = 16
     max_prompts: int | None = None
-    parquet: bool = False
 
 
 def evaluate(
@@ -70,7 +66,7 @@ def evaluate(
     provider: ResponseProvider,
     drawing: SamplingSpec,
     out: Path,
-    watch: Watch = lambda _name, _done, _total: None,
+    watch: Watch = silent,
 ) -> dict[str, Any]:
     """Evaluate, or continue an evaluation. Where it is complete, only its results are read.
 
@@ -90,8 +86,6 @@ def evaluate(
     Raises:
         UserError: `out` holds another evaluation, or a benchmark has no problem.
     """
-    if drawing.parquet:
-        require_pyarrow()
     sources = [_source(benchmark) for benchmark in benchmarks]
     settings = _settings(benchmarks, encoder_of(benchmarks[0]).name, provider, sources, drawing)
     with claimed(out, settings, inner=_benchmarks, results=("results.json", "*/responses.jsonl")):
@@ -170,7 +164,7 @@ class _Task:
         if isinstance(self.judge, RewardJudge):
             self.judge.try_on(self.problems[0].answer)
         self.journal = Journal(self.folder / "responses.jsonl")
-        self._chunk, self._parquet = drawing.chunk, drawing.parquet
+        self._chunk = drawing.chunk
         self._finished: list[list[Record]] = []
 
     def _say_rejected(self, drawing: SamplingSpec) -> None:
@@ -222,8 +216,6 @@ class _Task:
         """Return the counts of all problems, and write them."""
         counts = _counts(self.problems, self.journal, self.benchmark)
         write_atomically(self.folder / "problems.jsonl", "".join(map(dump, counts)))
-        if self._parquet:
-            write_parquet(self.journal, self.folder / "responses.parquet")
         return BenchmarkResult.of(self.name, counts, len(self.rejected))
 
 
@@ -256,16 +248,15 @@ def _problems(
     benchmark: Benchmark, encoder: PromptEncoder, source: Source, limit: int | None, judge: Judge
 ) -> tuple[list[Problem], list[Record]]:
     """Return the problems in the order of the source, and the records of those that cannot be used."""
-    read = read_stage(benchmark.prompt_fields, benchmark.answer_fields)
-    records: list[Any] = list(islice(source.records(), limit))
-    rejected: list[Record] = []
-    for stage in (read, distinct_stage(judge), length_stage(encoder, benchmark.max_prompt_tokens)):
-        if stage.survey is not None:
-            stage.survey(records.copy)
-        processed = stage.process(records)
-        rejected += [{**record, "stage": stage.name} for record in processed if "reason" in record]
-        records = list(kept(processed))
-    return [Problem.of(record) for record in records], rejected
+    stages = (
+        read_stage(benchmark.prompt_fields, benchmark.answer_fields), distinct_stage(judge),
+        length_stage(encoder, benchmark.max_prompt_tokens),
+    )  # fmt: skip
+    found = run_stages(stages, list(islice(source.records(), limit)))
+    rejected = [
+        {**record, "stage": name} for name, records in found.items() for record in records if "reason" in record
+    ]
+    return [Problem.of(record) for record in kept(found["length"])], rejected
 
 
 def _no_counts(problem: Problem, benchmark: Benchmark) -> Record:

@@ -197,8 +197,10 @@ def joined_clusters(parts: Sequence[tuple[int, IntArray | None]]) -> IntArray | 
 def _mean(value_P: FloatArray, stratum_P: IntArray, cluster_P: IntArray | None) -> dict[str, float | None]:
     """Return a mean over problems with its interval. JSON has no NaN, so a mean of no problem is None."""
     one_value = cluster_P is not None and len(np.unique(cluster_P[~np.isnan(value_P)])) < 2
-    found = asdict(estimate(value_P, stratum_P, None if one_value else cluster_P))
-    return found if found["prompts"] else {**found, "mean": None, "low": None, "high": None}
+    found = estimate(value_P, stratum_P, None if one_value else cluster_P)
+    prompts = int((~np.isnan(value_P)).sum())
+    mean, low, high = (value if prompts else None for value in (found.value, found.low, found.high))
+    return {"mean": mean, "low": low, "high": high, "prompts": prompts}
 
 
 def _by_verdict(benchmarks: Sequence[BenchmarkResult]) -> dict[str, dict[str, float | None]]:

@@ -69,19 +69,28 @@ def pass_at_k(responses_P: IntArray, correct_P: IntArray, k: int) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over problems with its interval of CONFIDENCE.
+    """A value with its bounds.
 
     Attributes:
-        mean: The mean.
-        low: The lower end of the interval.
-        high: The upper end of the interval.
-        prompts: The number of problems.
+        value: The value. NaN where nobody knows it.
+        low: The lower bound: of the interval of CONFIDENCE, or the smallest value that the data allow.
+        high: The upper bound.
     """
 
-    mean: float
+    value: float
     low: float
     high: float
-    prompts: int
+
+    def times(self, factor: float) -> Estimate:
+        """Return the value in another unit."""
+        return Estimate(self.value * factor, self.low * factor, self.high * factor)
+
+    def clipped(self) -> Estimate:
+        """Return a share, which has no bound outside 0 and 1."""
+        return Estimate(*(min(max(value, 0.0), 1.0) for value in (self.value, self.low, self.high)))
+
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
 
 def estimate(value_P: FloatArray, stratum_P: IntArray | None = None, cluster_P: IntArray | None = None) -> Estimate:
@@ -103,9 +112,9 @@ def estimate(value_P: FloatArray, stratum_P: IntArray | None = None, cluster_P: 
         values[there], *(None if one is None else np.asarray(one)[there] for one in (stratum_P, cluster_P))
     )
     if not strata:
-        return Estimate(math.nan, math.nan, math.nan, 0)
+        return UNKNOWN
     low, high = _joined(strata, mean_interval)
-    return Estimate(float(values[there].mean()), max(low, 0.0), min(high, 1.0), int(there.sum()))
+    return Estimate(float(values[there].mean()), max(low, 0.0), min(high, 1.0))
 
 
 def mean_interval(value_P: FloatArray, count: float | None = None) -> Interval:

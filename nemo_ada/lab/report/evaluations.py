@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.results import Evaluation, compare, results, setting_differences
 from nemo_ada.lab.evaluation.statistics import FEW
-from nemo_ada.lab.report.draw import draw_intervals
 from nemo_ada.lab.report.run import names_of
-from nemo_ada.lab.report.series import Figure, Panel
 
 RESULTS = "results.json"  # only the folder of an evaluation has it
-CAPTION = (
-    "Each panel is one benchmark and one score. A marker is the mean over the problems, a bar its 95 % interval. The "
-    "interval describes the variation over problems of the same kind. The table of differences pairs the problems, so "
-    "it finds smaller differences than two intervals do."
-)
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -74,26 +65,6 @@ def _interval(value: float | None, low: float | None, high: float | None, form: 
 def _number(value: float | None, form: str) -> str:
     """Return a number as text. A value that is not defined, such as one of no problem, is a dash."""
     return "–" if value is None else format(value, form)
-
-
-def figure(evaluations: Sequence[Evaluation]) -> Figure:
-    """Return the figure with a panel per benchmark and score."""
-    scores_of = {name: _scores(evaluation) for name, evaluation in _named(evaluations).items()}
-    names = list(scores_of)
-    panels = []
-    for column in dict.fromkeys(column for columns in scores_of.values() for column in columns):
-        shown = [i for i, name in enumerate(names) if column in scores_of[name]]
-        value_R3 = np.array([[scores_of[names[i]][column][key] for key in ("mean", "low", "high")] for i in shown])
-        drawing = partial(draw_intervals, names=[names[i] for i in shown], methods=shown, value_R3=value_R3)
-        panels.append(Panel(column, "score", f"{len(shown)} evaluations", drawing, rows=len(shown)))
-    table = pd.DataFrame(
-        [
-            {"run": name, "score": column} | {key: score[key] for key in ("mean", "low", "high")}
-            for name, columns in scores_of.items()
-            for column, score in columns.items()
-        ]
-    )
-    return Figure("scores", "Scores", CAPTION, panels, table)
 
 
 def warnings(evaluations: Sequence[Evaluation]) -> list[str]:

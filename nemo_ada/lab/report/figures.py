@@ -5,22 +5,22 @@ core/metrics.py names those under ada/. The back ends record train/, time/ and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from nemo_ada.core.metrics import RATE_BINS
 from nemo_ada.lab.report.curves import band, by_method
-from nemo_ada.lab.report.draw import MAX_PALE_LINES, Line, draw_bars, draw_lines, draw_ranges, draw_shares
+from nemo_ada.lab.report.draw import MAX_PALE_LINES
 from nemo_ada.lab.report.run import Run, score_keys
 from nemo_ada.lab.report.series import (
     AXES,
     NOT_RECORDED,
     TREND,
     Figure,
+    Line,
     Panel,
     block_size,
     in_blocks,
@@ -29,15 +29,27 @@ from nemo_ada.lab.report.series import (
     trend,
 )  # fmt: skip
 
-MAX_HEAT_COLUMNS = 48
+MAX_RATE_ROWS = 48
 PHASES = ("sampling", "update", "refit", "evaluation")
-TIME_COLUMNS = ("times", "mean s", "p50 s", "p95 s", "longest s", "planned p50 s", "planned p95 s")
+TIME_COLUMNS = ("s per step", "times", "mean s", "p50 s", "p95 s", "longest s", "planned p50 s", "planned p95 s")
 ROLLING = (
     f" Lines are rolling means over {TREND} points. The values themselves are in the table and, with at most "
     f"{MAX_PALE_LINES} lines, behind the lines in pale."
 )
 BANDS = " Runs that differ only in their seed are one line, their mean, with its 95 % interval over seeds as a band."
 HISTOGRAM = "ada/pass_rate_histogram"
+RATES_CAPTION = (
+    "Share of the training prompts at each estimated pass rate, by step or block of steps. The first column holds "
+    "prompts without a correct response, the last those without an incorrect one: GRPO learns from neither. The "
+    "estimate is unbiased: the first wave's share of correct responses, or path counts where prompts stop at the exact "
+    "response. It comes from few responses, so the true rates are spread less, and a first wave of 4 fills every other "
+    "column only."
+)
+TIME_CAPTION = (
+    "The first column is the mean over all steps of the run: a phase that only some steps have, and the evaluations, "
+    "are spread over all of them. The others are over the steps that have the phase. A step is sampling, update and "
+    "refit. Evaluations are timed one by one. The plan's seconds are those of plan.json; see Plan for the whole step."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +137,7 @@ def over_steps(empty: Figure, quantities: Sequence[Series], runs: Sequence[Run])
         alike = [other for other in shown if other is quantity or (other.scale and other.scale == quantity.scale)]
         lines = _lines(runs, [(table["step"], table[quantity.title]) for table in tables], smooth=True)
         y_range = span([table[other.title].to_numpy() for other in alike for table in tables], zero=True)
-        panels.append((_curves(quantity.title, AXES["step"], lines, y_range), lines))
+        panels.append(Panel(quantity.title, AXES["step"], lines, y_range))
     return _with_lines(empty, panels, _table(runs, tables, [quantity.title for quantity in shown]))
 
 
@@ -152,14 +164,14 @@ def _lines(runs: Sequence[Run], curves: Sequence[tuple[pd.Series, pd.Series]], *
     return lines
 
 
-def _with_lines(empty: Figure, panels: Sequence[tuple[Panel, Sequence[Line]]], table: pd.DataFrame) -> Figure:
+def _with_lines(empty: Figure, panels: Sequence[Panel], table: pd.DataFrame) -> Figure:
     """Return the figure with panels of lines. Its caption explains rolling means and bands where there are some."""
-    lines = [line for _, shown in panels for line in shown]
+    lines = [line for panel in panels for line in panel.lines]
     rolling = ROLLING if any(line.trend is not None for line in lines) else ""
     bands = BANDS if any(line.half_width is not None for line in lines) else ""
     methods = sorted({line.method for line in lines})
     caption = empty.caption + rolling + bands
-    return replace(empty, caption=caption, panels=[panel for panel, _ in panels], table=table, methods=methods)
+    return replace(empty, caption=caption, panels=panels, table=table, methods=methods)
 
 
 def _table(runs: Sequence[Run], tables: Sequence[pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
@@ -168,11 +180,6 @@ def _table(runs: Sequence[Run], tables: Sequence[pd.DataFrame], columns: Sequenc
     for run, part in zip(runs, parts, strict=True):
         part.insert(0, "run", run.name)
     return pd.concat(parts, ignore_index=True)
-
-
-def _curves(title: str, x_label: str, lines: Sequence[Line], y_range: tuple[float, float]) -> Panel:
-    drawing = partial(draw_lines, lines=lines, y_range=y_range)
-    return Panel(title, x_label, f"{len(lines)} line{'s' if len(lines) != 1 else ''} over {x_label}", drawing)
 
 
 def _score(runs: Sequence[Run], key: str) -> Figure:
@@ -216,7 +223,7 @@ def _over_costs(
     for axis, label in AXES.items():
         lines = _lines(runs, [(table[axis], table[y_name]) for table in tables], smooth=smooth)
         if lines:
-            panels.append((_curves(y_name, label, lines, y_range), lines))
+            panels.append(Panel(y_name, label, lines, y_range))
     if not panels:
         return replace(empty, caption=NOT_RECORDED)
     recorded = [(run, table) for run, table in zip(runs, tables, strict=True) if table[y_name].notna().any()]
@@ -226,105 +233,43 @@ def _over_costs(
 
 
 def rates_over_time(runs: Sequence[Run]) -> Figure:
-    """Return how the prompts spread between never and always solved: a heat map per run that has recorded it."""
-    panels: list[Panel] = []
+    """Return how the prompts spread between never and always solved, as a table of the runs that have recorded it."""
     tables: dict[int, pd.DataFrame] = {}
     names = [f"exactly {RATE_BINS[0]}", *(f"about {name}" for name in RATE_BINS[1:-1]), f"exactly {RATE_BINS[-1]}"]
     for i, run in enumerate(runs):
         count_NB = run.counts(HISTOGRAM, len(RATE_BINS))
         if not count_NB.any():
             continue
-        step_N = run.column("step")
-        blocks = in_blocks(pd.DataFrame({"step": step_N} | dict(zip(names, count_NB.T, strict=True))), MAX_HEAT_COLUMNS)
-        starts = np.arange(0, len(step_N), block_size(len(step_N), MAX_HEAT_COLUMNS))
-        total_C = np.add.reduceat(count_NB.sum(axis=1), starts)
-        count_CB = np.add.reduceat(count_NB, starts)
-        share_CB = np.divide(count_CB, total_C[:, None], out=np.zeros_like(count_CB), where=total_C[:, None] > 0)
-        edges_C = np.append(step_N[starts] - 0.5, step_N[-1] + 0.5)
-        first, last = ([f"{share_CB[c, b]:.0%}" for b in (0, -1)] for c in (0, -1))
-        summary = f"first column: rate 0 {first[0]}, rate 1 {first[1]}; last: {last[0]}, {last[1]}"
-        drawing = partial(draw_shares, bins=RATE_BINS, edges_C=edges_C, share_BC=share_CB.T)
-        panels.append(Panel(run.name, AXES["step"], summary, drawing))
-        shares = [
-            [f"{share:.1%}" if total else "–" for share in row] for total, row in zip(total_C, share_CB, strict=True)
-        ]
-        tables[i] = pd.DataFrame(shares, columns=names, index=blocks.index)
-        tables[i].insert(0, "prompts", total_C)
-    without = [run.name for i, run in enumerate(runs) if i not in tables]
-    caption = (
-        "Share of the training prompts at each estimated pass rate. Each panel is one run, each column a step or a "
-        "block of steps. Shades mean the same in all panels. The lowest row holds prompts without a correct response, "
-        "the highest those without an incorrect one: GRPO learns from neither. The estimate is unbiased: the first "
-        "wave's share of correct responses, or path counts where prompts stop at the exact response. It comes from "
-        "few responses, so the true rates are spread less, and a first wave of 4 fills every other row only."
-    )
-    if not panels:
+        counted = pd.DataFrame({"step": run.column("step")} | dict(zip(names, count_NB.T, strict=True)))
+        blocks = in_blocks(counted, MAX_RATE_ROWS)  # means of counts have the shares of their sums
+        starts = np.arange(0, len(count_NB), block_size(len(count_NB), MAX_RATE_ROWS))
+        shares = blocks[names].div(blocks[names].sum(axis=1), axis=0)
+        tables[i] = shares.map(lambda share: f"{share:.1%}" if np.isfinite(share) else "–")
+        tables[i].insert(0, "prompts", np.add.reduceat(count_NB.sum(axis=1), starts))
+    if not tables:
         return Figure("pass-rates", "Pass rates over time", NOT_RECORDED)
-    if without:
-        caption += f" Not recorded by: {', '.join(without)}."
+    without = [run.name for i, run in enumerate(runs) if i not in tables]
+    caption = RATES_CAPTION + (f" Not recorded by: {', '.join(without)}." if without else "")
     table = _table([runs[i] for i in tables], list(tables.values()), ["prompts", *names])
-    return Figure("pass-rates", "Pass rates over time", caption, panels, table)
-
-
-def _bars(
-    title: str, x_label: str, parts: Sequence[str], runs: Sequence[Run], values: Mapping[int, Sequence[float]]
-) -> Panel:
-    """Return stacked bars of some runs."""
-    names, value_RK = [runs[i].name for i in values], np.array(list(values.values()))
-    drawing = partial(draw_bars, names=names, methods=_methods(runs, values), parts=parts, value_RK=value_RK)
-    return Panel(title, x_label, _count(len(names)), drawing, rows=len(names) + 1)
-
-
-def _methods(runs: Sequence[Run], positions: Iterable[int]) -> list[int]:
-    """Return the number of the method of each of these runs."""
-    method_of = {i: method for method, members in enumerate(by_method(runs).values()) for i in members}
-    return [method_of[i] for i in positions]
-
-
-def _count(runs: int) -> str:
-    return f"{runs} run{'s' if runs > 1 else ''}"
+    return Figure("pass-rates", "Pass rates over time", caption, table=table)
 
 
 def step_time(runs: Sequence[Run]) -> Figure:
     """Return where the seconds go: mean per step and phase, p50 and p95, and the plan's prediction."""
-    seconds = [_durations(run) for run in runs]
-    timed = [i for i, times in enumerate(seconds) if any(len(times[phase]) for phase in PHASES)]
-    if not timed:
-        return Figure("time", "Step time", NOT_RECORDED)
-    per_step = {i: [seconds[i][phase].sum() / len(runs[i].steps) for phase in PHASES] for i in timed}
-    panels = [_bars("mean seconds per step by phase", "seconds per step", PHASES, runs, per_step)]
     rows: list[dict[str, float | str]] = []
-    for phase in ("step", *PHASES):
-        ranges: dict[int, tuple[float, ...]] = {}
-        for i in timed:
-            times = seconds[i][phase]
-            if not len(times):
-                continue
-            p50, p95 = (float(value) for value in np.percentile(times, (50, 95)))
-            planned = runs[i].planned_seconds(phase)
-            ranges[i] = (p50, p95, *planned)
-            values = (float(len(times)), float(times.mean()), p50, p95, float(times.max()), *planned)
-            rows.append({"run": runs[i].name, "phase": phase} | dict(zip(TIME_COLUMNS, values, strict=True)))
-        if ranges:
-            names = [runs[i].name for i in ranges]
-            seconds_R4 = np.array(list(ranges.values()))
-            drawing = partial(draw_ranges, names=names, methods=_methods(runs, ranges), seconds_R4=seconds_R4)
-            title = f"{phase}: p50 to p95 (seconds)"
-            panels.append(Panel(title, "seconds", _count(len(ranges)), drawing, rows=len(ranges)))
-    if any(np.isfinite(runs[i].planned_seconds("step")[0]) for i in timed):
-        plan = "Hollow diamonds are the p50 and p95 that plan.json predicted; see Plan for the whole step."
-    else:
-        plan = "No run has a plan.json to compare with (nemo-ada plan CONFIG --write RUN)."
-    caption = (
-        "The first panel is the mean over all steps of the run: a phase that only some steps have, and the "
-        "evaluations, are spread over all of them. Colours inside its bars are phases. The other panels show "
-        "a dot at p50 and a bar to p95, over the steps that have the phase. A step is sampling, update and refit. "
-        f"Evaluations are timed one by one. {plan}"
-    )
-    table = pd.DataFrame(rows).sort_values(
-        "run", key=lambda names: names.map([run.name for run in runs].index), kind="stable"
-    )
-    return Figure("time", "Step time", caption, panels, table)
+    for run in runs:
+        for phase, times in _durations(run).items():
+            if len(times):
+                p50, p95 = np.percentile(times, (50, 95))
+                per_step = times.sum() / len(run.steps)
+                values = (per_step, len(times), times.mean(), p50, p95, times.max(), *run.planned_seconds(phase))
+                named = zip(TIME_COLUMNS, map(float, values), strict=True)
+                rows.append({"run": run.name, "phase": phase} | dict(named))
+    if not rows:
+        return Figure("time", "Step time", NOT_RECORDED)
+    planned = any(np.isfinite(run.planned_seconds("step")[0]) for run in runs)
+    plan = "" if planned else " No run has a plan.json to compare with (nemo-ada plan CONFIG --write RUN)."
+    return Figure("time", "Step time", TIME_CAPTION + plan, table=pd.DataFrame(rows))
 
 
 def _durations(run: Run) -> dict[str, np.ndarray]:

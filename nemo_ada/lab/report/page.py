@@ -26,7 +26,6 @@ def render(
     *,
     written: str,
     scored: Sequence[Evaluation] = (),
-    reload_seconds: int | None = None,
     left_out: Sequence[str] = (),
 ) -> str:
     """Return the report page.
@@ -35,7 +34,6 @@ def render(
         runs: The runs to compare.
         written: When the page is written.
         scored: Evaluations to compare, of `nemo-ada eval`.
-        reload_seconds: The page reloads itself after so many seconds.
         left_out: Which runs are not in the page, and why.
     """
     figures = all_figures(runs) if runs else []
@@ -52,7 +50,6 @@ def render(
     return _environment().get_template("page.html").render(
         title=names[0] if len(names) == 1 else f"{len(names)} {'runs' if runs else 'evaluations'}",
         written=written,
-        reload_seconds=reload_seconds,
         sections=sections,
         runs=runs,
         names=list(by_method(runs)),
@@ -68,7 +65,6 @@ def render(
         different=summary.differences(runs),
         scores=evaluations.scores(scored) if scored else None,
         compared=evaluations.comparison(scored),
-        evaluation_figure=evaluations.figure(scored) if scored else None,
     )  # fmt: skip
 
 

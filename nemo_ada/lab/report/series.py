@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_POINTS = 100
 TREND = 9  # points of the rolling mean; a line with less than twice as many points has none
@@ -29,22 +25,44 @@ NOT_RECORDED = "Not recorded by these runs."
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """One method in one panel. nan in y breaks the line.
+
+    Attributes:
+        method: The number of the method.
+        x: Places of the points [N].
+        y: Values of the points [N], the mean over the seeds where there are several.
+        trend: The rolling mean of y [N]. It is then the line, and y is drawn pale behind it.
+        half_width: Half of the interval over the seeds [N], drawn as a band.
+    """
+
+    method: int
+    x: np.ndarray
+    y: np.ndarray
+    trend: np.ndarray | None = None
+    half_width: np.ndarray | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One drawing of a figure.
 
     Attributes:
         title: The headline of the panel.
         x_label: The label of the horizontal axis.
-        summary: What the panel shows, for readers who cannot see it.
-        draw: Draws the panel into the axes of matplotlib that it is given.
-        rows: The number of bars that lie above each other. They decide the height of the panel. 0 for curves.
+        lines: The curves.
+        y_range: The ends of the vertical axis.
     """
 
     title: str
     x_label: str
-    summary: str
-    draw: Callable[[Axes], None]
-    rows: int = 0
+    lines: Sequence[Line]
+    y_range: tuple[float, float]
+
+    @property
+    def summary(self) -> str:
+        """What the panel shows, for readers who cannot see it."""
+        return f"{len(self.lines)} line{'s' if len(self.lines) != 1 else ''} over {self.x_label}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +72,8 @@ class Figure:
     Attributes:
         key: The name of the figure in links and in file names.
         title: The headline.
-        caption: How to read the figure. Without panels it says what is missing.
-        panels: The drawings.
+        caption: How to read the figure. Without panels and table it says what is missing.
+        panels: The drawings. Without any, the figure is its table.
         table: The values. The column `run` names the run.
         methods: The numbers of the methods that the legend explains.
         choice: Whether the panels show the same over other axes, so that a page shows one at a time.

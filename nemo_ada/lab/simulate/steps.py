@@ -7,14 +7,12 @@ one pass rate without scheduling, `nemo_ada.lab.simulate.exact` gives the exact 
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import islice
-from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +27,14 @@ from nemo_ada.core.sampling.budget import CAPS
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.lab.evaluation.statistics import UNKNOWN, Estimate, student_quantile
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, Draw, LengthModel, Workload, beta_pass_rates
-from nemo_ada.run.files import read_bounded, write_result
+from nemo_ada.run.files import read_bounded
 from nemo_ada.run.json_lines import numbered
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-MADE_BY = {"png": {"Software": "nemo-ada"}, "pdf": {"Creator": "nemo-ada"}, "svg": {"Creator": "nemo-ada"}}
 MAX_BYTES = 100_000_000  # largest file of pass rates that is read
 
 
@@ -215,22 +213,10 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class MeanAndError:
-    """A mean over seeds with its standard error, which is nan for one seed."""
-
-    mean: float
-    error: float
-
-    def __str__(self) -> str:
-        if math.isnan(self.mean):
-            return "n/a"
-        digits = 3 if abs(self.mean) < 10 else 1
-        return f"{self.mean:.{digits}f}" + ("" if math.isnan(self.error) else f" ± {self.error:.{digits}f}")
-
-
-@dataclass(frozen=True, slots=True)
 class SimulatedVariant:
-    """Cost and yield of a variant, per training step.
+    """Cost and yield of a variant, per training step: means with their 95 % intervals over seeds.
+
+    One seed has no interval.
 
     Attributes:
         name: Name of the variant.
@@ -245,14 +231,14 @@ class SimulatedVariant:
     """
 
     name: str
-    responses: MeanAndError
-    kept_responses: MeanAndError
-    tokens: MeanAndError
-    engine_steps: MeanAndError
-    seconds: MeanAndError
-    zero_signal: MeanAndError
-    resolved: MeanAndError
-    budget_hits: MeanAndError
+    responses: Estimate
+    kept_responses: Estimate
+    tokens: Estimate
+    engine_steps: Estimate
+    seconds: Estimate
+    zero_signal: Estimate
+    resolved: Estimate
+    budget_hits: Estimate
 
 
 _FIGURES = tuple(f.name for f in fields(SimulatedVariant) if f.name != "name")
@@ -269,11 +255,12 @@ def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVari
     for variant in variants:
         steps_SF = np.array([list(_run(variant, setting, seed)) for seed in range(setting.seeds)])
         mean_SF = steps_SF.mean(axis=1)
-        spread_F = mean_SF.std(axis=0, ddof=1) if setting.seeds > 1 else np.full(len(_FIGURES), np.nan)
-        error_F = spread_F / math.sqrt(setting.seeds)
-        figures = [MeanAndError(float(m), float(e)) for m, e in zip(mean_SF.mean(axis=0), error_F, strict=True)]
-        row = SimulatedVariant(variant.name, *figures)
-        simulated.append(replace(row, zero_signal=MeanAndError(nan, nan)) if variant.own_baseline else row)
+        mean_F, half_F = mean_SF.mean(axis=0), np.full(len(_FIGURES), np.nan)
+        if setting.seeds > 1:
+            half_F = student_quantile(setting.seeds - 1) * mean_SF.std(axis=0, ddof=1) / math.sqrt(setting.seeds)
+        ends_F3 = np.stack([mean_F, mean_F - half_F, mean_F + half_F], axis=1)
+        row = SimulatedVariant(variant.name, *(Estimate(*ends) for ends in ends_F3.tolist()))
+        simulated.append(replace(row, zero_signal=UNKNOWN) if variant.own_baseline else row)
     return simulated
 
 
@@ -298,49 +285,21 @@ def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]
 
 
 def render_table(rows: Sequence[SimulatedVariant]) -> Table:
-    """Return a table with one line per variant. It shows means with their standard errors over seeds."""
+    """Return a table with one line per variant. It shows means with their intervals over seeds."""
     from rich.table import Table
 
-    table = Table(title="per step, mean ± standard error over seeds")
+    table = Table(title="per step: mean and its 95 % interval over seeds")
     table.add_column("variant")
     for name in _FIGURES:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(row.name, *(str(getattr(row, name)) for name in _FIGURES))
+        table.add_row(row.name, *(_cell(getattr(row, name)) for name in _FIGURES))
     return table
 
 
-def plot(rows: Sequence[SimulatedVariant], path: Path) -> None:
-    """Draw responses, tokens, engine steps and zero-signal groups. Each has a panel with a bar per variant.
-
-    Args:
-        rows: The simulated variants.
-        path: File of the figure. Its suffix selects the format.
-
-    Raises:
-        UserError: The suffix names no format, or the file cannot be written.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Canvas
-
-    shown = ("responses", "tokens", "engine_steps", "zero_signal")
-    canvas = Canvas(figsize=(13, 1.6 + 0.35 * len(rows)), layout="constrained")
-    FigureCanvasAgg(canvas)
-    names = [row.name for row in rows]
-    for axes, quantity in zip(canvas.subplots(1, len(shown), sharey=True), shown, strict=True):
-        figures = [getattr(row, quantity) for row in rows]
-        errors = [0.0 if math.isnan(figure.error) else figure.error for figure in figures]
-        axes.barh(names, [figure.mean for figure in figures], xerr=errors, color="#4477aa", ecolor="#222222")
-        axes.set_title(
-            quantity.replace("_", " ") + (" (share of groups)" if quantity == "zero_signal" else " per step")
-        )
-        axes.grid(axis="x", alpha=0.3)
-        axes.set_axisbelow(True)
-    canvas.axes[0].invert_yaxis()
-    drawn = io.BytesIO()
-    form = path.suffix.removeprefix(".") or "png"
-    try:
-        canvas.savefig(drawn, format=form, dpi=120, metadata=MADE_BY.get(form))
-        write_result(path, drawn.getvalue(), "--plot")
-    except ValueError as problem:  # UserError as well
-        raise UserError(f"the figure {str(path)[:200]!r} cannot be written: {str(problem)[:200]}") from None
+def _cell(figure: Estimate) -> str:
+    if math.isnan(figure.value):
+        return "n/a"
+    digits = 3 if abs(figure.value) < 10 else 1
+    interval = "" if math.isnan(figure.low) else f" [{figure.low:.{digits}f}, {figure.high:.{digits}f}]"
+    return f"{figure.value:.{digits}f}{interval}"

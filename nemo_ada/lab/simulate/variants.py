@@ -9,8 +9,6 @@ from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import Variant
 
-OWN_RULE = "--exit"  # the name of a rule of the user's own, which keeps the group size
-
 
 def preset_variant(
     name: str, settings: AdaSettings, group: int, lengths: LengthModel, caps: Budget | None = None
@@ -21,7 +19,7 @@ def preset_variant(
     allocation.
 
     Args:
-        name: Name of the preset, or OWN_RULE.
+        name: Name of the preset.
         settings: The settings.
         group: The group size n.
         lengths: Lengths of the responses.
@@ -31,7 +29,7 @@ def preset_variant(
         UserError: The settings do not fit the group size.
     """
     size, known, each = group, "", 1
-    single = settings.advantage.baseline == "shrunk" and name != OWN_RULE
+    single = settings.advantage.baseline == "shrunk"
     if single:
         size, known, each = 1, f", {group} times the prompts", group
     if isinstance(settings.sampling, EstimationSampling):

@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nemo_ada.run.json_lines import Record
@@ -31,7 +31,6 @@ NAMES: dict[str, tuple[str, ...]] = {
         "tokens", "response_tokens", "completion_tokens", "output_tokens", "num_tokens", "response_length",
         "token_usage.output_tokens", "response_lengths", "completion_lengths",
     ),
-    "seconds": ("seconds", "latency", "duration", "generation_seconds"),
     "step": ("step", "training_step", "global_step"),
     "group": ("prompt_idx", "group_id"),
     "text": ("completion", "response", "output", "text", "completions", "responses", "outputs"),
@@ -54,7 +53,6 @@ class LoggedResponse:
         name: The beginning of the prompt, or its id, for people.
         reward: The reward. It is NaN without a label.
         tokens: Generated tokens. NaN where the log does not say.
-        seconds: Seconds of the generation. NaN where the log does not say.
         step: Training step. None where the record does not say.
         group: Number or id of the group within its step. Empty where the record does not say.
         key: Id of the response, by which a second copy is left out. Empty where there is none.
@@ -65,11 +63,14 @@ class LoggedResponse:
     name: str
     reward: float
     tokens: float = NAN
-    seconds: float = NAN
     step: int | None = None
     group: str = ""
     key: str = ""
     counted: bool = True
+
+    def at(self, step: int | None) -> LoggedResponse:
+        """Return the response with the step that the file's name gives."""
+        return self if step is None else replace(self, step=step)
 
 
 Reader = Callable[[Record], Iterator[LoggedResponse]]
@@ -157,12 +158,8 @@ def read_episode(record: Record) -> Iterator[LoggedResponse]:
         calls = trace.get("calls") or []
         usages = [_object(call, "usage") for call in calls if isinstance(call, dict)]
         counts = [_count("usage.completion_tokens", usage.get("completion_tokens")) for usage in usages]
-        span = _object(_object(trace, "timing"), "agent")
-        seconds = _number("timing.agent.end", span.get("end")) - _number("timing.agent.start", span.get("start"))
-        yield LoggedResponse(
-            digest(prompt), name, _trace_reward(trace), math.fsum(counts) if counts else NAN,
-            seconds if seconds > 0 else NAN, step, group, str(trace.get("id", "")),
-        )  # fmt: skip
+        tokens = math.fsum(counts) if counts else NAN
+        yield LoggedResponse(digest(prompt), name, _trace_reward(trace), tokens, step, group, str(trace.get("id", "")))
 
 
 def _is_row(record: Record, name: str, rewards: list[Any]) -> bool:
@@ -225,7 +222,6 @@ def read_table(
         _shown(prompt),
         reward,
         _count("tokens", tokens),
-        _positive("seconds", _find(record, names["seconds"], None)),
         None if step is None else _step("step", step),
         "" if group is None else str(group)[:SHOWN],
         counted=counted,
@@ -311,18 +307,11 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
-def _positive(name: str, value: Any) -> float:
-    number = _number(name, value)
-    if number < 0:
-        raise UnreadableRecord(f"{name} is {number:g}, below 0")
-    return number
-
-
 def _count(name: str, value: Any) -> float:
     """Return a number of tokens, or the length of a list of tokens."""
-    number = float(len(value)) if isinstance(value, list) else _positive(name, value)
-    if number > 1e9:
-        raise UnreadableRecord(f"{name} is {number:g}, more than a response can have")
+    number = float(len(value)) if isinstance(value, list) else _number(name, value)
+    if number < 0 or number > 1e9:
+        raise UnreadableRecord(f"{name} is {number:g}, which no response can have")
     return number
 
 

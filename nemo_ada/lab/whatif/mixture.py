@@ -18,7 +18,8 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.errors import UserError
-from nemo_ada.lab.evaluation.statistics import CONFIDENCE, wilson
+from nemo_ada.lab.evaluation.statistics import CONFIDENCE, UNKNOWN, Estimate, wilson
+from nemo_ada.lab.whatif.logs import Rollouts
 
 ROUNDS, PRECISION = 4000, 1e-9
 CELLS = 4  # intervals of the cost in which a ratio is bounded
@@ -38,29 +39,6 @@ RATE_J = pass_rates()
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
-    """A quantity with its bounds.
-
-    Attributes:
-        value: The value under the most likely distribution.
-        low: The smallest value that the logs allow.
-        high: The largest value that the logs allow.
-    """
-
-    value: float
-    low: float
-    high: float
-
-    def times(self, factor: float) -> Quantity:
-        """Return the figure in another unit."""
-        return Quantity(self.value * factor, self.low * factor, self.high * factor)
-
-    def clipped(self) -> Quantity:
-        """Return a share, which has no bound outside 0 and 1."""
-        return Quantity(*(min(max(value, 0.0), 1.0) for value in (self.value, self.low, self.high)))
-
-
-@dataclass(frozen=True, slots=True)
 class Labels:
     """The labels of groups.
 
@@ -71,7 +49,6 @@ class Labels:
         step_G: Position of its step.
         depth: A number of responses that nearly all groups have.
         first_pos_G: Correct ones among the first `depth` responses.
-        deep_G: Whether the group has as many responses.
     """
 
     pos_G: IntArray
@@ -80,34 +57,30 @@ class Labels:
     step_G: IntArray
     depth: int
     first_pos_G: IntArray
-    deep_G: BoolArray
+
+    @property
+    def equal_G(self) -> BoolArray:
+        """Whether all labels of a group are equal."""
+        return (self.pos_G == 0) | (self.pos_G == self.total_G)
 
 
-def labels(
-    group_N: IntArray, reward_N: FloatArray, prompt_G: IntArray, step_G: IntArray, threshold: float,
-    first: int | None = None,
-) -> Labels:  # fmt: skip
+def labels(log: Rollouts, threshold: float, first: int | None = None) -> Labels:
     """Count the labels of each group.
 
     Args:
-        group_N: Group of each response, in the order of the log.
-        reward_N: Reward. Responses with NaN have no label.
-        prompt_G: Prompt of each group.
-        step_G: Position of its step.
+        log: The responses. Those without a reward have no label.
         threshold: A response is correct when its reward is above this.
-        first: Use only so many responses of each group. None uses all.
+        first: Use only so many responses of each group, in the order of the log. None uses all.
 
     Raises:
         UserError: Most groups have fewer than two responses.
     """
-    keep_N = np.isfinite(reward_N)
-    group_N, correct_N = group_N[keep_N], reward_N[keep_N] > threshold
-    index_N = positions(group_N)
+    keep_N, groups = np.isfinite(log.reward_N), len(log.prompt_G)
+    group_N, correct_N = log.group_N[keep_N], log.reward_N[keep_N] > threshold
+    index_N = _positions(group_N)
     if first is not None:
-        group_N, correct_N, index_N = (column[index_N < first] for column in (group_N, correct_N, index_N))
-    groups = len(prompt_G)
+        group_N, correct_N, index_N = (column_N[index_N < first] for column_N in (group_N, correct_N, index_N))
     total_G = np.bincount(group_N, minlength=groups)
-    pos_G = np.bincount(group_N[correct_N], minlength=groups)
     there_G = total_G > 0
     if not there_G.any():
         raise UserError("no response of the logs has a reward")
@@ -117,15 +90,21 @@ def labels(
             f"{np.mean(total_G[there_G] < 2):.0%} of the {there_G.sum():,} groups have one response; pass rates need "
             "at least two responses per prompt (is the prompt the right field? name it with --column prompt=FIELD)"
         )
-    early_N = correct_N & (index_N < depth)
-    first_pos_G = np.bincount(group_N[early_N], minlength=groups)
-    return Labels(
-        pos_G[there_G], total_G[there_G], prompt_G[there_G], step_G[there_G], depth, first_pos_G[there_G],
-        total_G[there_G] >= depth,
-    )  # fmt: skip
+    pos_G, first_pos_G = (
+        np.bincount(group_N[chosen_N], minlength=groups) for chosen_N in (correct_N, correct_N & (index_N < depth))
+    )
+    pos_G, total_G, prompt_G, step_G, first_pos_G = (
+        column_G[there_G] for column_G in (pos_G, total_G, log.prompt_G, log.step_G, first_pos_G)
+    )
+    return Labels(pos_G, total_G, prompt_G, step_G, depth, first_pos_G)
 
 
-def positions(group_N: IntArray) -> IntArray:
+def no_spread(group: int) -> FloatArray:
+    """Return the probability [J] that all labels of a group are equal."""
+    return RATE_J**group + (1.0 - RATE_J) ** group
+
+
+def _positions(group_N: IntArray) -> IntArray:
     """Return the number of each response within its group [N], from 0, in the order of the log."""
     order_N = np.argsort(group_N, kind="stable")
     sorted_N = group_N[order_N]
@@ -182,10 +161,10 @@ class Mixture:
     @classmethod
     def fit(cls, logged: Labels) -> Mixture:
         """Fit the distribution of some groups."""
-        depth, pos_G = logged.depth, logged.first_pos_G[logged.deep_G]
+        depth, deep_G = logged.depth, logged.total_G >= logged.depth
+        pos_G, prompt_G = logged.first_pos_G[deep_G], logged.prompt_G[deep_G]
         share_K = np.bincount(pos_G, minlength=depth + 1) / len(pos_G)
         quantile = NormalDist().inv_cdf(1.0 - (1.0 - CONFIDENCE) / (2.0 * (depth + 1)))
-        prompt_G = logged.prompt_G[logged.deep_G]
         ends = [
             wilson(float(share), _independent(pos_G == k, float(share), prompt_G), quantile)
             for k, share in enumerate(share_K)
@@ -220,11 +199,11 @@ class Mixture:
             low_K, high_K = low_K - half_K, high_K + half_K
         return cls(weight_J, chance_KJ, low_K, high_K, widened)
 
-    def share(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Quantity:
+    def share(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Estimate:
         """Return the mean of a quantity that is a share, with bounds between 0 and 1."""
         return self.mean(value_J, per_J).clipped()
 
-    def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Quantity:
+    def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Estimate:
         """Return the mean of a quantity over prompts, or the ratio of two means.
 
         Args:
@@ -234,15 +213,15 @@ class Mixture:
         below_J = np.ones(len(RATE_J)) if per_J is None else per_J
         total = float(self.weight_J @ below_J)
         if total <= 0.0:
-            return Quantity(np.nan, np.nan, np.nan)
+            return UNKNOWN
         value = float(self.weight_J @ value_J) / total
         if per_J is None and np.ptp(value_J) == 0.0:
-            return Quantity(value, value, value)
+            return Estimate(value, value, value)
         low, high = (self._extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
         low, high = (-np.inf if math.isnan(end) else end for end in (low, high))  # a rounding error
-        return Quantity(value, min(low, value), max(-high, value))
+        return Estimate(value, min(low, value), max(-high, value))
 
-    def per_cost(self, value_J: FloatArray, per_J: FloatArray, cost_J: FloatArray) -> Quantity:
+    def per_cost(self, value_J: FloatArray, per_J: FloatArray, cost_J: FloatArray) -> Estimate:
         """Return the ratio of two means, divided by a third mean, the cost.
 
         The bounds of the ratio and of the cost are not reached by the same pass rates. So the ratio is bounded within
@@ -262,12 +241,7 @@ class Mixture:
                 cells += [(low / most, -high / least)] if not math.isnan(low + high) else []
             lows, highs = [low for low, _ in cells] or lows, [high for _, high in cells] or highs
         value = ratio.value / cost.value
-        return Quantity(value, min(*lows, value), max(*highs, value))
-
-    def extremes(self, value_J: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the weights [J] with the smallest and with the largest mean of a quantity."""
-        ones = np.ones(len(RATE_J))
-        return self._extreme(value_J, ones)[1], self._extreme(-value_J, ones)[1]
+        return Estimate(value, min(*lows, value), max(*highs, value))
 
     def _extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
         """Return the smallest ratio, and its weights [J] (the linear programme of Charnes and Cooper, 1962).

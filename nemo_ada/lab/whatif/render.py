@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nemo_ada.lab.evaluation.statistics import Estimate
-from nemo_ada.lab.whatif.answer import DOUBTFUL, Checked, Drift, Silent, WhatifReport
+from nemo_ada.lab.whatif.answer import DOUBTFUL, Check, Drift, Silent, WhatifReport
 from nemo_ada.lab.whatif.forecast import GRPO, REFILL_ROW, Row
-from nemo_ada.lab.whatif.mixture import Quantity
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,10 +24,9 @@ SPOKEN = (*PUBLISHED, REFILL_ROW)
 """Rows that the sentences name."""
 
 
-def as_json(value: WhatifReport | Sequence[Checked]) -> str:
+def as_json(answer: WhatifReport) -> str:
     """JSON without NaN, which JSON does not have."""
-    found = asdict(value) if isinstance(value, WhatifReport) else [asdict(check) for check in value]
-    return json.dumps(_plain(found), indent=1)
+    return json.dumps(_plain(asdict(answer)), indent=1)
 
 
 def _plain(value: Any) -> Any:
@@ -48,9 +46,9 @@ def sentences(answer: WhatifReport) -> str:
             "Do not trust the forecasts below: right and wrong answers alone do not give such a log. The group size "
             "may be another one, the reward may have more values than two, or answers may be missing (see the notes)."
         )
-    if not math.isnan(logged.mean):
+    if not math.isnan(logged.value):
         lines.append(
-            f"{_percent(logged.mean)} of your groups taught nothing: their {n} answers all got the same reward."
+            f"{_percent(logged.value)} of your groups taught nothing: their {n} answers all got the same reward."
         )
     elif GRPO in rows:
         zero = rows[GRPO].zero_signal
@@ -58,12 +56,12 @@ def sentences(answer: WhatifReport) -> str:
             f"Between {_percent(zero.low)} and {_percent(zero.high)} of your groups of {n} taught nothing. The log "
             "has averages only, so it says no more."
         )
-    if abs(answer.log.equal_labels - logged.mean) > SHAPED:
+    if abs(answer.log.equal_labels - logged.value) > SHAPED:
         lines.append(
             f"What follows is about right and wrong alone, by the threshold: so read, "
             f"{_percent(answer.log.equal_labels)} of them are all equal. Rewards between tell more than that."
         )
-    if logged.mean > 1.0 - 1e-9:
+    if logged.value > 1.0 - 1e-9:
         lines.append("No group had any signal, so nothing here says what more answers would find. Is the reward right?")
         return "\n".join([*lines, _next_step(answer)])
     if answer.group != n and GRPO in rows:
@@ -95,14 +93,14 @@ def sentences(answer: WhatifReport) -> str:
 
 def _next_step(answer: WhatifReport) -> str:
     """Say what to do after this answer."""
-    zero = answer.log.zero_signal.mean
+    zero = answer.log.zero_signal.value
     if math.isnan(zero):
         zero = next((row.zero_signal.value for row in answer.rows if row.name == GRPO), math.nan)
     if answer.widened > DOUBTFUL:
         step = "give the right --group, or name the reward that says right or wrong with --column reward=NAME"
     elif zero > MUCH:
         now, better = ("hard", "easier ones, or a model that was trained further")
-        if answer.log.pass_rate.mean > 0.5:
+        if answer.log.pass_rate.value > 0.5:
             now, better = "easy", "harder ones"
         step = (
             "read ten answers beside their rewards. Where the reward is right, the prompts are too "
@@ -141,12 +139,12 @@ def _percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
 
-def _range(figure: Quantity) -> str:
+def _range(figure: Estimate) -> str:
     low, high = _percent(figure.low).removesuffix(" %"), _percent(figure.high)
     return _percent(figure.value) + ("" if f"{low} %" == high else f" ({low} to {high})")
 
 
-def _bare(figure: Quantity) -> str:
+def _bare(figure: Estimate) -> str:
     return f"{figure.value:.2g} ({figure.low:.2g} to {figure.high:.2g})"
 
 
@@ -160,10 +158,11 @@ def introduction(answer: WhatifReport) -> str:
     lines = [
         f"{', '.join(log.forms)}: {held}",
         f"logged: pass rate {_estimate(log.pass_rate)}"
-        + ("" if math.isnan(log.zero_signal.mean) else f", groups without signal {_estimate(log.zero_signal)}")
+        + ("" if math.isnan(log.zero_signal.value) else f", groups without signal {_estimate(log.zero_signal)}")
         + f", depth {log.depth}" + ("" if math.isnan(log.tokens) else f", {log.tokens:,.0f} tokens per response"),
         *([] if answer.drift is None else _drift(answer.drift)),
         *_silent(answer.silent, log.depth),
+        *([] if answer.check is None else [_check(answer.check, log.depth)]),
         *(f"note: {note}" for note in answer.notes),
     ]  # fmt: skip
     return "\n".join(lines)
@@ -192,68 +191,48 @@ def _silent(silent: Silent, depth: int) -> list[str]:
     ]
 
 
-def tables(answer: WhatifReport) -> Iterator[Table]:
-    """Two tables of rich: what is drawn and learned, and what it costs."""
-    title = f"per prompt, n = {answer.group}, {answer.prompts} prompts per step: value and bounds"
-    columns = ["responses", "tokens", "zero-signal", "signal", "signal per response"]
-    rows = [
-        [_figure(row.responses), _figure(row.tokens), _share(row.zero_signal), _figure(row.signal),
-         _figure(row.signal_per_response)]
-        for row in answer.rows
-    ]  # fmt: skip
-    yield _table(title, columns, answer.rows, rows)
-    if not answer.timed:
-        return
-    columns, costs = ["sampling time"], answer.costs
-    rows = [[_figure(row.time)] for row in answer.rows]
-    if costs is not None:
-        first = costs[0]
-        columns += ["sampling seconds"]
-        columns += [] if first.gpu_hours is None else [f"GPU hours of {answer.steps:,} steps"]
-        columns += [] if first.money is None else ["price"]
-        for cells, cost in zip(rows, costs, strict=True):
-            cells += [_figure(figure) for figure in (cost.sampling_seconds, cost.gpu_hours, cost.money) if figure]
-    yield _table("time of a step's sampling phase: value and bounds", columns, answer.rows, rows)
-
-
-def _table(title: str, columns: Sequence[str], rows: Sequence[Row], cells: Sequence[Sequence[str]]) -> Table:
+def table(answer: WhatifReport) -> Table:
+    """Return a table of rich: what is drawn and learned."""
     from rich.table import Table
 
-    caption = "signal, signal per response and sampling time: relative to grpo. *: simulated, the others are computed"
-    shown = Table(title=title, caption=caption)
+    shown = Table(
+        title=f"per prompt, n = {answer.group}, {answer.prompts} prompts per step: value and bounds",
+        caption="signal and signal per response: relative to grpo",
+    )
     shown.add_column("sampling", overflow="fold")
-    for name in ("at most", *columns):
+    for name in ("at most", "responses", "tokens", "zero-signal", "signal", "signal per response"):
         shown.add_column(name, justify="right", overflow="fold")
-    for row, line in zip(rows, cells, strict=True):
+    for row in answer.rows:
         cap = "" if row.max_responses is None else str(row.max_responses)
-        shown.add_row(row.name + ("*" if row.simulated else ""), cap, *line)
+        shown.add_row(
+            row.name, cap, _figure(row.responses), _figure(row.tokens), _share(row.zero_signal), _figure(row.signal),
+            _figure(row.signal_per_response),
+        )  # fmt: skip
     return shown
 
 
-def checks_table(checks: Sequence[Checked], what: str) -> Table:
-    """Predictions beside what was seen, as a table of rich. `what` says what was predicted from what."""
-    from rich.table import Table
-
-    covered = sum(check.covered for check in checks)
-    shown = Table(title=f"{what}: {covered} of {len(checks)} within the bounds")
-    for name in ("quantity", "predicted", "seen", ""):
-        shown.add_column(name, justify="left" if name == "quantity" else "right")
-    for check in checks:
-        shown.add_row(check.what, _figure(check.predicted), _number(check.seen), "" if check.covered else "outside")
-    return shown
+def _check(check: Check, depth: int) -> str:
+    """Say whether the forecast holds where the log knows the answer."""
+    held = "which the bounds hold" if check.predicted.low <= check.seen <= check.predicted.high else (
+        "which is OUTSIDE the bounds: do not trust the forecasts"
+    )  # fmt: skip
+    return (
+        f"check: from {check.half} answers of each group, groups of {depth} without signal are "
+        f"{_share(check.predicted)}; the log has {check.seen:.1%}, {held}"
+    )
 
 
 def _estimate(estimate: Estimate) -> str:
-    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _figure(figure: Quantity) -> str:
+def _figure(figure: Estimate) -> str:
     if math.isnan(figure.value):
         return "n/a"
     return f"{_number(figure.value)} [{_number(figure.low)}, {_number(figure.high)}]"
 
 
-def _share(figure: Quantity) -> str:
+def _share(figure: Estimate) -> str:
     if math.isnan(figure.value):
         return "n/a"
     return f"{figure.value:.1%} [{figure.low:.1%}, {figure.high:.1%}]"

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 from nemo_ada.lab.data.journal import Journal
@@ -121,8 +120,6 @@ def in_a_process(what: str, source: Path, out: Path, killed_at: int = 0) -> int:
     """
 
     def work() -> None:
-        usual = Preparation.stages
-        Preparation.stages = lambda plan, _excluded: [replace(s, chunk=min(s.chunk, 9)) for s in usual(plan)]
         if killed_at:
             kill_at(killed_at)
         if what == "prepare":

@@ -12,7 +12,6 @@ from nemo_ada.cli.main import app, guarded
 from nemo_ada.cli.progress import LineProgress
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.providers import Limits
-from nemo_ada.lab.evaluation.benchmark import at_revisions, resolve
 
 
 def run(*words) -> int:
@@ -107,16 +106,3 @@ def test_what_the_trainers_defaults_would_do_to_a_set_is_said(tmp_path, capsys):
         printed = capsys.readouterr().out
         assert ("judges `exact` by default" in printed) == (verifier == "math")
         assert "the answer in line 71 has 300 characters, 99 % have at most 2" in printed
-
-
-def test_a_revision_is_for_one_benchmark_of_the_hub(tmp_path, messy, capfd):
-    suite = ["eval", tmp_path, "--data", "math500", "--data", messy, "--out", tmp_path / "out"]
-    for revision, message in (
-        ("abc", "there are 2 benchmarks; use NAME=abc"),
-        ("mth=abc", "benchmarks: math500, messy"),
-        ("messy=abc", "messy is the file"),
-    ):
-        assert run(*suite, "--revision", revision) == 2
-        assert message in capfd.readouterr().err
-    (own,) = at_revisions(resolve(["math500"], {}), ["abc"])
-    assert own.revision == "abc"

@@ -204,9 +204,9 @@ def test_in_an_evaluation_an_answer_that_hits_the_verifiers_limits_is_wrong_and_
     assert len(own) == 2 + REDRAWS, "a worker that died says nothing about the answer"
 
 
-def test_a_pass_rate_is_over_the_judged_responses_and_failures_are_counted_apart():
+def test_a_pass_rate_is_over_the_judged_responses_and_failures_are_counted_apart(tmp_path):
     ask = partial(Question, encoder=Characters(), judge=Failing(9), max_new_tokens=9)
-    stage = measure_stage(measurement(4), ask, 7)
+    stage = measure_stage(measurement(4), ask, 7, Journal(tmp_path / "measure.jsonl"))
     records = stage.process([problem.record() for problem in problems(40)])
     whole = list(measurement(4).draw(questions(40, Judge("exact"))))
     assert sum(record["failed"] for record in records) > 10

@@ -1,9 +1,8 @@
-"""Several checkpoints in one evaluation, and responses as Parquet."""
+"""Several checkpoints in one evaluation."""
 
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
@@ -41,26 +40,18 @@ def asked(tmp_path, monkeypatch):
     return [*words, "--max-prompt-tokens", 12], opened
 
 
-def test_checkpoints_get_a_folder_each_and_a_curve(asked, tmp_path, capfd):
+def test_checkpoints_get_a_folder_each_and_the_report_compares_them(asked, tmp_path, capfd):
     words, opened = asked
     assert run("eval", *words) == 0
     assert opened == ["step_20", "step_100"]
     printed = capfd.readouterr().out
     assert "sums by level" in printed and "length by verdict" in printed and "maj@4" in printed
-    out = tmp_path / "out"
-    curve = json.loads((out / "curve.json").read_text())
-    assert [(point["step"], point["model"]) for point in curve["points"]] == [(20, "step_20"), (100, "step_100")]
-    for point in curve["points"]:
-        own = json.loads((out / point["model"] / "results.json").read_text())
-        assert point["overall"] == own["overall"]["avg@4"] and own["benchmarks"]["sums"]["groups"]["level"].keys() == {
-            "0",
-            "1",
-        }
-    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
-    more = model_folder(tmp_path / "hf" / "step_60")
-    assert run("eval", more, *words) == 0
-    points = json.loads((out / "curve.json").read_text())["points"]
-    assert [point["step"] for point in points] == [20, 60, 100]
+    folders = [tmp_path / "out" / name for name in opened]
+    for folder in folders:
+        own = json.loads((folder / "results.json").read_text())
+        assert own["benchmarks"]["sums"]["groups"]["level"].keys() == {"0", "1"}
+    assert f"nemo-ada report {folders[0]} {folders[1]}" in " ".join(printed.split())
+    assert run("report", *folders, "--out", tmp_path / "r.html") == 0
     assert run("eval", *words, "--server", "http://x") == 2 and run("eval", words[0], *words) == 2
 
 
@@ -71,21 +62,6 @@ def test_a_comparison_does_not_overwrite_somebody_elses_file(asked, tmp_path, ca
     pair = ["eval", "compare", tmp_path / "out" / "step_20", tmp_path / "out" / "step_100", "--out"]
     assert run(*pair, tmp_path / "notes.json") == 2 and (tmp_path / "notes.json").read_text() == "[1]"
     assert run(*pair, tmp_path / "new.json") == run(*pair, tmp_path / "new.json") == 0
-
-
-def test_parquet_holds_the_responses_and_needs_its_package(asked, tmp_path, monkeypatch, capfd):
-    words, _ = asked
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "pyarrow", None)
-        patch.setitem(sys.modules, "pyarrow.parquet", None)
-        assert run("eval", *words, "--parquet") == 2
-    assert "needs the package pyarrow" in capfd.readouterr().err
-    parquet = pytest.importorskip("pyarrow.parquet")
-    assert run("eval", *words, "--parquet") == 0
-    folder = tmp_path / "out" / "step_20" / "sums"
-    rows = parquet.read_table(folder / "responses.parquet").to_pylist()
-    lines = [json.loads(line) for line in (folder / "responses.jsonl").read_text().splitlines()]
-    assert [{k: v for k, v in row.items() if k != "cause"} for row in rows] == lines and len(rows) == 160
 
 
 def test_a_small_model_gets_shorter_prompts_where_nobody_names_their_length(asked, monkeypatch, tmp_path):

@@ -1,12 +1,13 @@
-"""The command: page, PNG files, summary, bad arguments, and --watch."""
+"""The command: page, PNG files, summary, bad arguments."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
-from made_runs import make_run, step_record
+from made_runs import make_run
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -48,10 +49,11 @@ def test_the_command_writes_page_figures_and_summary(report):
     output, runs, page, folder = report
     assert "[red]b" in output and "0.411" in output
     assert len(re.findall(r'<img src="data:image/svg', page)) == sum(len(figure.panels) for figure in all_figures(runs))
-    heat = next(figure for figure in all_figures(runs) if figure.key == "pass-rates").panels[0]
-    assert b"/a$b_{c}$</text>" in panel_svg(heat), "a name is no formula"
+    curves = next(figure for figure in all_figures(runs) if figure.key == "pass-rate").panels[0]
+    drawn = panel_svg(replace(curves, title="/a$b_{c}$"))
+    assert b"/a$b_{c}$</text>" in drawn, "a name is no formula"
     pictures = list(folder.glob("r_figures/*.png"))
-    assert len(pictures) == page.count("<figure>") == len(all_figures(runs))
+    assert len(pictures) == page.count("<figure>") == sum(bool(figure.panels) for figure in all_figures(runs))
     for path in pictures:
         with Image.open(path) as picture:
             assert min(picture.size) > 300 and len(picture.getcolors(10**6)) > 10
@@ -115,7 +117,7 @@ def test_evaluations_are_compared_on_a_page_of_their_own_or_beside_runs(tmp_path
     page = out.read_text(encoding="utf-8")
     assert "0.375 [" in page and "+0.500 [" in page and "other, words: 10 problems are few" in page
     assert "base and other have no benchmark in common" in page
-    assert [path.name for path in (tmp_path / "out" / "r_figures").iterdir()] == ["scores.png"]
+    assert not (tmp_path / "out" / "r_figures").exists(), "evaluations are tables"
     both = CliRunner().invoke(app, ["report", str(base), str(make_run(tmp_path / "run", 3)), "--out", str(out)])
     assert both.exit_code == 0, both.output
     assert 'id="evaluations"' in (page := out.read_text(encoding="utf-8")) and 'id="sampling"' in page
@@ -135,36 +137,7 @@ def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
 
 def test_bad_arguments_are_errors_of_the_user(tmp_path, undrawn):
     with pytest.raises(UserError, match="is no folder"):
-        command.watch([tmp_path / "x"], tmp_path / "r.html", 30)
+        command.make_report([tmp_path / "x"], tmp_path / "r.html")
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         command.make_report([make_run(tmp_path / "a", 3)], tmp_path / "file" / "r.html")
-
-
-def test_watching_follows_a_run_until_it_ends(tmp_path, monkeypatch, undrawn):
-    folder = make_run(tmp_path / "a", 3)
-    out = tmp_path / "r.html"
-    status, metrics = folder / "status.json", folder / "metrics.jsonl"
-    status.write_text('{"state": "running", "max_steps": 5}')
-    (folder / "hidden").write_text(metrics.read_text())
-    metrics.unlink()
-    seen = []
-
-    def next_look(_seconds):
-        """What happens to the run between two looks: its first steps, nothing, its last steps."""
-        seen.append(out.read_text(encoding="utf-8").count('http-equiv="refresh"') if out.exists() else None)
-        if len(seen) == 1:
-            (folder / "hidden").rename(metrics)
-        elif len(seen) == 3:
-            with metrics.open("a") as file:
-                file.write("".join(json.dumps(step_record(step)) + "\n" for step in (4, 5)))
-            status.write_text('{"state": "done", "max_steps": 5}')
-        elif len(seen) > 3:
-            raise AssertionError("it should have ended")
-
-    monkeypatch.setattr(command.time, "sleep", next_look)
-    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(out), "--watch", "--no-figures"])
-    assert done.exit_code == 0, done.output
-    assert seen == [None, 1, 1]
-    page = out.read_text(encoding="utf-8")
-    assert "refresh" not in page and re.search(r"steps</th><td>5<", page)

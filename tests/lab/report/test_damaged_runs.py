@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import make_run
 
-from nemo_ada.lab.report.command import FILES
 from nemo_ada.lab.report.run import read_usable
 from tests.fuzz.harness import NASTY_JSON, cases, command
 
 pytestmark = pytest.mark.long
 
+FILES = ("metrics.jsonl", "evaluations.jsonl", "status.json", "config.yaml", "environment.json", "plan.json")
 BROKEN = re.compile(r'\s(?:d|x|y|cx|cy|r|width|height|viewBox|transform)="[^"]*(?:nan|inf)', re.IGNORECASE)
 
 YAML_VALUES = (

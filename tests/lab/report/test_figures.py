@@ -101,12 +101,9 @@ def test_times_are_compared_with_the_plan(tmp_path):
     figure = figure_of(runs, "time")
     rows = {row[0]: row[1:] for row in rows_of(figure, "a")}
     quantiles = (*np.percentile(sampling, (50, 95)), sampling.max())
-    assert rows["sampling"] == pytest.approx((60, sampling.mean(), *quantiles, 2.5, 2.7))
+    assert rows["sampling"] == pytest.approx((sampling.mean(), 60, sampling.mean(), *quantiles, 2.5, 2.7))
     assert rows["update"][-2:] == (0.25, 0.35) and rows["step"][-2:] == (2.5, 2.7)
-    assert rows["evaluation"][0] == 7 and np.isnan([*rows["evaluation"][-2:], *rows["refit"][-2:]]).all()
-    panel = next(panel for panel in figure.panels if panel.title.startswith("sampling"))
-    diamonds = [line.get_xdata() for line in axes_of(panel).lines if line.get_marker() == "D"]
-    assert list(diamonds[0]) == [2.5, 2.7] and np.isnan(diamonds[1]).all()
+    assert rows["evaluation"][1] == 7 and np.isnan([*rows["evaluation"][-2:], *rows["refit"][-2:]]).all()
 
     row = summary.predictions(runs).loc["a"].tolist()
     seen = [number_text(float(value)) for value in (*np.percentile(times, (50, 95)), times.max())]
@@ -123,11 +120,10 @@ def test_the_seconds_of_a_phase_are_spread_over_all_steps_also_those_without_it(
         for record in records[15:]:
             del record["time/refit"]
     runs = runs_of(folder)
-    axes = axes_of(figure_of(runs, "time").panels[0])
-    widths = {bars.get_label(): bars[0].get_width() for bars in axes.containers}
-    assert widths["refit"] == pytest.approx(0.03 * 15 / 60)
-    assert widths["evaluation"] == pytest.approx(1.5 * 7 / 60)
-    assert widths["update"] == pytest.approx(0.3)
+    per_step = figure_of(runs, "time").table.set_index("phase")["s per step"]
+    assert per_step["refit"] == pytest.approx(0.03 * 15 / 60)
+    assert per_step["evaluation"] == pytest.approx(1.5 * 7 / 60)
+    assert per_step["update"] == pytest.approx(0.3)
 
 
 def test_pass_rates_are_shares_of_the_counted_prompts_in_blocks_of_steps(tmp_path):
@@ -141,10 +137,8 @@ def test_pass_rates_are_shares_of_the_counted_prompts_in_blocks_of_steps(tmp_pat
     assert set(figure.table["run"]) == {"a"} and len(figure.table) == 34  # blocks of three steps
     share_B = counts[3:6].sum(axis=0) / counts[3:6].sum()
     assert rows_of(figure)[1] == ("4-6", 192.0, *(f"{share:.1%}" for share in share_B))
-    assert "old" in figure.caption and len(figure.panels) == 1
-    axes = axes_of(figure.panels[0])
-    assert axes.get_xlim() == (0.5, 100.5) and axes.collections[0].get_array().shape == (9, 34)
-    assert not figure_of(runs[:1], "pass-rates").panels
+    assert "old" in figure.caption and "4-6" in render(runs, written="now")
+    assert not len(figure_of(runs[:1], "pass-rates").table)
 
 
 @pytest.mark.parametrize("damage", [None, "x", [1], [1] * 8 + ["x"], [1] * 8 + [-1], [1] * 8 + [1e999]])

@@ -14,11 +14,11 @@ from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
+from nemo_ada.lab.evaluation.statistics import Estimate
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel
 from nemo_ada.lab.simulate.exact import summary
 from nemo_ada.lab.simulate.steps import (
     BetaRates,
-    MeanAndError,
     MeasuredRates,
     Setting,
     Variant,
@@ -33,7 +33,7 @@ BALANCED = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400)
 
 def share_near(figure, expected, draws):
     """Within four standard errors of a share of `draws` prompts."""
-    return abs(figure.mean - expected) < 4 * (expected * (1 - expected) / draws) ** 0.5
+    return abs(figure.value - expected) < 4 * (expected * (1 - expected) / draws) ** 0.5
 
 
 @pytest.mark.parametrize(("p", "rule"), [(0.1, BalancedExit(2, 2)), (0.6, PositiveExit(1))])
@@ -42,7 +42,9 @@ def test_agrees_with_the_dynamic_programme(p, rule):
     row = compare([Variant("ours", plan)], Setting(MeasuredRates((p,)), prompts=64, seeds=6, warm_up=0, steps=1))[0]
     exact = summary(StopRule(rule, (8,), 32), p)
     expected = 64 * exact.expected_samples
-    assert abs(row.kept_responses.mean - expected) < max(4 * row.kept_responses.error, 1e-3 * expected)
+    assert abs(row.kept_responses.value - expected) < max(
+        2 * (row.kept_responses.high - row.kept_responses.low), 1e-3 * expected
+    )
     assert share_near(row.resolved, exact.p_resolved, 6 * 64) or exact.p_resolved > 1 - 1e-9
     assert share_near(row.zero_signal, exact.p_zero_signal, 6 * 64)
 
@@ -50,7 +52,7 @@ def test_agrees_with_the_dynamic_programme(p, rule):
 def test_groups_without_signal_of_grpo_have_their_closed_form():
     row = compare([Variant("grpo", GRPO)], Setting(MeasuredRates((0.1,)), prompts=256, seeds=5, warm_up=0))[0]
     assert share_near(row.zero_signal, 0.9**8 + 0.1**8, 256 * 5 * 2)
-    assert row.responses == MeanAndError(256 * 8, 0.0)
+    assert row.responses == Estimate(2048.0, 2048.0, 2048.0)
 
 
 def test_variants_see_the_same_responses():
@@ -59,7 +61,7 @@ def test_variants_see_the_same_responses():
     first, second, again = compare([rounds, Variant("continuous", BALANCED), rounds], setting)
     assert first.tokens == second.tokens
     assert first.zero_signal == second.zero_signal
-    assert second.engine_steps.mean < first.engine_steps.mean
+    assert second.engine_steps.value < first.engine_steps.value
     assert again == first
 
 
@@ -68,9 +70,9 @@ def test_budget_hits_are_the_share_of_steps_that_a_cap_ended():
     tight = dataclasses.replace(BALANCED, budget=Budget(max_samples=520))
     loose = dataclasses.replace(BALANCED, budget=Budget(max_samples=64 * 32))
     bound, free = compare([Variant("t", tight), Variant("l", loose)], setting)
-    assert bound.budget_hits.mean == 1.0
-    assert bound.responses.mean <= 520
-    assert free.budget_hits.mean == 0.0
+    assert bound.budget_hits.value == 1.0
+    assert bound.responses.value <= 520
+    assert free.budget_hits.value == 0.0
 
 
 def test_the_estimation_variant_allocates_by_the_true_rates():
@@ -117,9 +119,9 @@ def test_lines_that_are_no_pass_rate_are_named(tmp_path, line):
 
 def test_the_table_shows_every_variant_with_its_error_where_there_is_one():
     (alone,) = compare([Variant("grpo", GRPO)], Setting(BetaRates(1, 1), seeds=1, steps=1))
-    assert np.isnan(alone.tokens.error) and "±" not in str(alone.tokens)
-    rows = [alone, dataclasses.replace(alone, name="ada", responses=MeanAndError(512.0, 0.04))]
+    assert np.isnan(alone.tokens.low)
+    rows = [alone, dataclasses.replace(alone, name="ada", responses=Estimate(512.0, 511.96, 512.04))]
     console = Console(width=200, record=True, file=StringIO())
     console.print(render_table(rows))
     text = console.export_text()
-    assert "grpo" in text and "ada" in text and "512.0 ± 0.0" in text
+    assert "grpo" in text and "ada" in text and "512.0 [512.0, 512.0]" in text

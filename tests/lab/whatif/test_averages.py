@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
 from nemo_ada.errors import UserError
-from nemo_ada.lab.whatif.answer import Options, answer, backtest
-from nemo_ada.lab.whatif.averages import Averages, expected_spread, no_spread, read_averages
+from nemo_ada.lab.whatif.answer import Options, answer
+from nemo_ada.lab.whatif.averages import Averages, read_averages
 from nemo_ada.lab.whatif.logs import read_logs
-from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial, no_spread
 from nemo_ada.lab.whatif.render import sentences
 
 STRANGERS = {
@@ -30,9 +30,7 @@ def curve(counts, small=None):
     n = len(counts) - 1
     pos_T = np.repeat(np.arange(n + 1), counts)
     zero_T = np.array([equal(int(pos), n, small or n) for pos in pos_T])
-    spread_T = np.sqrt(pos_T * (n - pos_T) / (n * (n - 1)))
-    nobody = np.full(len(pos_T), math.nan)
-    return Averages(("test",), "reward", pos_T / n, zero_T, False, spread_T, nobody, nobody, nobody, ())
+    return Averages(("test",), pos_T / n, zero_T, False, np.full(len(pos_T), math.nan), ())
 
 
 def equal(pos, n, small):
@@ -53,7 +51,6 @@ def test_two_averages_predict_what_groups_of_another_size_show(counts):
     for pos, count in enumerate(counts):
         figure = mixture.share(binomial(np.array([pos]), np.array([n]))[0])
         assert figure.low <= count / sum(counts) <= figure.high
-    assert [check.what for check in backtest(curve(counts), Options(group=n)) if not check.covered] == []
 
 
 @pytest.mark.parametrize("counts", STRANGERS.values(), ids=STRANGERS)
@@ -65,11 +62,6 @@ def test_one_group_per_step_is_seen_in_the_means(counts):
     assert np.isnan(alone.with_groups(8).zero_T).all(), "these means are no multiples of an eighth"
     pairs = replace(alone, mean_T=(known.mean_T[::2] + known.mean_T[::-2]) / 2)
     assert np.isnan(pairs.with_groups(6).zero_T).all()
-
-
-def test_the_expected_spread_is_that_of_drawn_labels():
-    label_GI = np.random.default_rng(1).random((100_000, 6)) < RATE_J[30]
-    assert label_GI.std(axis=1, ddof=1).mean() == pytest.approx(expected_spread(6)[30], abs=0.002)
 
 
 @pytest.mark.parametrize(("mean", "zero"), [(0.4, 0.5), (0.02, 0.93), (0.97, 0.9), (0.5, 1.0), (0.5, 0.0079)])
@@ -172,7 +164,7 @@ def test_what_nemo_rl_prints_is_read(encoding, tmp_path):
     found = read_averages(nemo_rl_console(tmp_path, encoding))
     assert found is not None and found.forms == ("console",)
     assert found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
-    assert set(found.tokens_T) == {312.5} and set(found.sampling_T) == {6.2} and set(found.whole_T) == {56.06}
+    assert set(found.tokens_T) == {312.5}
 
 
 def nemo_rl_events(tmp_path, rate_T, loo, group=8, prompts=64, folder="tensorboard"):
@@ -205,7 +197,7 @@ def test_nemo_rls_share_of_baselines_bounds_the_groups_without_spread(loo, tmp_p
     share = found.mixture(8).share(no_spread(8))
     assert share.low - 0.02 <= seen <= share.high + 0.02
     assert share.high - share.low < 0.25, "the mean reward alone would say much less"
-    assert math.isnan(found.zero_signal().mean), "it is no count of groups"
+    assert math.isnan(found.zero_signal().value), "it is no count of groups"
 
 
 def test_the_events_of_two_runs_are_refused(tmp_path):
@@ -251,7 +243,7 @@ def test_one_odd_step_does_not_change_the_scale(tmp_path):
     assert found is not None and found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
 
 
-def test_what_verl_prints_is_read_with_its_own_scale_and_seconds(tmp_path):
+def test_what_verl_prints_is_read_with_its_own_scale(tmp_path):
     lines = [
         f"\x1b[36m(TaskRunner pid=3)\x1b[0m step:{t} - critic/score/mean:np.float64({2 * row['reward'] - 1}) - "
         "critic/score/max:1.0 - critic/score/min:-1.0 - response_length/mean:200.0 - timing_s/gen:20.0 - "
@@ -262,8 +254,7 @@ def test_what_verl_prints_is_read_with_its_own_scale_and_seconds(tmp_path):
     assert found is not None
     assert found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
     assert np.isnan(found.zero_T).all()
-    report = answer(found, Options(group=8, presets=("grpo", "ada_seq_lean"), prompts=8, seeds=2, times=True))
-    assert report.costs is not None and report.costs[0].sampling_seconds.value == pytest.approx(20.0)
+    report = answer(found, Options(group=8, presets=("grpo", "ada_seq_lean"), prompts=8))
     assert report.rows[0].zero_signal.low < 0.5 < report.rows[0].zero_signal.high
     assert "Between" in sentences(report)
 
@@ -278,7 +269,7 @@ def test_a_sum_of_rewards_needs_the_name_of_one(tmp_path):
     with pytest.raises(UserError, match="--column reward=rewards/right/mean"):
         read_averages([file])
     found = read_averages([file], {"reward": "rewards/right"})
-    assert found is not None and np.isnan(found.zero_T).all() and np.isnan(found.spread_T).all()
+    assert found is not None and np.isnan(found.zero_T).all()
     assert any("sum of all rewards" in note for note in found.notes), "another measure than the named one"
     lines = [json.dumps({"reward": row["reward"]}) for row in STEPS]
     alone = read_averages([of(tmp_path, "alone.jsonl", "\n".join(lines))])
@@ -310,8 +301,8 @@ def test_charts_that_a_spreadsheet_saved_are_read(between, point, tmp_path):
         lines.append(between.join(str(cell).replace(".", point) for cell in cells))
     found = read_averages([of(tmp_path, "excel.csv", "\r\n".join(lines))])
     assert found is not None
-    np.testing.assert_array_equal(found.mean_T, [row["reward"] for row in STEPS])
-    np.testing.assert_array_equal(found.zero_T, [row["frac_reward_zero_std"] for row in STEPS])
+    np.testing.assert_allclose(found.mean_T, [row["reward"] for row in STEPS])
+    np.testing.assert_allclose(found.zero_T, [row["frac_reward_zero_std"] for row in STEPS])
 
 
 def test_charts_of_two_runs_in_two_files_are_refused(tmp_path):
@@ -384,17 +375,6 @@ def test_the_command_wants_the_group_size_and_answers_in_sentences_first(tmp_pat
         assert 0.0 <= row["zero_signal"]["low"] <= row["zero_signal"]["value"] <= row["zero_signal"]["high"] <= 1.0
 
 
-def test_a_cap_of_a_step_asks_for_the_simulation(tmp_path):
-    words = ["whatif", str(trl_state(tmp_path)[0]), "--group", "4", "--prompts", "4", "--seeds", "2", "--json"]
-    report = json.loads(CliRunner().invoke(app, [*words, "--max-samples", "40"]).stdout)
-    found = {row["name"]: row for row in report["rows"]}
-    assert report["timed"] and found["ada_seq_balance"]["simulated"]
-    assert found["ada_seq_balance"]["responses"]["value"] <= 10.0
-    without = json.loads(CliRunner().invoke(app, words).stdout)
-    assert not without["timed"] and "ada_est_ema" not in {row["name"] for row in without["rows"]}
-    assert any("--times" in note for note in without["notes"])
-
-
 def test_rollouts_in_a_folder_say_more_than_its_curves(tmp_path):
     trl_state(tmp_path)
     of(tmp_path, "rollouts.jsonl", "".join(json.dumps({"prompt": i // 4, "reward": i % 2}) + "\n" for i in range(40)))
@@ -419,8 +399,11 @@ def test_groups_in_one_record_and_tables_of_wandb_are_rollouts(tmp_path):
         "columns": ["step", "prompt", "completion", "right", "advantage"],
         "data": [[1, "2 + 2", "4", 1.0, 0.1]] * 3,
     }
+    table["data"].append(3)  # damage
     found = read_logs([of(tmp_path, "completions.table.json", json.dumps(table))])
     assert found.reward_N.tolist() == [1.0, 1.0, 1.0]
+    lines = ["prompt,reward,response", *(f"p{i // 4},{100 * (i % 2)}%,text" for i in range(8))]
+    assert read_logs([of(tmp_path, "rows.csv", "\n".join(lines))]).reward_N.tolist() == [0.0, 1.0] * 4
 
 
 HOSTILE = {

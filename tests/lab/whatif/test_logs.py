@@ -125,7 +125,6 @@ def test_a_failed_episode_is_a_response_without_a_label(tmp_path):
     unscored = EPISODE | {"traces": [TRACE | {"rewards": {"correct": None}, "id": "t9"}]}
     found = read_logs([write(tmp_path / "a.jsonl", EPISODE, failed, unscored)])
     assert np.isnan(found.reward_N).tolist() == [False, True, True]
-    assert found.seconds_N[0] == pytest.approx(2.5)
 
 
 def test_the_tables_of_trl_have_a_column_per_reward_and_a_repeated_batch_counts_once(tmp_path):
@@ -151,18 +150,16 @@ def test_a_log_may_be_compressed(tmp_path):
     (tmp_path / "log.jsonl.gz").write_bytes(gzip.compress(lines))
     (tmp_path / "metrics.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
     assert read_logs([tmp_path]).steps == 40
-    (tmp_path / "named").write_bytes(gzip.compress(lines))
-    assert read_logs([tmp_path / "named"]).steps == 40
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(lines)[:-30])
     with pytest.raises(UserError):
         read_logs([tmp_path / "cut.jsonl.gz"])
 
 
 def test_own_fields_are_named_also_inside_objects(tmp_path):
-    record = {"question": {"id": 4}, "scores": {"exact": True}, "n": 17, "took": 2.0}
-    names = {"prompt": "question.id", "reward": "scores.exact", "tokens": "n", "seconds": "took"}
+    record = {"question": {"id": 4}, "scores": {"exact": True}, "n": 17}
+    names = {"prompt": "question.id", "reward": "scores.exact", "tokens": "n"}
     found = read_logs([write(tmp_path / "own.jsonl", record)], names)
-    assert (found.reward_N[0], found.tokens_N[0], found.seconds_N[0]) == (1.0, 17.0, 2.0)
+    assert (found.reward_N[0], found.tokens_N[0]) == (1.0, 17.0)
 
 
 def test_a_line_that_a_killed_run_left_is_a_note_and_damage_before_the_end_an_error(tmp_path):
@@ -205,11 +202,9 @@ def test_places_without_rollouts_are_refused(tmp_path):
     (tmp_path / "empty.jsonl").write_bytes(b"\n\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
-    for name in ("pipe.jsonl", "empty.jsonl", "folder", "bad.parquet"):
+    for name in ("pipe.jsonl", "empty.jsonl", "folder", "bad.parquet", "missing"):
         with pytest.raises(UserError, match=name):
             read_logs([tmp_path / name])
-    with pytest.raises(OSError, match="missing"):
-        read_logs([tmp_path / "missing"])
     with pytest.raises(UserError):
         read_logs([tmp_path / "nul\0"])
 
