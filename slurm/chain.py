@@ -67,6 +67,7 @@ SAID = (  # what a log says -> why the attempt ended; the first that is found is
     (NO_SPACE, re.compile(r"No space left on device|Disk quota exceeded")),
     (LOCK, re.compile(r"is in use by .*two runs must not share it")),
 )
+LEFT = re.compile(r"error: (\S+): tasks? \S+: Exited with exit code 1$", re.M)  # a node ended by itself
 CLOCK_SECONDS = 30  # by which a node's clock may differ from the controller's
 
 
@@ -469,10 +470,12 @@ def _why(state: str) -> "tuple[str, str]":
         return (PREEMPTED if "TERM" in ours else WALL), ours or "the run saved before the job's end"
     if setting("STALL"):
         return OWN, setting("STALL")
-    if state != "failed" and (attempt_dir() / "term").exists():
+    srun = tail(attempt_dir() / "srun.log")
+    left = LEFT.search(re.split("CANCELLED AT|Job step aborted", srun)[0])  # srun then ends the other nodes
+    if state != "failed" and not left and (attempt_dir() / "term").exists():
         return PREEMPTED, "SLURM sent TERM to the step, and the run did not save in time"
-    srun = [line for line in tail(attempt_dir() / "srun.log").splitlines() if "error" in line]
-    return OWN, last or (srun or ["the driver was killed"])[-1]
+    said = [line for line in srun.splitlines() if "error" in line]
+    return OWN, (left and last_error(left.group(1))) or last or (said or ["the driver was killed"])[-1]
 
 
 def last_error(node: str) -> str:

@@ -430,6 +430,7 @@ attempt() {
   trap '' USR1
   USERS_STOP=$(if users_stop; then echo 1; fi)
   decide ended || code=$?
+  trap 'exit 143' TERM INT  # why the attempt ended is written down, and a requeue ends this script
   if [[ -n $USERS_STOP ]]; then rm -f "$RUN_DIR/STOP"; fi
   case $ANSWER in
     called-off) wait || true; exit 143 ;;  # on_term has ended or continued the chain

@@ -182,7 +182,8 @@ def may_submit() -> int:
         refuse(f"RUN_DIR={run_dir()} cannot be made ({problem.strerror}): put RUN_DIR=FOLDER in front, or set RUN_ROOT")
     lines = table(JOBS)
     last = [] if not lines or lines[-1][1] == OVER else [job for job in lines[-1][1:3] if job != "-"]
-    for line in (ask_slurm("squeue", "-h", "-r", "-o", "%i|%T", "-j", ",".join([*last, "1"])) or "").splitlines():
+    shown = ask_slurm("squeue", "-h", "-r", "-o", "%i|%T", "-j", ",".join([*last, "1"])) if last else ""
+    for line in (shown or "").splitlines():
         job, _, state = line.partition("|")
         if job in last and state != "COMPLETING":
             refuse(

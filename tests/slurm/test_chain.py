@@ -31,9 +31,8 @@ def test_usr1_saves_and_the_next_job_resumes_and_ends_done(one_node: Cluster, st
     run.over("done")
     assert run.steps() == list(range(1, 13)), "each step once, in order"
     assert run.attempts() == 2
-    assert [before for _, before in run.ledger()] == ["-", str(run.job), "done"], (
-        "two jobs, and the third was cancelled"
-    )
+    follows = [before for _, before in run.ledger()]
+    assert follows == ["-", str(run.job), str(run.job + 1), "done"], "two jobs trained, the third was cancelled"
     assert "ended: done, step 12 of 12" in run.log()
 
 
@@ -144,7 +143,7 @@ def test_a_follow_up_job_has_the_options_of_the_first_submission(
     assert "MinMemoryNode=1M" in two_nodes.run("scontrol", "show", "job", str(run.job))
     two_nodes.run("scancel", "--signal=USR1", "--batch", str(run.job))
     run.ends("COMPLETED")
-    follow_up = two_nodes.run("scontrol", "show", "job", str(run.job + 1))
+    follow_up = two_nodes.run("scontrol", "show", "job", run.ledger()[1][0])
     for part in ("TimeLimit=00:17:00", "Comment=carried over", "ExcNodeList=n2", "MinMemoryNode=1M"):
         assert part in follow_up
     run.over("done")

@@ -45,7 +45,8 @@ def script(
 ) -> subprocess.CompletedProcess[str]:
     """Start a train script outside SLURM; site: the text of site.env in place of SITE."""
     path = folder / "site.env"
-    path.write_text("".join(f"{key}={value}\n" for key, value in SITE.items()) if site is None else site)
+    runs = {} if "DRY_RUN" in variables else {"RUN_ROOT": f"{folder}/runs"}  # a submission makes its run's folder
+    path.write_text("".join(f"{key}={value}\n" for key, value in (SITE | runs).items()) if site is None else site)
     environment = {"PATH": os.environ["PATH"], "NEMO_ADA_SITE": str(path), **variables}
     command = ["bash", str(ROOT / "slurm" / name), *arguments]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
@@ -65,7 +66,7 @@ def tools(folder: Path, check: int) -> dict[str, str]:
     """A PATH with an sbatch that writes down its words and environment, and a nemo-ada that ends with `check`."""
     return programs(
         folder,
-        sbatch=f'printf "%s\\n" "$@" >{folder}/words; env >{folder}/environment',
+        sbatch=f'[ "$1" != --test-only ] || exit 0; printf "%s\\n" "$@" >{folder}/words; env >{folder}/environment; echo 7',
         nemo_ada=f'printf "%s\\n" "$@" >{folder}/checked; exit {check}',
     )
 
@@ -192,13 +193,13 @@ def test_the_environment_wins_over_site_env(tmp_path: Path, form: str) -> None:
 
 
 def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site_env_anew(tmp_path: Path) -> None:
-    text = "".join(f"{key}={value}\n" for key, value in SITE.items())
+    text = "".join(f"{key}={value}\n" for key, value in (SITE | {"RUN_ROOT": f"{tmp_path}/runs"}).items())
     text += "SBATCH_ACCOUNT=payer\nHF_HOME=/shared/hf\nWANDB_MODE=offline\nPATH=$PATH:/site/bin\n"
     done = script(tmp_path, site=text, **tools(tmp_path, 0), WANDB_MODE="online", PREFLIGHT="0")
     assert done.returncode == 0, done.stderr
     job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
     assert job["WANDB_MODE"] == "online" and job["SBATCH_ACCOUNT"] == "payer"
-    assert job["RUN_DIR"] == "/shared/runs/qwen2.5-math-7b" and job["NEMO_ADA_HOME"] == str(ROOT)
+    assert job["RUN_DIR"] == f"{tmp_path}/runs/qwen2.5-math-7b" and job["NEMO_ADA_HOME"] == str(ROOT)
     assert not job.keys() & {"HF_HOME", "RUN_ROOT", "MAX_WITHOUT_STEP", "STALL_SECONDS"}
 
 
@@ -206,7 +207,7 @@ def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site
 def test_a_checkout_of_the_submitting_machine_is_for_the_check_where_the_job_has_a_container(
     tmp_path: Path, container: str
 ) -> None:
-    text = f"CONTAINER={container}\nNEMO_RL_HOME=/opt/nemo-rl\nRUN_ROOT=/shared/runs\n"
+    text = f"CONTAINER={container}\nNEMO_RL_HOME=/opt/nemo-rl\nRUN_ROOT={tmp_path}/runs\n"
     path = tools(tmp_path, 0)
     programs(tmp_path, nemo_ada=f"echo $NEMO_RL_HOME >{tmp_path}/checked")
     done = script(tmp_path, site=text, **path, NEMO_RL_HOME=str(tmp_path))
@@ -447,7 +448,7 @@ def test_a_chain_that_makes_steps_but_saves_no_new_one_ends(tmp_path: Path, save
         control.observe_save(1.0)
     control.status("running", 60)
     done = begins(tmp_path, [("own failure", min(saved, 3)), ("wall", min(saved, 3))], MAX_WITHOUT_STEP="2")
-    assert ("on\n" in done.stdout) == goes_on
+    assert ("trains\n" in done.stdout) == goes_on
     assert ("saved no step beyond" in done.stdout) != goes_on
 
 
@@ -458,7 +459,7 @@ def begins(folder: Path, attempts: list[tuple[str, int]], **variables: str) -> s
     (folder / "attempts.tsv").write_text("".join(lines))
     given = {"RUN_DIR": str(folder), "CHAIN": "c", "NEMO_ADA_CHAIN": "c", "SLURM_JOB_ID": "99", "NEMO_ADA_AFTER": "98"}
     given |= programs(folder, scontrol="exit 1") | {"MAX_WITHOUT_STEP": "3", "ANSWER_SECONDS": "1"}
-    return bash("decide begin && echo on", **{**given, **variables})
+    return bash("decide begin && echo trains", **{**given, **variables})
 
 
 @pytest.mark.parametrize(
@@ -476,12 +477,12 @@ def test_attempts_in_a_row_without_a_new_step_end_a_chain_whatever_the_causes(
     tmp_path: Path, attempts: list[tuple[str, int]], goes_on: bool
 ) -> None:
     done = begins(tmp_path, attempts)
-    assert ("on\n" in done.stdout) == goes_on, done
+    assert ("trains\n" in done.stdout) == goes_on, done
     lines = (tmp_path / "jobs.tsv").read_text().splitlines()
     assert ("\tover\t" in lines[-1]) != goes_on
     if not goes_on:
         again = begins(tmp_path, [], MAX_WITHOUT_STEP="50")
-        assert "this chain is over" in again.stdout and "on\n" not in again.stdout, (
+        assert "this chain is over" in again.stdout and "trains\n" not in again.stdout, (
             "a job that was not cancelled in time"
         )
 
@@ -503,7 +504,7 @@ def test_a_job_that_is_not_the_chains_or_whose_folder_is_gone_does_not_train(tmp
     (tmp_path / "jobs.tsv").write_text("d\t98\t-\t1\n")
     assert "another chain" in begins(tmp_path, []).stdout
     (tmp_path / "jobs.tsv").write_text("c\t98\t-\t1\nc\t99\t98\t2\n")
-    assert begins(tmp_path, []).stdout == "on\n"
+    assert begins(tmp_path, []).stdout == "trains\n"
     (tmp_path / "attempts").rmdir()
     gone = bash("decide begin || echo $?", RUN_DIR=str(tmp_path), CHAIN="c", NEMO_ADA_CHAIN="c", SLURM_JOB_ID="99")
     assert gone.stdout == "2\n" and "is gone: restore it" in gone.stderr
@@ -600,8 +601,8 @@ def test_an_attempt_whose_script_was_killed_gets_its_reason_from_the_next(
     (tmp_path / "attempts.tsv").write_text("7\t7\t1\t0\t7-0\n")
     path = programs(tmp_path, scontrol=f"echo JobId=$5 JobState={state} Reason=None" if state else "exit 1")
     given = {"RUN_DIR": str(tmp_path), "CHAIN": "7", "NEMO_ADA_CHAIN": "7", "NEMO_ADA_AFTER": "7", "SLURM_JOB_ID": "8"}
-    done = bash("decide begin && echo on", **given, **path, MAX_WITHOUT_STEP="9", ANSWER_SECONDS="1")
-    assert ("on\n" in done.stdout) == (reason != "asked"), done
+    done = bash("decide begin && echo trains", **given, **path, MAX_WITHOUT_STEP="9", ANSWER_SECONDS="1")
+    assert ("trains\n" in done.stdout) == (reason != "asked"), done
     assert (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason, done
 
 
