@@ -1,5 +1,5 @@
-"""What a site does to a chain, on a real SLURM: commands that fail or take long, unequal nodes, a suspension, a new limit,
-a folder that is gone, a log that nobody keeps, exports of the user's shell.
+"""What a site does to a chain, on a real SLURM: commands that fail or take long, a suspension, a new limit, a folder that
+is gone, a log that nobody keeps, exports of the user's shell.
 """
 
 from __future__ import annotations
@@ -92,18 +92,14 @@ def test_a_folder_that_is_gone_is_not_started_again_in_silence(one_node: Cluster
 def test_foreign_shell_code_and_exports_of_the_users_shell_change_nothing(
     one_node: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:
-    """A `module` function, an unset variable, a failing grep, a last line that is false; JOB and TOOL mean something else."""
-    foreign = "\n".join(
-        [
-            "module() { false; }",
-            "module load x",
-            'prompt="$PS1$NOBODY"',
-            "dir=/nowhere me=nobody head=none",
-            "echo loaded",
-            "echo x | grep -q y",
-            "[ -d /nowhere ] && cd /nowhere",
-        ]  # fmt: skip
-    )
+    """A `module` function, an unset variable, a failing grep, a last line that is false, and exported names of ours."""
+    foreign = """module() { false; }
+module load x
+prompt="$PS1$NOBODY"
+dir=/nowhere me=nobody head=none
+echo loaded
+echo x | grep -q y
+[ -d /nowhere ] && cd /nowhere"""
     mine = {"JOB": "7", "TOOL": "rm", "CHAIN": "old", "STALL": "yes", "NODES": "5"}
     run = start(one_node, "steps=3", "step_seconds=0.1", extra=foreign, shell=mine)
     run.over("done")
@@ -114,8 +110,8 @@ def test_foreign_shell_code_and_exports_of_the_users_shell_change_nothing(
 def test_attempts_whose_step_alone_is_ended_are_bounded(one_node: Cluster, start: Callable[..., Run]) -> None:
     """As a reaper of idle GPUs does: the batch script gets no signal, so no reason speaks against another attempt."""
     run = start(one_node, "step_seconds=600", "term=node", MAX_WITHOUT_STEP="2", RETRY_SECONDS="1", PREEMPT_SECONDS="1")
+    beat = run.run_dir / "heartbeat"
     for attempt in (1, 2):
-        beat = run.run_dir / "heartbeat"
         run.until(lambda attempt=attempt: run.attempts() == attempt and beat.exists())
         time.sleep(1)
         one_node.run("scancel", "--signal=TERM", f"{run.current()}.0")
