@@ -97,7 +97,7 @@ def test_every_usual_name_of_a_secret_is_known_and_no_name_of_a_special_token():
 
 def test_the_batch_script_knows_the_same_names(capfd):
     """Its Python part is asked for every name, and through bash for one of each kind."""
-    chain = runpy.run_path(str(ROOT / "slurm" / "chain.py"))
+    chain = runpy.run_path(str(ROOT / "slurm" / "submission.py"))
 
     def refused(name: str) -> bool:
         with contextlib.suppress(SystemExit):

@@ -1,5 +1,5 @@
-"""What a site does to a chain, on a real SLURM: commands that fail or take long, a suspension, a new limit, a folder that
-is gone, a log that nobody keeps, exports of the user's shell.
+"""What a site does to a chain, on a real SLURM: commands that fail or take long, a suspension, a new limit, a
+folder that is gone, a log that nobody keeps, exports of the user's shell.
 """
 
 from __future__ import annotations
@@ -83,9 +83,13 @@ def test_a_folder_that_is_gone_is_not_started_again_in_silence(one_node: Cluster
     run = start(one_node, "steps=1000", "step_seconds=0.2", "save_each=1")
     run.until(lambda: len(run.steps()) >= 2 and len(run.ledger()) == 2)
     follower = run.ledger()[1][0]
-    one_node.run("scancel", "--signal=KILL", "--full", str(run.job))
-    shutil.rmtree(run.run_dir, ignore_errors=True)
-    run.until(lambda: not one_node.jobs() or one_node.state(int(follower)) == "FAILED")
+    one_node.run("scontrol", "hold", follower)
+    run.signal()
+    run.ends("COMPLETED")
+    run.until(lambda: not one_node.processes())
+    shutil.rmtree(run.run_dir)
+    one_node.run("scontrol", "release", follower)
+    run.until(lambda: one_node.state(int(follower)) == "FAILED")
     assert "is gone: restore it" in run.log() and not (run.run_dir / "steps.txt").exists()
 
 

@@ -66,7 +66,7 @@ def tools(folder: Path, check: int) -> dict[str, str]:
     """A PATH with an sbatch that writes down its words and environment, and a nemo-ada that ends with `check`."""
     return programs(
         folder,
-        sbatch=f'[ $1 != --test-only ] || exit 0; printf "%s\\n" "$@" >{folder}/words; env >{folder}/environment; echo 7',
+        sbatch=f'[ $1 = --test-only ] && exit; printf "%s\\n" "$@" >{folder}/words; env >{folder}/environment; echo 7',
         nemo_ada=f'printf "%s\\n" "$@" >{folder}/checked; exit {check}',
     )
 
