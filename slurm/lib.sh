@@ -80,6 +80,7 @@ read_site() {  # read_site FILE: its settings, exported; a variable that the env
       *) if [[ ${!name-} != "${GIVEN[$name]}" ]]; then changed+=("$name"); export "$name=${GIVEN[$name]}"; fi ;;
     esac
   done
+  SITE_NAMES=$(for name in $(compgen -e); do [[ -n ${GIVEN[$name]+given} || $name == *PATH || $name == SBATCH_* ]] || echo "$name"; done | paste -sd ,)
   # With a container site.env's NEMO_RL_HOME is a path in the image; the environment's is this machine's, for the check.
   CHECKOUT_HERE=${GIVEN[NEMO_RL_HOME]:-${NEMO_RL_HOME:-}}
   if [[ -z ${CONTAINER:-} && $CHECKOUT_HERE != "${NEMO_RL_HOME:-}" ]]; then
@@ -129,7 +130,7 @@ submit() {
   decide submission "${OPTIONS[@]}" "${OVERRIDES[@]}" || exit 2
   eval "$ANSWER"
   if [[ -n $TASK ]]; then folder=$(dirname "$RUN_DIR") log=$RUN_DIR-%A_%a.log; fi  # its tasks make their folders
-  if [[ $SCRIPT != train* ]]; then folder=$HOME_DIR log=; elif dry; then :; elif [[ -n $TASK ]]; then mkdir -p "$folder"; else decide may-submit || exit 2; fi
+  if [[ $SCRIPT != train* ]]; then folder=$PWD log=; elif dry; then :; elif [[ -n $TASK ]]; then mkdir -p "$folder"; else decide may-submit || exit 2; fi
   OPTIONS=(${log:+"--output=$log"} "${OPTIONS[@]}")
   if [[ $REQUEUE == requeue ]]; then OPTIONS+=(--requeue); fi
   NEMO_ADA_OPTIONS=$(printf '%s\n' "${OPTIONS[@]}")
@@ -239,7 +240,8 @@ step_command() {  # sets STEP: the srun over all nodes, in the container where t
     "--cpus-per-task=$cpus" --kill-on-bad-exit=1 --propagate=NONE --export=ALL)
   if ((INSIDE)); then STEP+=(--overlap); fi  # the shell of `srun --pty bash` is a step that holds the job's CPUs
   case $RUNTIME in
-    pyxis) STEP+=("--container-image=$CONTAINER" "--container-mounts=$mounts" "--container-workdir=$HOME_DIR" --no-container-mount-home) ;;
+    pyxis) STEP+=("--container-image=$CONTAINER" "--container-mounts=$mounts" "--container-workdir=$HOME_DIR" --no-container-mount-home)
+      if [[ -n $SITE_NAMES ]]; then STEP+=("--container-env=$SITE_NAMES"); fi ;;  # else the image's own values win
     apptainer) STEP+=("${APPTAINER:-apptainer}" exec --nv --bind "$mounts" --pwd "$HOME_DIR" "$CONTAINER") ;;
   esac
   STEP+=(bash "$HOME_DIR/slurm/node.sh" "$@")
@@ -471,7 +473,7 @@ ask_where() {  # sets SUBMIT to 1 or 0: HERE=train|submit, else a question on a 
 main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
   # These names are ours. What the user's shell has exported under one of them is not meant for us.
   unset ANSWER ATTEMPT ATTEMPT_DIR CALLED_OFF CHAIN CHECKOUT_HERE CHECK_FIRST FIRST FOLLOW GIVEN HOME_DIR INSIDE JOB LEAD LOG_TO NODES \
-    NODE_LINES NODE_NAMES NODES_ASKED OPTIONS OVERRIDES QUEUE_PID RAY_FOLDER RESUMED RUN_BASE SCRIPT SEED STALL STARTED STEP STEP_PID \
+    NODE_LINES NODE_NAMES NODES_ASKED OPTIONS OVERRIDES QUEUE_PID RAY_FOLDER RESUMED RUN_BASE SCRIPT SEED SITE_NAMES STALL STARTED STEP STEP_PID \
     SUBMIT TASK TOOL USERS_STOP
   QUEUE_PID=''
   SCRIPT=$1
