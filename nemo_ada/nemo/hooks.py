@@ -40,7 +40,7 @@ from nemo_ada.nemo.rollouts.batches import BatchSource
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
 from nemo_ada.nemo.rollouts.requests import AsyncSource
-from nemo_ada.nemo.settings import NemoSettings, uses_reinforce_ada
+from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.training_batch import (
     build_batch,
     leave_masked_out,
@@ -114,7 +114,6 @@ class Hooks:
         self.sampling_seconds = 0.0
         self.lists: dict[str, list[int]] = {}
         self._estimator = AdaAdvantageEstimator(settings)
-        self._active = False  # until the loop creates our estimator, every hook calls its original
         self._validating = False
         self._without_label = 0  # answers of the current validation that count as wrong without a verdict
         self.current: Any = None
@@ -137,10 +136,6 @@ class Hooks:
         return {**self.lists, **self._estimator.counted}
 
     # -- another process ---------------------------------------------------------------------------------------------
-
-    def activate(self) -> None:
-        """Let the hooks act in a process in which no loop creates an estimator."""
-        self._active = True
 
     @contextmanager
     def validation(self, validates: bool) -> Iterator[None]:
@@ -176,8 +171,8 @@ class Hooks:
             "validate": self._validate,
             "_create_advantage_estimator": self._create_estimator,
             BASELINES: self._baseline_and_std,
-            SCALE: self._done_already(SCALE),
-            SHAPE: self._done_already(SHAPE),
+            SCALE: done_already,
+            SHAPE: done_already,
         }
         optional = {PERFORMANCE: self._performance, trivial_groups.NAME: self._trivial}
         if self.settings.gym:
@@ -194,15 +189,12 @@ class Hooks:
         numbers = self._originals[PERFORMANCE](train_results, metrics, *args, **kwargs)
         drawn, self._tokens_drawn = self._tokens_drawn or metrics.get(TOKENS_DRAWN, 0.0), 0.0
         trained = float(metrics.get("total_num_tokens", 0.0))
-        if self._active and trained > 0:
+        if trained > 0:
             numbers |= {name: value * drawn / trained for name, value in numbers.items() if name in GENERATION_PACE}
         return numbers
 
-    def _create_estimator(self, master_config: Any) -> Any:
-        """Create the advantage estimator. The loop calls this first, and its configuration decides if the hooks act."""
-        self._active = uses_reinforce_ada(master_config)
-        if not self._active:
-            return self._originals["_create_advantage_estimator"](master_config)
+    def _create_estimator(self, master_config: Any) -> AdaAdvantageEstimator:
+        """Return the advantage estimator. The loop calls this first."""
         if self.settings.loop.draws_ahead:
             return GroupAdvantageEstimator(self.settings, self.sampler, self._finished)
         return self._estimator
@@ -217,14 +209,6 @@ class Hooks:
         for text in sampled.warnings:
             log.warning("%s", text)
 
-    def _done_already(self, name: str) -> Callable[..., Any]:
-        """A function that leaves the rewards alone, because the rollout has scaled and shaped those of whole pools."""
-
-        def rewards(batch: Any, *args: Any, **kwargs: Any) -> Any:
-            return batch if self._active else self._originals[name](batch, *args, **kwargs)
-
-        return rewards
-
     def _validate(self, *args: Any, **kwargs: Any) -> Any:
         """NeMo-RL's validation. It calls the same two rollout functions, and their originals must run."""
         self._validating, self._without_label = True, 0
@@ -232,7 +216,7 @@ class Hooks:
             scores, timings = self._originals["validate"](*args, **kwargs)
         finally:
             self._validating = False
-        if self._active and scores:
+        if scores:
             scores[nemo_metrics.WITHOUT_LABEL] = float(self._without_label)
         return scores, timings
 
@@ -244,13 +228,12 @@ class Hooks:
 
         def rollout(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
             given = dict(signature.bind(*args, **kwargs).arguments)
-            if not self._active or self._validating:
+            if self._validating:
                 final, numbers = original(*args, **kwargs)
-                if self._active:
-                    unanswered = count_as_wrong(final)
-                    if unanswered:
-                        EngineAbort(given["policy_generation"]).check()
-                    self._without_label += unanswered
+                unanswered = count_as_wrong(final)
+                if unanswered:
+                    EngineAbort(given["policy_generation"]).check()
+                self._without_label += unanswered
                 return final, numbers
             batch = given.pop("input_batch")
             return self.step(batch, RolloutCall.of(original, given), one_by_one=one_by_one)
@@ -263,8 +246,6 @@ class Hooks:
         signature = inspect.signature(original)
 
         def rollout(*args: Any, **kwargs: Any) -> Any:
-            if not self._active:
-                return original(*args, **kwargs)
             given = dict(signature.bind(*args, **kwargs).arguments)
             batch = given.pop("input_batch")
             call = RolloutCall.of(original, given)
@@ -281,16 +262,12 @@ class Hooks:
 
         NeMo-RL v0.8.0 also wants to know which pools have one reward value.
         """
-        if not self._active:
-            return self._originals[BASELINES](prompts, rewards, *args, **kwargs)
         batch = self._batch_of(rewards)
         moments = batch["ada_baseline"].to(rewards), batch["ada_std"].to(rewards)
         return (*moments, trivial_groups.trivial(moments[1])) if self._marks_trivial_groups else moments
 
     def _trivial(self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Return which rows dynamic sampling leaves out: those whose pool has one reward value."""
-        if not self._active:
-            return self._originals[trivial_groups.NAME](prompts, rewards, *args, **kwargs)
         return trivial_groups.trivial(self._batch_of(rewards)["ada_std"]).to(rewards.device)
 
     def _batch_of(self, rewards: torch.Tensor) -> Any:
@@ -395,6 +372,11 @@ class Hooks:
         for name, section in changes.items():
             pool = self._originals[name](pool, section)
         return pool["total_reward"].numpy().astype(np.float64)
+
+
+def done_already(batch: Any, *_: Any, **__: Any) -> Any:
+    """Leave the rewards alone, because the rollout has scaled and shaped those of whole pools."""
+    return batch
 
 
 def count_as_wrong(final: Any) -> int:

@@ -46,8 +46,7 @@ def reinforce_ada(
 ) -> Iterator[Hooks | None]:
     """Train with Reinforce-Ada inside NeMo-RL's own grpo_train.
 
-    With another grpo.adv_estimator.name than `reinforce_ada` nothing is checked, read or changed. All names are
-    restored in any case.
+    Without the section `reinforce_ada:` nothing is checked, read or changed. All names are restored in any case.
 
     Args:
         master_config: NeMo-RL's MasterConfig with our section `reinforce_ada:`.
@@ -57,7 +56,7 @@ def reinforce_ada(
             give the step up. Then grpo_train ends with StepDroppedError.
 
     Yields:
-        The hooks. None with another estimator.
+        The hooks. None without the section.
 
     Raises:
         UserError: for settings that cannot work together, and for a NeMo-RL that is not as expected. It is raised

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
-from nemo_ada.config.presets import SECTION
+from nemo_ada.config.presets import SECTION, ada_settings
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.nemo.features import WIDTH
@@ -19,9 +19,8 @@ from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
 from nemo_ada.rules.gym import GYM, uses_gym
 from nemo_ada.rules.method import (
     ASYNC_ENGINE,
-    NAME,
     asynchronous_training,
-    method_settings,
+    estimator,
     placeholder_obstacles,
     reinforce_ada,
     uses_async_engine,
@@ -103,8 +102,8 @@ class NemoSettings:
 
 
 def uses_reinforce_ada(master_config: Any) -> bool:
-    """Return whether the configuration chooses Reinforce-Ada: grpo.adv_estimator.name is ours."""
-    return bool(Values(master_config).get("grpo.adv_estimator.name") == NAME)
+    """Return whether the configuration chooses Reinforce-Ada: it has the section `reinforce_ada:`."""
+    return Values(master_config).get(SECTION) is not None
 
 
 def uses_gym_servers(master_config: Any) -> bool:
@@ -115,12 +114,12 @@ def uses_gym_servers(master_config: Any) -> bool:
 def read(master_config: Any) -> NemoSettings:
     """Apply the rules of the method and take out what the hooks need. Raises UserError."""
     values = Values(as_dicts(master_config))
-    findings = [*reinforce_ada(values), *asynchronous_training(values)]
+    findings = [*estimator(values), *reinforce_ada(values), *asynchronous_training(values)]
     findings += [*controller_needs(values), *controller_ignores(values), *controller_gym(values)]
     rulebook.raise_errors(findings)
     for finding in findings:
         log.warning("%s: %s", finding.key, finding.message)
-    ada = method_settings(values)
+    ada = ada_settings(values.get(SECTION))
     async_engine = uses_async_engine(values)
     if not async_engine and isinstance(ada.sampling, SequentialSampling) and ada.sampling.scheduler == "continuous":
         log.info(

@@ -185,7 +185,7 @@ def accept(
     config = load_config(path, overrides)
     values = Values(config)
     if not uses_reinforce_ada(values):
-        raise UserError(f"{path}: accept takes configs with grpo.adv_estimator.name=reinforce_ada")
+        raise UserError(f"{path}: accept takes configs with the section reinforce_ada:")
     findings = check(path, overrides, config)
     gym = environments(values.get(PATHS)) if rehearse and uses_gym(values) else []
     variants = {STOCK: stock(config), OURS: config}
@@ -282,16 +282,7 @@ def _modified(path: Path) -> float:
 
 def stock(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same config for NeMo-RL's own loop and its GRPO, without our hooks."""
-    own = copy.deepcopy(dict(config))
-    own.pop("reinforce_ada", None)
-    grpo = own["grpo"]
-    grpo["adv_estimator"] = {
-        "name": "grpo",
-        "normalize_rewards": bool(grpo.get("normalize_rewards", True)),
-        "use_leave_one_out_baseline": bool(grpo.get("use_leave_one_out_baseline", False)),
-        "minus_baseline": True,
-    }
-    return own
+    return {key: copy.deepcopy(value) for key, value in config.items() if key != "reinforce_ada"}
 
 
 def uses_fp8(config: Mapping[str, Any]) -> bool:

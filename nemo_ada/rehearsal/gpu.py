@@ -178,7 +178,7 @@ def rehearse_on_gpu(
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     config = load_config(path, overrides)
     if not uses_reinforce_ada(Values(config)):
-        raise UserError(f"{path}: --gpu takes configs with grpo.adv_estimator.name=reinforce_ada")
+        raise UserError(f"{path}: --gpu takes configs with the section reinforce_ada:")
     check_tokenizer(config)
     wanted = _chosen(runs, config)
     nowhere = Path()

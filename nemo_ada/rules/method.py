@@ -21,8 +21,7 @@ from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.setup import MEDIA_PROCESSOR
 from nemo_ada.rules.single_controller import controller_groups
 
-NAME = "reinforce_ada"
-"""The value of grpo.adv_estimator.name that chooses the method."""
+ESTIMATOR = "grpo.adv_estimator.name"
 ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", Loop.ASYNC.value
 BACKEND, ASYNC_ENGINE = "policy.generation.backend", "policy.generation.vllm_cfg.async_engine"
 PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
@@ -30,25 +29,13 @@ FASTEST = 0.002  # seconds of an engine step, at best
 
 
 def uses_reinforce_ada(values: Values) -> bool:
-    """Return whether the config chooses Reinforce-Ada."""
-    return bool(values.get("grpo.adv_estimator.name") == NAME)
+    """Return whether the config chooses Reinforce-Ada: it has the section `reinforce_ada:`."""
+    return values.get(SECTION) is not None
 
 
 def uses_async_engine(values: Values) -> bool:
     """Return whether responses are issued one by one. Of NeMo-RL's engines, vLLM was tried with that."""
     return values.get(BACKEND, "") == "vllm" and bool(values.get(ASYNC_ENGINE, False))
-
-
-def method_settings(values: Values) -> AdaSettings:
-    """Return the section `reinforce_ada:` of the config. Raises UserError."""
-    section = values.get(SECTION)
-    if section is None:
-        raise UserError(
-            f"grpo.adv_estimator.name={NAME} needs the top-level section {SECTION}:; add for instance "
-            f"`{SECTION}: {{preset: ada_seq_balance}}`, or set grpo.adv_estimator.name=grpo",
-            key=SECTION,
-        )
-    return ada_settings(section)
 
 
 def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
@@ -79,9 +66,21 @@ def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
 
 
 def estimator(values: Values) -> Findings:
-    """The config chooses Reinforce-Ada."""
+    """The config chooses Reinforce-Ada by its section, and NeMo-RL's estimator is one that the section can replace."""
+    name = values.get(ESTIMATOR, "grpo")
+    if name == SECTION:
+        yield error(
+            ESTIMATOR,
+            f"{ESTIMATOR}={name}: the section {SECTION}: alone chooses the method, and NeMo-RL v0.8.0 refuses this "
+            "name; set it to grpo",
+        )
+    elif uses_reinforce_ada(values) and name != "grpo" and not str(name).startswith("nemo_ada."):
+        yield error(
+            ESTIMATOR,
+            f"{ESTIMATOR}={name} and the section {SECTION}: choose two methods; set it to grpo, or remove the section",
+        )
     if not uses_reinforce_ada(values):
-        yield warning("grpo.adv_estimator.name", f"is not {NAME}: this would be NeMo-RL's own algorithm")
+        yield warning(SECTION, "this section is missing: this would be NeMo-RL's own algorithm")
 
 
 def asynchronous_training(values: Values) -> Findings:
@@ -157,8 +156,8 @@ def other_estimator(values: Values, ada: AdaSettings) -> Findings:
         if values.get(f"grpo.{name}", False):
             yield error(
                 f"grpo.{name}",
-                f"grpo.{name}=true belongs to NeMo-RL's own estimator and has no effect under "
-                f"grpo.adv_estimator.name={NAME}; set it to false ({ours})",
+                f"grpo.{name}=true belongs to NeMo-RL's own estimator and has no effect with the section {SECTION}:; "
+                f"set it to false ({ours})",
             )
 
 
@@ -354,7 +353,7 @@ def reinforce_ada(values: Values) -> Findings:
     if not uses_reinforce_ada(values):
         return
     try:
-        ada = method_settings(values)
+        ada = ada_settings(values.get(SECTION))
     except UserError as problem:
         yield error(problem.key or SECTION, str(problem))
         return

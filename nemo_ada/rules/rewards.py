@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nemo_ada.by_name import load
+from nemo_ada.config.presets import SECTION
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, warning
@@ -33,7 +34,7 @@ def environment_names(v: Values) -> Iterator[tuple[str, str]]:
 def threshold_of_rewards(v: Values) -> Findings:
     """Rewards that are no shares need a threshold of their own. The default splits rewards of 0 and 1."""
     key = "reinforce_ada.positive_threshold"
-    if v.get("grpo.adv_estimator.name") != "reinforce_ada" or v.number(key) is not None:
+    if v.get(SECTION) is None or v.number(key) is not None:
         return
     for split, name in environment_names(v):
         if name in OTHER_REWARDS:
@@ -47,7 +48,6 @@ def threshold_of_rewards(v: Values) -> Findings:
 
 def estimator_of_verdicts(v: Values) -> Findings:
     """Our math environment gives no label where it has no verdict. Only Reinforce-Ada's hooks understand that."""
-    name = v.get("grpo.adv_estimator.name")
     ours = OUR_ENVIRONMENT in {name for _, name in environment_names(v)}
     threshold = v.number("reinforce_ada.positive_threshold")
     if ours and threshold is not None and not 0 <= threshold < 1:
@@ -56,12 +56,12 @@ def estimator_of_verdicts(v: Values) -> Findings:
             f"{threshold:g}: {OUR_ENVIRONMENT} gives rewards of 0 and 1, and a response is correct above this, so "
             "all would be on one side of it; 0.7 would work",
         )
-    if name != "reinforce_ada" and ours and v.get(f"env.{OUR_ENVIRONMENT}.class") is None:
+    if v.get(SECTION) is None and ours and v.get(f"env.{OUR_ENVIRONMENT}.class") is None:
         yield error(
-            "grpo.adv_estimator.name",
-            f"grpo.adv_estimator.name={name} with env_name={OUR_ENVIRONMENT}: this environment gives no reward to an "
-            "answer that it could not judge, which only Reinforce-Ada's hooks can take; set the name to reinforce_ada "
-            "(preset grpo is plain GRPO), or env_name to math",
+            SECTION,
+            f"env_name={OUR_ENVIRONMENT} without the section {SECTION}:: this environment gives no reward to an answer "
+            f"that it could not judge, which only Reinforce-Ada's hooks can take; add {SECTION}.preset=grpo, which is "
+            "plain GRPO, or set env_name to math",
         )
 
 

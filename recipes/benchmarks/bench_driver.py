@@ -92,8 +92,7 @@ def config(prompts: int) -> dict[str, Any]:
     """What the settings read of a NeMo-RL config."""
     rows = GROUP * prompts
     vllm = {"backend": "vllm", "max_new_tokens": MAX_TOKENS, "vllm_cfg": {"async_engine": True}}
-    grpo = {"num_prompts_per_step": prompts, "num_generations_per_prompt": GROUP, "max_rollout_turns": 1, "seed": 1,
-            "adv_estimator": {"name": nemo_settings.NAME}}  # fmt: skip
+    grpo = {"num_prompts_per_step": prompts, "num_generations_per_prompt": GROUP, "max_rollout_turns": 1, "seed": 1}
     return {
         "grpo": grpo,
         "policy": {"train_global_batch_size": rows, "max_total_sequence_length": 3072, "generation": vllm},

@@ -67,11 +67,11 @@ MODELS: dict[str, tuple[str, ...]] = {
     # The same path with other switches.
     "sync-engine": (MATH_7B, "policy.generation.vllm_cfg.async_engine=false"),
     "packing-off": (MATH_7B, "policy.sequence_packing.enabled=false"),
-    "stock-grpo": (MATH_7B, "grpo.adv_estimator.name=grpo", "data.default.env_name=math"),
+    "stock-grpo": (MATH_7B, "reinforce_ada=null", "data.default.env_name=math"),
     "plain-nemo-rl-megatron": ("${NEMO_RL_HOME}/examples/configs/grpo_math_1B_megatron.yaml",),
     "plain-nemo-rl-dtensor-v1": (DTENSOR, *DTENSOR_V1),
     "dtensor-v1": (
-        DTENSOR, *DTENSOR_V1, "grpo.adv_estimator.name=reinforce_ada", "+reinforce_ada.preset=ada_seq_balance"),
+        DTENSOR, *DTENSOR_V1, "+reinforce_ada.preset=ada_seq_balance"),
 }  # fmt: skip
 BROKEN: dict[str, tuple[str, ...]] = {
     # phase that finds it, words of the cause, config, overrides; what `check` or the config finds needs no worker

@@ -95,7 +95,6 @@ def config(group: int, prompts: int, ada: dict, *, asynchronous: bool = False, *
             "use_dynamic_sampling": False,
             "batch_multiplier": 1,
             "overlong_filtering": False,
-            "adv_estimator": {"name": "reinforce_ada"},
             "reward_scaling": {"enabled": False},
             "reward_shaping": {"enabled": False},
             "async_grpo": {"enabled": False},

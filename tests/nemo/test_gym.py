@@ -457,9 +457,8 @@ def test_a_failed_rollout_of_a_validation_counts_as_wrong_and_is_counted(gym, tm
     assert run.metrics[2]["validation/accuracy"] == 0.75
 
 
-def test_another_estimator_is_nemo_rls_own(gym, tmp_path):
-    changes = {"grpo.adv_estimator.name": "grpo", "reinforce_ada": {"preset": "grpo"}}
-    run = gym.run_gym(tmp_path, 2, changes, hooks=hooks)
+def test_without_the_section_nemo_rl_trains_its_own(gym, tmp_path):
+    run = gym.run_gym(tmp_path, 2, {}, hooks=hooks)
     assert all(len(call) in (4, 16) for call in run.calls) and "train/ada/samples_drawn" not in run.metrics[1]
 
 

@@ -378,17 +378,19 @@ def test_everything_is_restored_whatever_ends_the_block(make, error):
     assert run.names() == before
 
 
-def test_another_estimator_changes_and_imports_nothing(make):
-    other = {"grpo__adv_estimator": {"name": "grpo"}}
-    with reinforce_ada(config(GROUP, 6, {"preset": "nonsense"}, **other), checkpointer=None) as hooks:
+def test_without_the_section_nothing_is_changed_or_imported():
+    own = config(GROUP, 6, {})
+    del own["reinforce_ada"]
+    with reinforce_ada(own, checkpointer=None) as hooks:
         assert hooks is None
-    run = make("ada_seq_balance")  # installed, but the loop asks for another one
-    with run.installed() as hooks:
-        assert run.loop._create_advantage_estimator(config(GROUP, 6, {}, **other)) == "NeMo-RL's"
-        final, metrics = run.loop.run_multi_turn_rollout(None, prompt_batch(PROMPTS), None, {}, 512)
-        assert metrics == {"mean_gen_tokens_per_sample": 1.0} and "ada_uid" not in final
-        assert run.loop.apply_reward_shaping({"total_reward": 1.0}, {}) == {"total_reward": 0.5}
-        assert hooks.rollout_calls == 0
+
+
+@pytest.mark.parametrize("name", ["reinforce_ada", "gdpo"])
+def test_a_second_method_is_refused(make, name):
+    """reinforce_ada was the name that chose the method before the section did."""
+    run = make("ada_seq_balance", grpo__adv_estimator={"name": name})
+    with pytest.raises(UserError, match=rf"grpo.adv_estimator.name={name}.*set it to grpo"), run.installed():
+        pass
 
 
 def test_active_hooks_are_not_installed_again(make):

@@ -22,7 +22,7 @@ SYNCHRONOUS = (
     "tests/nemo/test_training.py",
     "test_every_preset_trains",
     "test_grpo_by_our_code_path_is_grpo_without_normalisation",
-    "test_another_estimator_is_untouched_bit_for_bit",
+    "test_without_the_section_nothing_changes_bit_for_bit",
     "test_a_killed_run_resumes_as_if_nothing_happened",
     "test_dapo_filtering_leaves_no_group_without_signal",
 )

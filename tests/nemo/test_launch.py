@@ -487,19 +487,19 @@ def test_a_process_that_ray_lost_is_told_from_a_failure():
 
 
 @pytest.mark.parametrize(
-    ("data", "env", "name", "message"),
+    ("data", "env", "section", "message"),
     [
-        ({"use_multiple_dataloader": True}, {}, "reinforce_ada", "data.use_multiple_dataloader=true"),
-        ({"default": {"env_name": "ada_math"}}, {}, "reinforce_ada", "ada_math has no section env.ada_math"),
-        ({"validation": [{"env_name": "math"}, {"env_name": "ada_math"}]}, {"ada_math": {}}, "grpo", "can take"),
-        ({"train": {"env_name": "ada_math"}, "validation": None}, {"ada_math": {"workers": 2}}, "reinforce_ada", None),
-        ({"default": {"env_name": "math"}}, {"math": {}}, "grpo", None),
-        ({"default": {"env_name": "math"}}, {}, "grpo", "math has no section env.math"),
+        ({"use_multiple_dataloader": True}, {}, {}, "data.use_multiple_dataloader=true"),
+        ({"default": {"env_name": "ada_math"}}, {}, {}, "ada_math has no section env.ada_math"),
+        ({"validation": [{"env_name": "math"}, {"env_name": "ada_math"}]}, {"ada_math": {}}, None, "can take"),
+        ({"train": {"env_name": "ada_math"}, "validation": None}, {"ada_math": {"workers": 2}}, {}, None),
+        ({"default": {"env_name": "math"}}, {"math": {}}, None, None),
+        ({"default": {"env_name": "math"}}, {}, None, "math has no section env.math"),
     ],
 )
-def test_data_that_cannot_work_is_refused_before_anything_starts(data, env, name, message):
+def test_data_that_cannot_work_is_refused_before_anything_starts(data, env, section, message):
     env = {"math": {}, **env} if data.get("validation") else env
-    refused(message, refuse_setup, {"data": data, "env": env, "grpo": {"adv_estimator": {"name": name}}})
+    refused(message, refuse_setup, {"data": data, "env": env, "reinforce_ada": section})
 
 
 def refuse_setup(config):

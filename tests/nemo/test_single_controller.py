@@ -77,7 +77,6 @@ def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, si
     """Every row is in the loss, so every metric of the controller keeps its value."""
     rows = {key.replace(".", "__"): value for key, value in harness.ALL_ROWS.items()}
     plain = {key.replace(".", "__"): value for key, value in harness.NO_DIVISION.items()}
-    plain["grpo__adv_estimator__name"] = "grpo"
     found = single.run_controller(
         tmp_path / "ours", single.controller_config(tmp_path / "ours", 2, {"preset": "grpo"}, **rows)
     )
@@ -311,7 +310,7 @@ def test_the_actor_is_ours_or_nemo_rls_and_starts_in_its_own_process(single, tmp
     from nemo_ada.nemo.single_controller.actor import controller_actor
 
     config = single.controller_config(tmp_path, 1, BALANCE)
-    plain = single.controller_config(tmp_path, 1, BALANCE, grpo__adv_estimator={"name": "grpo"})
+    plain = single.controller_config(tmp_path, 1, BALANCE, reinforce_ada=None)
     assert controller_actor(MasterConfig(**plain)) is SingleControllerActor
     actor = controller_actor(MasterConfig(**config))
     here = Path(__file__).parent
@@ -322,21 +321,6 @@ def test_the_actor_is_ours_or_nemo_rls_and_starts_in_its_own_process(single, tmp
     )
     with pytest.raises(ray.exceptions.RayActorError, match="UserError"):
         ray.get(started.ping.remote())
-
-
-def test_the_set_up_takes_our_estimators_name(single, tmp_path, monkeypatch):
-    """NeMo-RL's set-up makes an estimator from the name, and refuses a name that it does not know."""
-    from nemo_rl.algorithms.grpo import _create_advantage_estimator
-    from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
-
-    from nemo_ada.nemo.single_controller import actor
-
-    monkeypatch.setattr(
-        actor, "setup_single_controller", lambda config, tokenizer: (_create_advantage_estimator(config), tokenizer)
-    )
-    config = MasterConfig(**single.controller_config(tmp_path, 1, BALANCE))
-    assert actor.setup_controller(config, "tokenizer")[1] == "tokenizer"
-    assert config.grpo.adv_estimator.name == "reinforce_ada"
 
 
 @pytest.mark.parametrize("signals", [[], ["SIGTERM"]], ids=["to its end", "a signal"])

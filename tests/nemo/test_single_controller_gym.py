@@ -309,15 +309,15 @@ def test_the_driver_knows_a_lost_process_and_ends_gyms_servers(single, gym, tmp_
 
 def test_the_set_up_is_configured_for_gym_after_nemo_rl_has_filled_in_its_stops(single, gym, tmp_path, monkeypatch):
     """NeMo-RL's set-up fills in the end token as a stop, and its rollouts over Gym refuse stops."""
+    import nemo_rl.algorithms.single_controller_utils as utilities
     import nemo_rl.algorithms.utils as utils
     from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
 
     from nemo_ada.nemo.launch import controller as launch
-    from nemo_ada.nemo.single_controller import actor
 
     built = SimpleNamespace(save_state=None, gen_handle=None, trainer_handle=None, env_handles={})
     monkeypatch.setattr(utils, "get_tokenizer", lambda section: gym.tiny_tokenizer())
-    monkeypatch.setattr(actor, "setup_controller", lambda config, tokenizer: (built, None))
+    monkeypatch.setattr(utilities, "setup_single_controller", lambda config, tokenizer: (built, None))
     given = {key.replace(".", "__"): value for key, value in gym.SETTINGS.items()}
     for changes, stops in ((given, None), ({}, [gym.tiny_tokenizer().eos_token_id])):
         config = single.controller_config(tmp_path, 1, BALANCE, policy__generation__stop_token_ids=None, **changes)

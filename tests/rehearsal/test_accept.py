@@ -159,7 +159,7 @@ def test_an_error_of_check_starts_no_run(tmp_path, monkeypatch):
 @needs_nemo_rl
 def test_a_config_without_reinforce_ada_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError):
-        accepted(tmp_path, monkeypatch, "grpo.adv_estimator.name=grpo")
+        accepted(tmp_path, monkeypatch, "reinforce_ada=null")
 
 
 @needs_nemo_rl

@@ -57,7 +57,6 @@ grpo:
   num_generations_per_prompt: 4
   normalize_rewards: false
   use_leave_one_out_baseline: false
-  adv_estimator: {{name: reinforce_ada}}
 loss_fn: {{reference_policy_kl_penalty: 0.0}}
 policy: {{generation: {{vllm_cfg: {{async_engine: true}}}}}}
 reinforce_ada: {{preset: ada_seq_balance}}

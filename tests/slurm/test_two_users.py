@@ -1,4 +1,4 @@
-"""One read-only installation, two users of a group with umask 022: each trains in an own folder, and reads the other one."""
+"""One read-only installation, two users of a group with umask 022: each trains alone, and reads the other one's run."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from nemo_ada.rules.facts.memory import checkpoint_bytes, vllm_cache
 from nemo_ada.rules.facts.models import ModelShape, find_shape
 from nemo_ada.rules.facts.nemo_config import NemoConfig, RolloutFacts, load_config
 from nemo_ada.rules.gym import uses_gym
-from nemo_ada.rules.method import placeholder_obstacles, uses_reinforce_ada
+from nemo_ada.rules.method import placeholder_obstacles
 from nemo_ada.tasks.registry import build_task
 
 GIB_PER_SECOND = 2.0  # assumed: writing a checkpoint to a shared file system, all ranks together
@@ -124,7 +124,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
     if not isinstance(config.get("reinforce_ada"), Mapping):
         raise UserError(
             "this config has no section reinforce_ada: it is NeMo-RL's own algorithm, which plan does not know; add "
-            "reinforce_ada.preset=grpo (or another preset) and grpo.adv_estimator.name=reinforce_ada",
+            "reinforce_ada.preset=grpo (or another preset)",
             key="reinforce_ada",
         )
     nemo_config = NemoConfig.of(config)
@@ -145,7 +145,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
         draws_ahead=nemo_config.loop.draws_ahead,
         gym=uses_gym(values),
         dtensor=nemo_config.dtensor,
-        placeholders=uses_reinforce_ada(values) and not placeholder_obstacles(values, ada),
+        placeholders=not placeholder_obstacles(values, ada),
         schedule=Schedule(
             steps=values.integer("grpo.max_num_steps"),
             val_period=max(int(values.number("grpo.val_period") or 0), 0),

@@ -57,7 +57,6 @@ class AdaRolloutActor(PLAIN):  # type: ignore[misc]
                 if hasattr(rollouts, target.name)
             }
         self._ada = Hooks(config, settings, originals, lambda: self._ada_wish)
-        self._ada.activate()
         if ada_state is not None:
             self._ada.load_state_dict(ada_state)
 

@@ -22,7 +22,7 @@ import ray
 
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo.data_plane.actor import AdaRolloutActor
-from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
+from nemo_ada.nemo.hooks import PERFORMANCE, Hooks, done_already
 from nemo_ada.nemo.launch.checkpoint import restore, saved_with
 from nemo_ada.nemo.loop_log import corrected
 from nemo_ada.nemo.patch_points import replaced
@@ -86,14 +86,14 @@ class DataPlaneHooks(Hooks):
 
     def replacements(self) -> dict[str, Callable[..., Any]]:
         """Name in grpo_sync -> what replaces it."""
-        shaped = {SCALE: self._scaled, SHAPE: self._done_already(SHAPE)}
         ours: dict[str, Any] = {
             ACTOR: StandIn(self),
             VALIDATE: self._validate,
             "_create_advantage_estimator": self._create_estimator,
             BASELINES: self._baseline_and_std,
             COMPONENTS: self._carried,
-            **shaped,
+            SCALE: self._scaled,
+            SHAPE: done_already,
         }
         return ours | ({PERFORMANCE: self._measured} if PERFORMANCE in self._originals else {})
 

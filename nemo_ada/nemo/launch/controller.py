@@ -28,6 +28,7 @@ def set_up(master_config: Any) -> dict[str, Any]:
     Returns:
         The arguments of the actor and the parts that the driver ends, by name.
     """
+    from nemo_rl.algorithms.single_controller_utils import setup_single_controller
     from nemo_rl.algorithms.utils import get_tokenizer
     from nemo_rl.models.generation import configure_generation_config
     from nemo_rl.utils.checkpoint import CheckpointManager
@@ -41,7 +42,7 @@ def set_up(master_config: Any) -> dict[str, Any]:
     )
     if nemo_settings.uses_gym_servers(master_config):
         configured_for_gym(master_config, tokenizer)
-    actor_args, timings = importlib.import_module(ACTOR).setup_controller(master_config, tokenizer)
+    actor_args, timings = setup_single_controller(master_config, tokenizer)
     return {
         "actor_args": actor_args,
         "timings": timings,

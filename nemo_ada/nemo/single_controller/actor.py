@@ -1,11 +1,11 @@
 """The single controller's actor with Reinforce-Ada.
 
-    actor_args, timings = setup_controller(config, tokenizer)
+    actor_args, timings = setup_single_controller(config, tokenizer)
     controller = controller_actor(config).remote(master_config=config, actor_args=actor_args,
                                                  setup_timing_metrics=timings)
 
-`setup_controller` and `controller_actor` stand where NeMo-RL's example has `setup_single_controller` and
-`SingleControllerActor`. The actor replaces these objects when it starts:
+`controller_actor` stands where NeMo-RL's example has `SingleControllerActor`. The actor replaces these objects when it
+starts:
 
 - `rollout_manager`: a group draws waves until its session has enough (rollout.py)
 - `tq_buffer`: pools beside the buffer, sample mask 0 for rows outside the loss (buffer.py)
@@ -30,7 +30,6 @@ from typing import Any
 
 from nemo_rl.algorithms.async_utils.staleness_sampler import ReadyFirstSampler
 from nemo_rl.algorithms.single_controller import SingleControllerActor
-from nemo_rl.algorithms.single_controller_utils import setup_single_controller
 from nemo_rl.algorithms.single_controller_utils.utils import tensor_field
 from nemo_rl.experience.rollout_manager import AsyncNemoGymRolloutImpl, AsyncRolloutImpl
 
@@ -62,33 +61,8 @@ ROLLOUTS = {AsyncRolloutImpl: ControllerRollout, AsyncNemoGymRolloutImpl: AdaGym
 PLAIN: Any = SingleControllerActor.__ray_metadata__.modified_class.__ray_actor_class__
 
 
-def setup_controller(master_config: Any, tokenizer: Any, **options: Any) -> Any:
-    """Call NeMo-RL's set-up of the single controller, which refuses estimators that it does not know.
-
-    It makes an estimator from the name and puts it into the result. Ours takes its place when the actor starts. So the
-    set-up sees the name of NeMo-RL's own.
-
-    Args:
-        master_config: the single controller's MasterConfig.
-        tokenizer: tokenizer of the policy.
-        options: further arguments of `setup_single_controller`.
-
-    Returns:
-        The result of `setup_single_controller`: the arguments of the actor, and timings.
-    """
-    if not nemo_settings.uses_reinforce_ada(master_config):
-        return setup_single_controller(master_config, tokenizer, **options)
-    estimator = master_config.grpo.adv_estimator
-    name = estimator.name
-    estimator.name = "grpo"
-    try:
-        return setup_single_controller(master_config, tokenizer, **options)
-    finally:
-        estimator.name = name
-
-
 def controller_actor(master_config: Any) -> Any:
-    """Return the Ray actor class for a configuration: ours, or NeMo-RL's with another estimator.
+    """Return the Ray actor class for a configuration: ours, or NeMo-RL's without the section `reinforce_ada:`.
 
     Args:
         master_config: the single controller's MasterConfig with our section `reinforce_ada:`.

@@ -68,11 +68,10 @@ SETTINGS: dict[str, Any] = {
 }
 """Overrides on NeMo-RL's example, dotted key by dotted key."""
 OURS: dict[str, Any] = {
-    "grpo.adv_estimator.name": "reinforce_ada",
     "grpo.normalize_rewards": False,
     "grpo.use_leave_one_out_baseline": False,
 }
-"""More overrides, for Reinforce-Ada: the example sets the last two to true."""
+"""More overrides, for Reinforce-Ada: the example sets both to true."""
 
 
 class TinyPrompts(torch.utils.data.Dataset):

@@ -104,6 +104,10 @@ PICK = """\
         nemo_gym_environment = shards.pick_handle(get_nemo_gym_route_name(nemo_gym_rows[0]))
 """
 EDITS = (
+    Edit(3773, "an estimator has one of four names", "nemo_rl/algorithms/advantage_estimator.py",
+         substituted(r"(import torch\nfrom pydantic import BaseModel\n(?:.*\n)*?)    name: str = \"grpo\".*\n",
+                     r"from typing import Literal\n\n\1"
+                     r'    name: Literal["grpo", "gdpo", "opd", "reinforce_plus_plus"] = "grpo"\n', 1)),
     Edit(4158, "the baselines come with a third tensor", "nemo_rl/algorithms/utils.py",
          substituted(r"return baseline, std\n", "return baseline, std, std == 0\n", 1)),
     Edit(4158, "a function of its own finds groups with one reward value", "nemo_rl/algorithms/utils.py",

@@ -13,7 +13,7 @@ VALID = {
         "num_prompts_per_step": 512,
         "num_generations_per_prompt": 4,
         "skip_reference_policy_logprobs_calculation": True,
-        "adv_estimator": {"name": "reinforce_ada"},
+        "adv_estimator": {"name": "grpo"},
         "seed": 1,
     },
     "loss_fn": {

@@ -295,7 +295,7 @@ MANY_BATCHES = {"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_ge
     [
         (FP8_TRAINING | {PACK: 3100}, PACK, "would waste nothing"),
         ({"policy.model_name": "Qwen/Qwen3-4B"}, "policy.tokenizer.chat_template_kwargs.enable_thinking", "thinks"),
-        ({"grpo.adv_estimator.name": "grpo"}, "grpo.adv_estimator.name", "NeMo-RL's own"),
+        ({"reinforce_ada": None}, "reinforce_ada", "NeMo-RL's own"),
         ({SHARE: 0.26}, SHARE, "larger share"),
         ({"checkpointing.enabled": False}, "checkpointing.enabled", "set it to true"),
         (
