@@ -99,7 +99,8 @@ def test_train_sh_asks_for_what_the_plan_says_and_the_users_options_come_last(tm
     assert printed is not None
     assert re.sub(r"@\d+", "@N", printed[1].replace(str(ROOT), "@ROOT@")) == (
         "--parsable --export=ALL --chdir=/shared/runs/qwen2.5-32b-grpo8 "
-        "--output=/shared/runs/qwen2.5-32b-grpo8/attempts/slurm-%x-%j.log --job-name=qwen2.5-32b-grpo8 --nodes=4 --time=10:00:00 --signal=B:USR1@N "
+        "--output=/shared/runs/qwen2.5-32b-grpo8/attempts/slurm-%x-%j.log "
+        "--job-name=qwen2.5-32b-grpo8 --nodes=4 --time=10:00:00 --signal=B:USR1@N "
         "--time=10:00:00 "
         "@ROOT@/slurm/train.sh @ROOT@/configs/qwen2.5-32b.yaml @ROOT@/configs/methods/grpo8.yaml grpo.seed=1"
     )
