@@ -506,6 +506,11 @@ def test_a_job_that_spends_its_time_on_starts_is_warned_of_with_a_length_that_do
     assert [one.level for one in walltime(path, ["grpo.max_num_steps=5"], "01:00:00")] == ["ok"]
 
 
+def test_a_slot_in_which_no_step_fits_is_an_error_that_says_how_long_one_must_be(tmp_path):
+    with pytest.raises(UserError, match=r"--time=01:00: no step fits into a slot of 00:01:00 .* ask for 00:\d\d:00"):
+        plan_command(config(tmp_path), ["grpo.max_num_steps=100"], time="01:00")
+
+
 def test_rows_without_advantage_cost_the_update_almost_nothing(tmp_path):
     """Only where nothing else of the loss has a gradient for them. A row of single stream always has an advantage."""
     path = config(tmp_path)
