@@ -215,7 +215,6 @@ if ! dry; then
   trap leave EXIT
   trap 'exit 143' INT
   trap on_term TERM
-  unset BASH_ENV
   if [[ -z ${TOOL:-} ]]; then
     check_shared
     exec >>"$dir/node-$me.log" 2>&1
@@ -224,9 +223,6 @@ fi
 if [[ -n $NODE_SETUP ]]; then
   if dry; then echo "+ source $NODE_SETUP"; else
     foreign "$NODE_SETUP"
-    trap leave EXIT
-    trap 'exit 143' INT
-    trap on_term TERM
   fi
 fi
 if ! dry; then  # what Ray and NeMo-RL's own launcher want
