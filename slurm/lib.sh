@@ -80,7 +80,7 @@ read_site() {  # read_site FILE: its settings, exported; a variable that the env
       *) if [[ ${!name-} != "${GIVEN[$name]}" ]]; then changed+=("$name"); export "$name=${GIVEN[$name]}"; fi ;;
     esac
   done
-  SITE_NAMES=$(for name in $(compgen -e); do [[ -n ${GIVEN[$name]+given} || $name == *PATH || $name == SBATCH_* ]] || echo "$name"; done | paste -sd ,)
+  SITE_NAMES=''; for name in $(compgen -e); do [[ -n ${GIVEN[$name]+given} || $name == *PATH || $name == SBATCH_* ]] || SITE_NAMES+=${SITE_NAMES:+,}$name; done
   # With a container site.env's NEMO_RL_HOME is a path in the image; the environment's is this machine's, for the check.
   CHECKOUT_HERE=${GIVEN[NEMO_RL_HOME]:-${NEMO_RL_HOME:-}}
   if [[ -z ${CONTAINER:-} && $CHECKOUT_HERE != "${NEMO_RL_HOME:-}" ]]; then
