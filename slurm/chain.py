@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
 """The decisions of a chain of jobs. lib.sh calls them; it starts, watches and ends processes itself.
 
-Usage: chain.py arguments WORD... | submission OPTION... OVERRIDE... | space | claim | record | may-continue | job-end |
-    stalled | called-off | why | ended | options
+Usage: chain.py space | begin | claim | record | job-end | options | waiting | queued JOB | over REASON | stalled |
+    called-off | why | ended | excluded
 
-This file runs on the login node and on the batch host, outside the container. So it uses the standard library only,
-and nothing newer than Python 3.6. Settings come from environment variables. A decision prints its answer, if it has
-one. What it says goes to the log, by the descriptor LOG_TO.
+submission.py beside it decides what is submitted. Both run on the login node or on the batch host, outside the
+container. So they use the standard library only, and nothing newer than Python 3.6. Settings come from environment
+variables. A decision prints its answer, if it has one. What it says goes to the log, by the descriptor LOG_TO.
+
+A chain has at most two jobs: one that trains, and one that waits for its end. It is bounded by progress alone: after
+MAX_WITHOUT_STEP attempts in a row that saved no new step it is over, whatever the causes. Reasons are for the reader.
 
 Files in RUN_DIR:
+    jobs.tsv       one line per job: chain, job, the job that it follows, time; and one where the chain is over: chain,
+                   "over", reason, time
     attempts.tsv   one line per attempt: chain, job, start time, last saved step at its start, folder in attempts/; and
                    after its end: end time, reason, what was seen. Times are epoch seconds.
     left_out.tsv   one line per unhealthy node: chain, job, node, cause
+    submission     options of sbatch that every job of the chain gets: the chain in the first line, then one per line
     job            the job that trains here
     pace.json      saved_step: the last step that was saved
     status.json    state: how the run ended
@@ -23,49 +29,45 @@ import fcntl
 import json
 import os
 import re
-import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 EXIT_NO = 1  # the chain ends
 EXIT_REFUSED = 2  # nothing is submitted or trained
-WARNINGS_ONLY = 3  # exit code of `nemo-ada check`: nemo_ada/rules/finding.py
 COLUMNS = 4  # that a line of both tables has at least
 FOLDER, REASON = 4, 6  # columns of attempts.tsv
-SIGNALLED = r"about to end: (\d+) s are left"  # of the text that lib.sh gives a stop file at USR1
 STATES = ("done", "stopped", "failed")
 
 # Why an attempt ended. One of these words stands in attempts.tsv.
 DONE, ASKED, WALL, OWN = "done", "asked", "wall", "own failure"
-PREEMPTED, NODE_LOST, CONTROLLER = "preempted", "node lost", "controller"
+PREEMPTED, NODE_LOST = "preempted", "node lost"
 LOCK, NO_SPACE = "lock", "no space"
-BY_SLURM = (PREEMPTED, NODE_LOST, CONTROLLER)  # such an attempt does not count
-OWN_TIME = ("", WALL, OWN)  # the run had its chance: two in a row without a new save end the chain
+JOBS, OVER = "jobs.tsv", "over"
+MOST_SECONDS = 14400  # between the starts of two attempts that saved nothing
+ONCE = re.compile(  # options of sbatch that are meant for the first job alone
+    r"--(array|begin|deadline|dependency|hold|immediate|nodelist|no-requeue|parsable|quiet|requeue|test-only|wait)(=|$)"
+    r"|-[abdHIwWQ]"
+)
+OF_SLURM = {  # what SLURM shows of a job by a direct sbatch -> the option that asks for it
+    "JobName": "job-name", "Account": "account", "Partition": "partition", "QOS": "qos", "TimeLimit": "time",
+    "Reservation": "reservation", "Features": "constraint", "MinMemoryNode": "mem", "MinMemoryCPU": "mem-per-cpu",
+    "Comment": "comment", "Licenses": "licenses", "ExcNodeList": "exclude", "CPUs/Task": "cpus-per-task",
+    "Nice": "nice", "MailType": "mail-type", "MailUser": "mail-user", "Network": "network", "Switches": "switches",
+    "TresPerNode": "gpus-per-node", "TresPerJob": "gpus", "TresPerTask": "gpus-per-task", "CpusPerTres": "cpus-per-gpu",
+    "MemPerTres": "mem-per-gpu", "StdOut": "output",
+}  # fmt: skip
 TAIL_BYTES = 20000  # of a log, in which a cause is looked for
 SAID = (  # what a log says -> why the attempt ended; the first that is found is taken
     (NO_SPACE, re.compile(r"No space left on device|Disk quota exceeded")),
     (LOCK, re.compile(r"is in use by .*two runs must not share it")),
 )
-CANCELLED = (("TIME LIMIT", WALL), ("NODE FAIL", NODE_LOST))  # what SLURM says behind DUE TO; else PREEMPTED
-SRUN_SAID = (
-    (NODE_LOST, re.compile(r"[Nn]ode failure|NODE FAILURE|io error with slurmstepd|Communication connection failure")),
-    (CONTROLLER, re.compile(r"ontact slurm controller|Unable to (confirm allocation|create step)|Socket timed out")),
-)
 LEFT = re.compile(r"error: (\S+): tasks? \S+: Exited with exit code 1$", re.M)  # a node ended by itself
-SECRET = re.compile(  # names of settings, in small letters
-    r"(?:.*[+~._-])?(?:token|secret|password|passwd|passphrase|credentials?|"
-    r"(?:api|access|secret|private|auth|wandb)_?key(?:_id)?)"
-)
-NO_SECRET = re.compile(r"(?:.*[._-])?(?:pad|bos|eos|unk|sep|cls|mask|stop|think|image|audio|video)_token")
-CPU = "/configs/cpu/"
-OF_CHECK = {"--time": "-t", "--nodes": "-N", "--gpus-per-node": ""}  # options of sbatch that `nemo-ada check` judges
-FORCE = "(--force submits all the same)"
-BY_HAND = "then give --nodes, --gpus-per-node, --time and --signal"
 CLOCK_SECONDS = 30  # by which a node's clock may differ from the controller's
 
 
@@ -84,12 +86,6 @@ def say(text: str) -> None:
     """Write one line into the log."""
     mark = "# " if setting("DRY_RUN") == "1" else time.strftime("[%Y-%m-%d %H:%M:%S] ")
     os.write(int(setting("LOG_TO") or 1), (mark + text + "\n").encode(errors="replace"))
-
-
-def assign(name: str, value: "str | list[str]") -> None:
-    """Print a variable as bash reads it."""
-    quoted = shlex.quote(value) if isinstance(value, str) else "({})".format(" ".join(map(shlex.quote, value)))
-    print(f"{name}={quoted}")
 
 
 def run_dir() -> Path:
@@ -154,140 +150,6 @@ def best_step() -> int:
     return max([saved, *(whole(line[3]) for line in table("attempts.tsv"))])
 
 
-def arguments(*words: str) -> int:
-    """Print the words of a command as bash's variables: options of sbatch, overrides of the run, its config and folder.
-
-    Variables:
-        CONFIG, RUN_DIR: what stands in front of the command. HOME_DIR: the project's folder.
-        SCRIPT: train.sh takes its config from the words, and its next job gets it as a word again (FIRST).
-    """
-    script, home, options, yamls, overrides = setting("SCRIPT"), setting("HOME_DIR"), [], [], []
-    for word in words:
-        name, equals, value = word.partition("=")
-        if equals and SECRET.fullmatch(name.lower()) and not NO_SECRET.fullmatch(name.lower()):
-            # A command line can be read by every user of the machine (ps, squeue), and is printed and recorded.
-            library = "export the variable that its library reads (WANDB_API_KEY, HF_TOKEN), e.g. in site.env"
-            refuse(f"{name} is a secret: leave it out and {library}")
-        elif name == "--export":
-            refuse("--export: the job needs its whole environment; put variables in front of the command")
-        elif name in ("run_dir", "+run_dir", "++run_dir"):
-            refuse(f"{word}: the job watches RUN_DIR, so put RUN_DIR={value} in front of the command")
-        elif word.startswith("-"):
-            options.append(word)
-        elif equals or word.startswith("~"):
-            overrides.append(word)
-        elif word.endswith((".yaml", ".yml")):
-            yamls.append(os.path.join(home, word))
-        else:
-            right = "write --time=08:00:00, not --time 08:00:00"
-            refuse(f"{word} is neither a YAML nor key=value nor an option of sbatch in one word: {right}")
-    if script != "train.sh" or not yamls:
-        yamls.insert(0, os.path.join(home, setting("CONFIG")))
-    if yamls[0] == os.path.join(home, ""):
-        refuse(
-            "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods after it"
-        )
-    for path in yamls:
-        if not os.access(path, os.R_OK):
-            refuse(f"{path} cannot be read: name a YAML in configs/, and overlays of configs/methods after it")
-    config, layers = yamls[0], yamls[1:]
-    if CPU not in config and not setting("NEMO_RL_HOME"):
-        refuse("NEMO_RL_HOME is not set: the NeMo-RL v0.7.0 checkout as nodes see it (/opt/nemo-rl in its NGC image)")
-    array = any(re.match("--array=|-a.", word) for word in options)
-    task = "0" if array else setting("SLURM_ARRAY_TASK_ID")
-    for word in overrides:
-        if task and re.match(r"\+*grpo\.seed=", word):
-            refuse(f"{word}: each task of --array trains with its number as grpo.seed, in its own folder; leave it out")
-    name = "-".join(Path(path).stem for path in yamls)
-    assign("RUN_DIR", os.path.join(home, setting("RUN_DIR") or f"{setting('RUN_ROOT')}/{name}"))
-    assign("CONFIG", config)
-    assign("TASK", task)
-    assign("FIRST", [config] if script == "train.sh" else [])
-    assign("OPTIONS", [word for word in options if word != "--force"])
-    assign("OVERRIDES", overrides if script == "export.sh" else layers + overrides)  # its overlays have named RUN_DIR
-    assign("GPUS_PER_NODE", _gpus(yamls, overrides))
-    assign("LEAD", _asked("--signal", "", options).partition("@")[2])
-    assign("PREFLIGHT", "0" if "--force" in words else setting("PREFLIGHT"))
-    return 0
-
-
-def _gpus(yamls: "list[str]", overrides: "list[str]") -> str:
-    """The number of GPUs per node: SLURM's, else that of the last YAML that says one. An override wins over both."""
-    found = [setting("SLURM_GPUS_ON_NODE") or "8"]
-    for path in [] if setting("SLURM_GPUS_ON_NODE") else yamls:
-        found += re.findall(r"^ *gpus_per_node: *(\d+)", Path(path).read_text(errors="replace"), re.M)
-    found += [number for word in overrides for number in re.findall(r"^\+*cluster\.gpus_per_node=(\d+)$", word)]
-    return "0" if CPU in yamls[0] else found[-1]
-
-
-def _asked(option: str, short: str, options: "list[str]") -> str:
-    """The value of an option of sbatch: the last one of the command line, else that of the script's header."""
-    header = (Path(setting("HOME_DIR")) / "slurm" / setting("SCRIPT")).read_text()
-    found = re.findall(rf"^#SBATCH {option}=(.*)$", header, re.M)
-    for word in options:
-        found += re.findall(rf"^(?:{option}=|{short or option + '='})(.+)", word)
-    return found[-1] if found else ""
-
-
-def submission(*words: str) -> int:
-    """Print OPTIONS of sbatch for a job that may be submitted, and the number of nodes that they ask for.
-
-    train.sh's options are those that the config needs, by `nemo-ada plan`, and then the user's: sbatch takes the last.
-    Nothing is submitted unchecked unless --force says so. A crash of the check is never a pass.
-    """
-    dry, script, config = setting("DRY_RUN") == "1", setting("SCRIPT"), setting("CONFIG")
-    options = [word for word in words if word.startswith("-")]
-    job = [config, f"run_dir={setting('RUN_DIR')}", *words[len(options) :]]
-    if not dry and shutil.which("sbatch") is None:
-        refuse(f"there is no sbatch on this machine. To train on it: nemo-ada train {' '.join(job)} resume=auto")
-    if script.startswith("train") and whole(setting("PREFLIGHT")):
-        tool, hole = _tool(config)
-        if hole and not dry:
-            refuse(f"nothing was submitted: {hole} {FORCE}")
-        limit = _asked("--time", "-t", options)
-        if script == "train.sh":
-            plan = _nemo_ada(tool, ["plan", "--sbatch", *([f"--time={limit}"] if limit else []), *job], listen=not hole)
-            if hole:
-                say("the plan's options are not shown, because this machine lacks nemo-ada or NeMo-RL's checkout")
-            if plan.returncode:
-                refuse(f"nothing was submitted: nemo-ada plan cannot plan this job {FORCE}; {BY_HAND}")
-            unknown = "--gpus-per-node=" if setting("GPUS_IN_SLURM") == "0" else " "
-            planned = (plan.stdout or "").splitlines()
-            options = [line for line in planned if line.startswith("-") and not line.startswith(unknown)] + options
-        asked = {name: _asked(name, short, options) for name, short in OF_CHECK.items() if CPU not in config}
-        given = [f"{name}={value}" for name, value in asked.items() if value]
-        code = _nemo_ada(tool, ["check", "--no-verifier", *given, *job]).returncode
-        if code not in (0, WARNINGS_ONLY):
-            crash = "" if code == EXIT_REFUSED else f"nemo-ada check itself failed with exit code {code}; "
-            refuse(f"nothing was submitted: {crash}mend what is said above {FORCE}")
-    assign("OPTIONS", options)
-    assign("NODES_ASKED", _asked("--nodes", "-N", options) or "1")
-    return 0
-
-
-def _tool(config: str) -> "tuple[str, str]":
-    """The nemo-ada of this machine, and what the machine lacks to judge a config."""
-    own, checkout = f"{setting('HOME_DIR')}/.venv/bin/nemo-ada", setting("CHECKOUT_HERE")
-    tool = shutil.which("nemo-ada") or (own if os.access(own, os.X_OK) else "")
-    if not tool:
-        return "", "no nemo-ada command here checks the config; run make install"
-    if CPU in config or os.path.isdir(checkout):
-        return tool, ""
-    put = "put NEMO_RL_HOME=CHECKOUT in front of the command"
-    return tool, f"NEMO_RL_HOME={checkout} is not on this machine, so the config was not checked; {put}"
-
-
-def _nemo_ada(tool: str, words: "list[str]", listen: bool = False) -> "subprocess.CompletedProcess[str]":
-    """Run nemo-ada, and take what it says where we listen. A dry run prints the command, and runs it if we listen."""
-    log, dry = int(setting("LOG_TO") or 1), setting("DRY_RUN") == "1"
-    if dry:
-        os.write(log, ("+ " + " ".join(map(shlex.quote, ["nemo-ada", *words])) + "\n").encode())
-    command = ["true"] if dry and not listen else [tool, *words]
-    here = dict(os.environ, NEMO_RL_HOME=setting("CHECKOUT_HERE"))
-    out = subprocess.PIPE if listen else log
-    return subprocess.run(command, env=here, stdout=out, universal_newlines=True, check=False)  # noqa: UP021 - 3.6
-
-
 def space() -> int:
     """Whether RUN_DIR can be written now. Exit code 1: its disk is full or a quota is used up."""
     probe = run_dir() / "attempts" / f".space-{os.getpid()}"
@@ -306,6 +168,63 @@ def space() -> int:
     return 0
 
 
+def begin() -> int:
+    """Whether this job may make an attempt. Exit code 1: its chain is over. It runs before anything is written."""
+    follows = setting("NEMO_ADA_CHAIN") or whole(setting("SLURM_RESTART_COUNT"))
+    if follows and not (run_dir() / "attempts").is_dir():
+        refuse(f"{run_dir()}, in which earlier jobs of this chain trained, is gone: restore it, or submit a new run")
+    close_killed()
+    lines = table(JOBS)
+    last = lines[-1] if lines else [setting("CHAIN"), job_id(), "-"]
+    if follows and last[0] != setting("CHAIN"):
+        say(f"another chain, that of job {last[0]}, has begun in {run_dir()}; this one ends")
+        return EXIT_NO
+    if follows and last[1] == OVER:
+        say(f"this chain is over ({last[2]}); submit again to go on")
+        return EXIT_NO
+    if follows and job_id() not in last[1:3] and last[1] != setting("NEMO_ADA_AFTER"):
+        say(f"job {last[1]} is the chain's, not this one; this job ends")
+        return EXIT_NO
+    if job_id() not in [line[1] for line in of_chain(JOBS)]:
+        add(JOBS, setting("CHAIN"), job_id(), setting("NEMO_ADA_AFTER") or "-", int(time.time()))
+    attempts = of_chain("attempts.tsv")
+    if attempts and reason_of(attempts[-1]) == ASKED:
+        return _end(ASKED)
+    return _end("no progress") if fruitless() else 0
+
+
+def _end(reason: str) -> int:
+    """Write down that the chain is over. Exit code 1."""
+    add(JOBS, setting("CHAIN"), OVER, reason, int(time.time()))
+    say(f"this chain is over ({reason}); submit again to go on")
+    return EXIT_NO
+
+
+def over(*reason: str) -> int:
+    """Write down that the chain is over."""
+    _end(" ".join(reason))
+    return 0
+
+
+def without_step() -> int:
+    """The number of attempts since the last new step was saved, this one included. A full disk is one, too."""
+    best = best_step()
+    return sum(whole(line[3]) >= best for line in of_chain("attempts.tsv")) + whole(setting("NEMO_ADA_FULL"))
+
+
+def fruitless() -> bool:
+    """Whether so many attempts in a row saved no new step that the chain is over."""
+    count = without_step()
+    if count < whole(setting("MAX_WITHOUT_STEP")):
+        return False
+    reasons = [reason_of(line) or "not written" for line in of_chain("attempts.tsv")][-count:]
+    say(
+        f"stopping: {count} attempts in a row (MAX_WITHOUT_STEP) saved no step beyond {best_step()}: "
+        f"{', '.join(reasons) or NO_SPACE}; their logs are in {run_dir()}/attempts/"
+    )
+    return True
+
+
 def claim() -> int:
     """Make this job the one that trains in RUN_DIR. Two jobs may ask at the same time; one that ends is waited for."""
     job, path, waited = job_id(), run_dir() / "job", 0.0
@@ -313,15 +232,18 @@ def claim() -> int:
         with (run_dir() / "attempts" / ".claim").open("w") as lock:
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            owner = tail(path).strip()
-            state = ask_slurm("squeue", "-h", "-j", owner, "-t", "R,CG", "-o", "%t") if owner not in ("", job) else ""
-            if "R" in state.split():
+            owner, state = tail(path).strip(), ""
+            if owner not in ("", job):  # with two ids squeue does not fail for one that has ended
+                said = ask_slurm("squeue", "-h", "-r", "-j", f"{owner},{job}", "-o", "%i|%t")
+                found = dict(line.split("|", 1) for line in (said or "").splitlines() if "|" in line)
+                state = "no answer" if said is None else found.get(owner, "")
+            if state in ("R", "S"):
                 refuse(f"job {owner} still runs in {run_dir()}; two must not share it: scancel {owner} or set RUN_DIR")
-            if not state or waited > whole(setting("RETRY_SECONDS")):  # a job on a node that SLURM lost may never end
+            if state in ("", "PD") or waited > whole(setting("RETRY_SECONDS")):  # one on a lost node may never end
                 path.write_text(f"{job}\n")
                 return 0
         if not waited:
-            say(f"job {owner} has not ended yet; waiting for its end")
+            say(f"job {owner} has not ended yet; waiting for its end" if state == "CG" else "SLURM does not answer")
         time.sleep(1)
         waited += 1
 
@@ -331,14 +253,27 @@ def job_id() -> str:
     return setting("JOB") or setting("SLURM_JOB_ID")
 
 
-def ask_slurm(*command: str) -> str:
-    """What a command of SLURM says, with times as `moment` reads them; empty where it fails."""
-    told = dict(os.environ, SLURM_TIME_FORMAT="standard")
-    try:
-        done = subprocess.run(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
-        return done.stdout.decode(errors="replace")
-    except OSError:
-        return ""
+def ask_slurm(*command: str) -> "str | None":
+    """What SLURM answers, with times as `moment` reads them. None: it gave no answer, which is no "no"."""
+    told = {name: value for name, value in os.environ.items() if not name.startswith("SQUEUE_")}
+    told["SLURM_TIME_FORMAT"], wait = "standard", 1
+    while True:
+        try:
+            done = subprocess.run(command, env=told, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        except OSError:
+            return None
+        if done.returncode == 0:
+            return done.stdout.decode(errors="replace")
+        if wait > whole(setting("ANSWER_SECONDS") or 8):
+            return None
+        time.sleep(wait)
+        wait *= 2
+
+
+def of_job(job: str) -> "dict[str, str]":
+    """What SLURM shows of a job, by its names; empty where it gives no answer."""
+    shown = ask_slurm("scontrol", "show", "job", "-o", job) or ""
+    return {name: value.strip() for name, value in re.findall(r"(?:^| )([\w/:]+)=(.*?)(?= [\w/:]+=|$)", shown, re.M)}
 
 
 def moment(text: str) -> int:
@@ -349,15 +284,14 @@ def moment(text: str) -> int:
 
 def job_end() -> int:
     """Print when SLURM ends this job, in epoch seconds of this node's clock; nothing for a job without a limit."""
-    shown = ask_slurm("scontrol", "show", "job", "-o", job_id()).partition(" EndTime=")[2].partition(" ")[0]
-    end = moment(ask_slurm("squeue", "-h", "-j", job_id(), "-o", "%e")) or moment(shown)
+    end = moment(of_job(job_id()).get("EndTime", ""))
     if not end:
         return 0
-    now = moment(ask_slurm("scontrol", "show", "config").partition("\n")[0])  # Configuration data as of ...
+    now = moment((ask_slurm("scontrol", "show", "config") or "").partition("\n")[0])  # Configuration data as of ...
     ahead = int(time.time()) - now if now else 0
     if abs(ahead) < CLOCK_SECONDS:
         ahead = 0
-    else:
+    elif not setting("NEMO_ADA_JOB_END"):
         host = socket.gethostname()
         say(f"the clock of {host} is {ahead} s ahead of the controller's; the job's end is counted by it all the same")
     print(end + ahead)
@@ -372,7 +306,7 @@ def stalled() -> int:
         if _age(ended) > whole(setting("END_SECONDS")):
             print("the driver ended, its step did not")
     elif not of_this_attempt(beat):
-        if time.time() - whole(setting("STARTED")) > start:
+        if time.time() - max(whole(setting("STARTED")), whole(setting("RESUMED"))) > start:
             print(f"no first heartbeat within START_SECONDS={start}")
     else:
         told, age = read_json(beat), _age(beat)
@@ -384,11 +318,18 @@ def stalled() -> int:
 
 
 def _age(path: Path) -> int:
-    return int(time.time() - path.stat().st_mtime)
+    """Seconds since a file was written. Time in which SLURM had suspended the job does not count."""
+    return int(time.time() - max(path.stat().st_mtime, whole(setting("RESUMED"))))
 
 
 def record() -> int:
-    """Write down this attempt in attempts.tsv, and print its number in the chain."""
+    """Write down this attempt, and what was asked for its first job. Print its number in the chain."""
+    if recorded() is None:
+        lines = [setting("CHAIN"), *asked_options()]
+        try:
+            (run_dir() / "submission").write_text("".join(flat(line) + "\n" for line in lines))
+        except OSError as problem:
+            say(f"warning: {run_dir()}/submission was not written: {problem}")
     add("attempts.tsv", setting("CHAIN"), setting("SLURM_JOB_ID"), setting("STARTED"), best_step(), attempt_dir().name)
     print(len(of_chain("attempts.tsv")))
     return 0
@@ -418,48 +359,29 @@ def close_killed() -> None:
     lines = table("attempts.tsv")
     if not lines or len(lines[-1]) != FOLDER + 1 or lines[-1][FOLDER] == Path(setting("ATTEMPT_DIR")).name:
         return
-    folder = lines[-1][FOLDER]
-    if not (run_dir() / "attempts" / folder / "term").exists():
-        close_last(folder, NODE_LOST, "the batch script was killed without a signal before")
-    elif lines[-1][1] == setting("SLURM_JOB_ID"):
-        close_last(folder, PREEMPTED, "SLURM sent TERM and started the job again")
-    else:
-        close_last(folder, ASKED, "SLURM sent TERM and did not start the job again")
-
-
-def may_continue() -> int:
-    """Whether the chain may have another attempt: not after MAX_ATTEMPTS, nor after two that saved nothing new.
-
-    Attempts that SLURM ended do not count. Of those that saved nothing, only the run's own failures count, and attempts
-    that had the whole time of their job.
-    """
-    close_killed()
-    attempts = [line for line in of_chain("attempts.tsv") if reason_of(line) not in BY_SLURM]
-    own = [line for line in attempts if reason_of(line) in OWN_TIME]
-    best = best_step()
-    if len(attempts) >= whole(setting("MAX_ATTEMPTS")):
-        say(f"stopping: {len(attempts)} attempts are the maximum (MAX_ATTEMPTS); sbatch again to start a new chain")
-        return EXIT_NO
-    if len(own) >= 2 and best <= whole(own[-2][3]):
-        say(f"stopping: the last two attempts saved no new step beyond {best}; their logs are in {run_dir()}/attempts/")
-        return EXIT_NO
-    return 0
+    state = of_job(lines[-1][1]).get("JobState", "")
+    reason = {"CANCELLED": ASKED, "TIMEOUT": WALL, "PREEMPTED": PREEMPTED}.get(state, NODE_LOST)
+    close_last(lines[-1][FOLDER], reason, f"the batch script was killed, SLURM says {state or 'nothing'}")
 
 
 def called_off() -> int:
     """Print why SLURM sends TERM to the batch script: asked (scancel), wall, preempted or node lost.
 
-    The job's state is COMPLETING in all four cases. SLURM writes the cause into the job's log, which is our stderr.
+    A job that is preempted with a grace time still runs, and one that a user ends does not. Where SLURM does not
+    answer, its texts in the logs of the job and of the step say it.
     """
-    pattern = r"\*\*\* JOB \d+ ON \S+ CANCELLED AT \S+ (.*?)\*\*\*"
-    said = re.findall(pattern, tail(Path("/proc/self/fd/2")))
-    end = whole(setting("NEMO_ADA_JOB_END"))
-    if not said:
-        print(WALL if end and time.time() >= end - 2 else PREEMPTED)
-    elif not said[-1]:
-        print(ASKED)
+    facts, end = of_job(job_id()), whole(setting("NEMO_ADA_JOB_END"))
+    said = tail(Path("/proc/self/fd/2")) + tail(attempt_dir() / "srun.log")
+    because = re.findall(r"CANCELLED AT \S+ (?:DUE TO (.*?) )?\*\*\*", said)
+    if (end and time.time() >= end - 2) or "TIME LIMIT" in because:
+        print(WALL)
+    elif any("NODE FAIL" in text for text in because):
+        print(NODE_LOST)
+    elif facts:
+        called = facts.get("JobState") in ("COMPLETING", "CANCELLED")
+        print(ASKED if called and moment(facts.get("PreemptTime", "")) == 0 and not any(because) else PREEMPTED)
     else:
-        print(next((reason for words, reason in CANCELLED if words in said[-1]), PREEMPTED))
+        print(ASKED if because and not any(because) else PREEMPTED)
     return 0
 
 
@@ -485,8 +407,8 @@ def why() -> int:
 def ended() -> int:
     """Write down why this attempt ended, and print what the chain does now.
 
-    The answers: end (with the exit code), called-off (SLURM or the user ended the job), again, later (a cause that time
-    mends), without (as a new job, without the unhealthy nodes).
+    The answers: end (with the exit code), called-off (SLURM or the user ended the job), again, without (the next job
+    leaves out the unhealthy nodes).
 
     Variables:
         CALLED_OFF: what `called-off` said, where SLURM sent TERM to the batch script.
@@ -511,10 +433,6 @@ def ended() -> int:
         answer = "end"
     elif setting("CALLED_OFF"):
         answer = "called-off"
-    elif reason in (NO_SPACE, LOCK):
-        answer = "later"
-    elif state == "unhealthy" and leave_out():
-        answer, code = "end", EXIT_NO
     elif state == "failed" and reason == OWN:
         log = attempt_dir() / f"node-{setting('NODE_NAMES').partition(' ')[0]}.log"
         say("\n".join([f"not continuing: see {log}", *tail(log).splitlines()[-20:]]))
@@ -523,7 +441,11 @@ def ended() -> int:
         say("ended by a stop file that was not ours: not continuing (the file is removed; a new submission goes on)")
         answer = "end"
     else:
-        answer = "without" if state == "unhealthy" else "again"
+        answer = "without" if state == "unhealthy" and leave_out() else "again"
+        if fruitless():
+            answer, code = "end", EXIT_NO
+    if answer == "end":
+        add(JOBS, setting("CHAIN"), OVER, reason, int(time.time()))
     print(answer)
     return code
 
@@ -540,27 +462,20 @@ def _why(state: str) -> "tuple[str, str]":
         return called, "SLURM sent TERM to the batch script"
     if bad:
         return NODE_LOST, "; ".join(f"{node}: {cause}" for node, cause in bad.items())
-    srun = tail(attempt_dir() / "srun.log")
-    left = LEFT.search(re.split("CANCELLED AT|Job step aborted", srun)[0])
-    if state == "stopped" and not left:
+    for reason, pattern in SAID:
+        if state != "stopped" and pattern.search(log):
+            return reason, last
+    if state == "stopped":
         ours = tail(run_dir() / "STOP")
         return (PREEMPTED if "TERM" in ours else WALL), ours or "the run saved before the job's end"
-    for reason, pattern in SAID:
-        if pattern.search(log):
-            return reason, last
-    if state == "failed":
-        return OWN, last
     if setting("STALL"):
         return OWN, setting("STALL")
-    for reason, pattern in SRUN_SAID:
-        found = pattern.search(srun)
-        if found:
-            return reason, next(line for line in srun.splitlines() if pattern.search(line))
-    if left:  # srun then ended the other nodes, which looks like a preemption to them
-        return OWN, last_error(left.group(1)) or left.group()
-    if (attempt_dir() / "term").exists():
+    srun = tail(attempt_dir() / "srun.log")
+    left = LEFT.search(re.split("CANCELLED AT|Job step aborted", srun)[0])  # srun then ends the other nodes
+    if state != "failed" and not left and (attempt_dir() / "term").exists():
         return PREEMPTED, "SLURM sent TERM to the step, and the run did not save in time"
-    return OWN, last or "the driver was killed"
+    said = [line for line in srun.splitlines() if "error" in line]
+    return OWN, (left and last_error(left.group(1))) or last or (said or ["the driver was killed"])[-1]
 
 
 def last_error(node: str) -> str:
@@ -607,110 +522,119 @@ def _verdict() -> str:
     return "failed" if (attempt_dir() / "refused").exists() else "interrupted"
 
 
-def leave_out() -> int:
-    """Write down the unhealthy nodes, so that the next job leaves them out. Exit code 1: no next job would help."""
+def leave_out() -> bool:
+    """Write down the unhealthy nodes of this attempt, which the next job leaves out. False: all gave one cause."""
     found = bad_nodes()
     for node, cause in found.items():
         say(f"node {node} is unhealthy: {cause}")
-    again = sorted(set(found) & {line[2] for line in of_chain("left_out.tsv")})
+    kinds = {re.sub(r"[\d.]+", "#", cause) for cause in found.values()}
+    nodes = setting("NODE_NAMES").split()
+    if len(nodes) > 1 and set(nodes) <= set(found) and len(kinds) == 1:
+        say("every node of the job gives the same cause, so the config or the site is wrong, not a node")
+        return False
     for node, cause in found.items():
         add("left_out.tsv", setting("CHAIN"), setting("SLURM_JOB_ID"), node, cause)
-    causes = {line[2]: _kind(line[3]) for line in of_chain("left_out.tsv")}
-    nodes = setting("NODE_NAMES").split()
-    if again:
-        say(f"stopping: SLURM gave this job {', '.join(again)}, which --exclude had left out; ask your site why")
-        return EXIT_NO
-    if len(nodes) > 1 and set(nodes) <= set(found) and len({_kind(cause) for cause in found.values()}) == 1:
-        say("stopping: every node of the job gives the same cause, so the config or the site is wrong, not a node")
-        return EXIT_NO
-    if len(causes) > whole(setting("MAX_LEFT_OUT")):
-        same = "All gave the same cause: look at the config and the site. " if len(set(causes.values())) == 1 else ""
-        say(
-            f"stopping: {len(causes)} nodes were unhealthy ({', '.join(sorted(causes))}), MAX_LEFT_OUT is "
-            f"{setting('MAX_LEFT_OUT')}. {same}Submit again to start a new chain"
-        )
-        return EXIT_NO
     if setting("REQUEUE") == "none":
-        say(f"REQUEUE=none: submit {setting('SCRIPT')} again with --exclude={','.join(sorted(causes))}")
-        return EXIT_NO
-    return 0
+        say(f"REQUEUE=none: submit {setting('SCRIPT')} again with --exclude={excluded_hosts()}")
+    return True
 
 
-def _kind(cause: str) -> str:
-    """A cause without its numbers: nodes that lack different amounts of memory have the same cause."""
-    return re.sub(r"[\d.]+", "#", cause)
+def recorded() -> "list[str] | None":
+    """The options that every job of this chain gets; None where they are not written down yet."""
+    lines = tail(run_dir() / "submission").splitlines()
+    return lines[1:] if lines[:1] == [setting("CHAIN")] else None
+
+
+def asked_options() -> "list[str]":
+    """The options of the chain's first job: as recorded, as its script was told, or as SLURM shows them."""
+    found = recorded()
+    return (setting("NEMO_ADA_OPTIONS").splitlines() or shown_options()) if found is None else found
+
+
+def shown_options() -> "list[str]":
+    """The options of a direct sbatch, by what SLURM shows of its job. It does not show --signal."""
+    facts = {} if setting("DRY_RUN") == "1" else of_job(job_id())
+    while not facts and setting("DRY_RUN") != "1" and shutil.which("scontrol"):
+        say("SLURM does not say with which options this job was submitted; asking again")
+        time.sleep(10)
+        facts = of_job(job_id())
+    found = [f"--nodes={len(setting('NODE_NAMES').split())}"]
+    for name, option in OF_SLURM.items():
+        value = facts.get(name, "")
+        if "Tres" in name:  # gres:gpu:h100:2,gres:x:1
+            value = ",".join(re.findall(r"gres[:/]gpu[:=]([^,]+)", value))
+        if name == "MinMemoryNode" and "." in value:
+            value = setting("SLURM_MEM_PER_NODE")
+        if name == "StdOut":  # SLURM has put in the ids; a file's name has them again
+            for key, mark in (("ArrayJobId", "%A"), ("JobId", "%j")):
+                value = re.sub(rf"(?<![^\W_]){facts.get(key, 'none')}(?![^\W_])(?=[^/]*$)", mark, value)
+        if not _absent(value) and (name, value) not in (("Nice", "0"), ("TimeLimit", "Partition_Limit")):
+            found.append(f"--{option}={value}")
+    limit, header = _seconds(facts.get("TimeLimit", "")), whole(setting("LEAD"))
+    if limit and 2 * header > limit and not setting("SBATCH_SIGNAL"):
+        found.append(f"--signal=B:USR1@{limit // 4}")
+    return found
 
 
 def options() -> int:
-    """Print sbatch's options for the next job, one per line.
+    """Print sbatch's options for the next job, one per line: those of the first submission, for the next job.
 
-    They are those of this job as squeue shows them, then those of the first submission, then --exclude: sbatch takes
-    the last one of a kind, and a bad node must stay left out.
-
-    Variables:
-        NEMO_ADA_OPTIONS: options of the first submission, one per line.
-        NODE_NAMES: the nodes of this job.
-        LATER: seconds until the next job may start.
-        LEAD: seconds before the end at which the header of the script asks for USR1.
+    It starts after this job. After an attempt that saved no step, attempts start apart, twice as long each time.
     """
-    shown = "|".join(["<this job's>"] * 7)
-    if setting("DRY_RUN") != "1":
-        shown = ask_slurm("squeue", "-h", "-j", job_id(), "-o", "%l|%a|%P|%q|%v|%x|%f").rstrip("\n")
-    # A constraint may hold a |, so it is the last field.
-    limit, account, partition, qos, reservation, excluded, constraint = (shown.split("|", 6) + [""] * 7)[:7]
-    given = [word for word in setting("NEMO_ADA_OPTIONS").splitlines() if word]
-    kept = {
-        "time": limit,
-        "job-name": setting("SLURM_JOB_NAME"),
-        "account": account,
-        "partition": partition,
-        "qos": qos,
-        "reservation": reservation,
-        "constraint": constraint,
-        "mem": setting("SLURM_MEM_PER_NODE"),
-        "mem-per-cpu": setting("SLURM_MEM_PER_CPU"),
-        "mem-per-gpu": setting("SLURM_MEM_PER_GPU"),
-    }
     print(f"--dependency=afterany:{job_id()}")
-    print(f"--nodes={len(setting('NODE_NAMES').split())}")
-    if setting("LATER"):
-        print(f"--begin=now+{setting('LATER')}")
-    for name, value in kept.items():
-        if not _absent(value):
-            print(f"--{name}={value}")
-    task = setting("SLURM_ARRAY_TASK_ID")
-    others = [word for word in given if _excluded(word) is None and not re.match(r"--array=|-a", word)]
-    if task:
-        print(f"--array={task}")
-    lead = _lead(limit)
-    if lead and not any(word.startswith("--signal") for word in others):
-        print(f"--signal=B:USR1@{lead}")
-    for word in others:
-        print(word)
-    lists = [excluded, *(_excluded(word) for word in given), *(line[2] for line in of_chain("left_out.tsv"))]
-    names = [part for text in lists if text and not _absent(text) for part in split_hosts(text)]
-    if names:
-        print(f"--exclude={','.join(dict.fromkeys(names))}")
+    print("--no-requeue")
+    count = without_step()
+    if count > 1:
+        print(f"--begin=now+{min(whole(setting('RETRY_SECONDS')) << (count - 2), MOST_SECONDS)}")
+    for word in asked_options():
+        if not ONCE.match(word) and _excluded(word) is None:
+            print(word)
+    if setting("SLURM_ARRAY_TASK_ID"):
+        print(f"--array={setting('SLURM_ARRAY_TASK_ID')}")
+    if excluded_hosts():
+        print(f"--exclude={excluded_hosts()}")
     return 0
 
 
-def _lead(limit: str) -> int:
-    """Seconds before its end at which the next job wants USR1. 0: the header of the script is right.
+def excluded_hosts() -> str:
+    """The hosts that the next job leaves out: the user's and the unhealthy ones, with commas."""
+    lists = [*(_excluded(word) for word in asked_options()), *(line[2] for line in of_chain("left_out.tsv"))]
+    names = [part for text in lists if text and not _absent(text) for part in split_hosts(text)]
+    return ",".join(dict.fromkeys(names))
 
-    squeue does not show what sbatch was told, so the signals of this chain count. They must leave half of the job: an
-    earlier one was the user's. Without one, so must the header's lead.
-    """
-    seconds, header = _seconds(limit), int(setting("LEAD") or 0)
-    seen = [re.search(SIGNALLED, line[-1]) for line in of_chain("attempts.tsv")]
-    leads = [int(found.group(1)) for found in seen if found]
-    leads = [lead for lead in leads if not seconds or 2 * lead <= seconds]
-    if leads:
-        return max(min(leads), 1)
-    return seconds // 4 if seconds and 2 * header > seconds else 0
+
+def excluded() -> int:
+    """Print `excluded_hosts`."""
+    print(excluded_hosts())
+    return 0
+
+
+def waiting() -> int:
+    """Print the job of the chain that waits for this one. Exit code 1: there is none. 2: SLURM does not answer."""
+    said = ask_slurm("squeue", "-h", "-r", "-u", str(os.getuid()), "-o", "%i|%E|%o")
+    if said is None:
+        return EXIT_REFUSED
+    for line in said.splitlines():
+        job, after, script = [*line.split("|", 2), "", ""][:3]
+        ours = os.path.basename(script.split(" ")[0]) == setting("SCRIPT")
+        if ours and re.search(rf"after\w+:{job_id()}(?![\d_])", after):
+            print(job)
+            return queued(job)
+    return EXIT_NO
+
+
+def queued(job: str) -> int:
+    """Write down the job that follows this one, once."""
+    job = job.partition(";")[0]  # sbatch --parsable names the cluster behind it
+    if setting("SLURM_ARRAY_TASK_ID") and "_" not in job:
+        job += "_" + setting("SLURM_ARRAY_TASK_ID")
+    if job not in [line[1] for line in of_chain(JOBS)]:
+        add(JOBS, setting("CHAIN"), job, job_id(), int(time.time()))
+    return 0
 
 
 def _seconds(limit: str) -> int:
-    """Seconds of [days-][hours:]minutes:seconds, as squeue shows a time limit. 0 for none."""
+    """Seconds of [days-][hours:]minutes:seconds, as SLURM shows a time limit. 0 for none."""
     found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", limit.strip())
     if found is None:
         return 0
@@ -719,7 +643,7 @@ def _seconds(limit: str) -> int:
 
 
 def _absent(value: str) -> bool:
-    return value.strip() in ("", "(null)", "N/A")
+    return value.strip() in ("", "(null)", "N/A", "None")
 
 
 def _excluded(word: str) -> "str | None":
@@ -733,29 +657,19 @@ def split_hosts(text: str) -> "list[str]":
     return [part for part in re.split(r",(?![^\[]*\])", text) if part]
 
 
-DECISIONS = {
-    "arguments": arguments,
-    "submission": submission,
-    "space": space,
-    "claim": claim,
-    "record": record,
-    "may-continue": may_continue,
-    "job-end": job_end,
-    "stalled": stalled,
-    "called-off": called_off,
-    "why": why,
-    "ended": ended,
-    "options": options,
-}
+DECISIONS = (
+    space, begin, claim, record, job_end, options, waiting, queued, over, stalled, called_off, why, ended, excluded,
+)  # fmt: skip
 
 
-def main(words: "list[str]") -> int:
+def main(decisions: "tuple[Callable[..., int], ...]", words: "list[str]") -> int:
     """Run one decision; its exit code."""
-    if not words or words[0] not in DECISIONS:
-        print(__doc__, file=sys.stderr)
+    known = {decision.__name__.replace("_", "-"): decision for decision in decisions}
+    if not words or words[0] not in known:
+        sys.stderr.write(f"choose one of {', '.join(known)}\n")
         return 64
-    return int(DECISIONS[words[0]](*words[1:]))  # type: ignore[operator]
+    return known[words[0]](*words[1:])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(DECISIONS, sys.argv[1:]))

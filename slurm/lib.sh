@@ -17,7 +17,7 @@ dry() { [[ ${DRY_RUN:-0} == 1 ]]; }
 
 run() {  # run COMMAND...: do it, or print it
   if dry; then
-    if [[ $1 == again ]]; then shift; fi
+    if [[ $1 == again ]]; then shift 2; fi
     printf '+'; printf ' %q' "$@"; echo
   else "$@"; fi
 }
@@ -40,25 +40,25 @@ forget_slurm() {  # this job's variables must not shape the next job
 
 decide() {  # decide DECISION [WORDS...]: sets ANSWER to what chain.py answers; what it says goes to the log
   { ANSWER=$(
-    export SCRIPT HOME_DIR CHECKOUT_HERE CONFIG RUN_DIR ATTEMPT_DIR ATTEMPT CHAIN STARTED JOB LEAD LATER CALLED_OFF STALL USERS_STOP
-    LOG_TO=3 NODE_NAMES="${NODES[*]-}" "${HOST_PYTHON:-python3}" "$LIB/chain.py" "$@"
+    export SCRIPT HOME_DIR CHECKOUT_HERE CONFIG RUN_DIR ATTEMPT_DIR ATTEMPT CHAIN STARTED RESUMED JOB LEAD CALLED_OFF STALL USERS_STOP
+    file=chain.py
+    if [[ $1 =~ ^(arguments|submission|may-submit|submitted)$ ]]; then file=submission.py; fi
+    LOG_TO=3 NODE_NAMES="${NODES[*]-}" "${HOST_PYTHON:-python3}" "$LIB/$file" "$@"
   ); } 3>&1
 }
 
 nap() { sleep "$1" & wait $! || true; }  # a trap runs at once, not after the sleep
 
-again() {  # again COMMAND...: SLURM's controller may not answer for a while; until the job ends, another try may
-  local said code
-  while true; do
-    code=0
-    said=$("$@" 2>&1) || code=$?
-    if ((code == 0)) || [[ $said == *"pending execution"* ]]; then break; fi  # the second: an earlier try got through
-    echo "$said" >&2
-    ((code == 143)) || [[ $said =~ (ontact.slurm|timed.out|onnection.refused|onnection.reset|emporarily|Zero.Bytes) ]] || return "$code"
-    say "SLURM does not answer; trying again: $*"
-    nap "${AGAIN_SECONDS:-10}"
+again() {  # again TRIES COMMAND...: any error of SLURM may pass; 0 tries are as many as the job has time for
+  local tries=$1 wait=${AGAIN_SECONDS:-2}
+  shift
+  until "$@"; do
+    tries=$((tries - 1))
+    if ((tries == 0)); then return 1; fi
+    say "SLURM did not take this; trying again in $wait s: $*" >&2
+    nap "$wait"
+    wait=$((wait < 30 ? 2 * wait : 60))
   done
-  if [[ -n $said ]]; then echo "$said"; fi
 }
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -80,6 +80,7 @@ read_site() {  # read_site FILE: its settings, exported; a variable that the env
       *) if [[ ${!name-} != "${GIVEN[$name]}" ]]; then changed+=("$name"); export "$name=${GIVEN[$name]}"; fi ;;
     esac
   done
+  SITE_NAMES=''; for name in $(compgen -e); do [[ -n ${GIVEN[$name]+given} || $name == *PATH || $name == SBATCH_* ]] || SITE_NAMES+=${SITE_NAMES:+,}$name; done
   # With a container site.env's NEMO_RL_HOME is a path in the image; the environment's is this machine's, for the check.
   CHECKOUT_HERE=${GIVEN[NEMO_RL_HOME]:-${NEMO_RL_HOME:-}}
   if [[ -z ${CONTAINER:-} && $CHECKOUT_HERE != "${NEMO_RL_HOME:-}" ]]; then
@@ -100,11 +101,11 @@ load_settings() {
   [[ -v CONTAINER ]] || die "CONTAINER is not set in $site: a .sqsh file or image for pyxis, or CONTAINER= for bare nodes"
   set -a
   : "${RUN_ROOT:=$HOME_DIR/runs}" "${MOUNTS:=}" "${NODE_SETUP:=}" "${LAUNCH:=nemo-ada train}" "${PYTHON:=python3}"
-  : "${REQUEUE:=requeue}" "${MAX_ATTEMPTS:=50}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=7200}"
+  : "${REQUEUE:=resubmit}" "${MAX_WITHOUT_STEP:=4}" "${RAY_START:=1}" "${RAY_PORT:=9900}" "${START_SECONDS:=7200}"
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
   : "${SHARED_SECONDS:=60}" "${RETRY_SECONDS:=600}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
   : "${PREEMPT_SECONDS:=25}" "${HEALTH:=1}" "${HEALTH_SECONDS:=300}" "${MIN_TMP_GIB:=20}" "${OMP_NUM_THREADS:=16}"
-  : "${HOST_PYTHON:=python3}" "${MAX_LEFT_OUT:=3}" "${GPUS_IN_SLURM:=1}"
+  : "${HOST_PYTHON:=python3}" "${GPUS_IN_SLURM:=1}" "${LIMIT_SECONDS:=60}"
   set +a
   "$HOST_PYTHON" -c "" 2>/dev/null || die "$HOST_PYTHON does not start on this machine: set HOST_PYTHON in $site to a Python 3.6 or newer (slurm/chain.py needs no packages)"
   if [[ -z ${RUNTIME:-} ]]; then if [[ -n $CONTAINER ]]; then RUNTIME=pyxis; else RUNTIME=none; fi; fi
@@ -112,10 +113,11 @@ load_settings() {
   if [[ $RUNTIME == none && -n $CONTAINER ]]; then die "RUNTIME=none starts no container, but CONTAINER=$CONTAINER: empty it, or choose pyxis or apptainer"; fi
   if [[ $RUNTIME != none && -z $CONTAINER ]]; then die "RUNTIME=$RUNTIME needs an image: set CONTAINER (a .sqsh for pyxis, a .sif for apptainer)"; fi
   [[ $RAY_AUTH =~ ^(token|disabled)$ ]] || die "RAY_AUTH=$RAY_AUTH: choose token, or disabled for a Ray that cannot"
-  [[ $REQUEUE =~ ^(requeue|resubmit|none)$ ]] || die "REQUEUE=$REQUEUE: choose requeue, resubmit (where users may not requeue) or none"
+  [[ $REQUEUE =~ ^(requeue|resubmit|none)$ ]] || die "REQUEUE=$REQUEUE: choose resubmit, requeue (where a user may submit one job only) or none"
+  if [[ -n ${MAX_ATTEMPTS:-} ]]; then say "MAX_ATTEMPTS has no effect: MAX_WITHOUT_STEP=$MAX_WITHOUT_STEP attempts in a row without a new step end a chain"; fi
   local name
-  for name in MAX_ATTEMPTS RAY_START RAY_PORT START_SECONDS STALL_SECONDS POLL_SECONDS DUMP_SECONDS END_SECONDS \
-    RAY_SECONDS SHARED_SECONDS RETRY_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS MAX_LEFT_OUT GPUS_IN_SLURM; do
+  for name in MAX_WITHOUT_STEP RAY_START RAY_PORT START_SECONDS STALL_SECONDS POLL_SECONDS DUMP_SECONDS END_SECONDS \
+    RAY_SECONDS SHARED_SECONDS RETRY_SECONDS PREFLIGHT HEALTH HEALTH_SECONDS MIN_TMP_GIB PREEMPT_SECONDS GPUS_IN_SLURM LIMIT_SECONDS; do
     [[ ${!name} =~ ^[0-9]+$ ]] || die "$name=${!name} must be a whole number"
   done
 }
@@ -123,19 +125,33 @@ load_settings() {
 # --- outside SLURM: submit --------------------------------------------------------------------------------------------
 
 submit() {
+  unset NEMO_ADA_CHAIN NEMO_ADA_AFTER NEMO_ADA_FULL  # of the job in which this shell may be
+  local id folder=$RUN_DIR log=$RUN_DIR/attempts/slurm-%x-%j.log
   decide submission "${OPTIONS[@]}" "${OVERRIDES[@]}" || exit 2
   eval "$ANSWER"
+  if [[ -n $TASK ]]; then folder=$(dirname "$RUN_DIR") log=$RUN_DIR-%A_%a.log; fi  # its tasks make their folders
+  if [[ $SCRIPT != train* ]]; then folder=$PWD log=; elif dry; then :; elif [[ -n $TASK ]]; then mkdir -p "$folder"; else decide may-submit || exit 2; fi
+  OPTIONS=(${log:+"--output=$log"} "${OPTIONS[@]}")
+  if [[ $REQUEUE == requeue ]]; then OPTIONS+=(--requeue); fi
   NEMO_ADA_OPTIONS=$(printf '%s\n' "${OPTIONS[@]}")
   export CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME=$HOME_DIR NEMO_ADA_CHECKED=1
-  (
+  id=$(
     only_given CONFIG RUN_DIR NEMO_ADA_OPTIONS NEMO_ADA_HOME NEMO_ADA_CHECKED "${!SBATCH_@}"
-    run sbatch --export=ALL --chdir="$HOME_DIR" "${OPTIONS[@]}" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "${OVERRIDES[@]}"
-  )
+    run sbatch --parsable --export=ALL --chdir="$folder" "${OPTIONS[@]}" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "${OVERRIDES[@]}"
+  ) || exit 2
+  if dry; then echo "$id"; return; fi
+  id=${id%%;*}
+  if [[ $SCRIPT == train* && -z $TASK ]]; then
+    decide submitted "$id"
+    echo "log $RUN_DIR/attempts/; nemo-ada status $RUN_DIR"
+    if [[ $REQUEUE == resubmit ]] && ! sbatch --test-only --dependency="afterany:$id" "${OPTIONS[@]}" "$HOME_DIR/slurm/$SCRIPT" >/dev/null; then
+      echo "SLURM does not take a second job beside this one (see above), so the chain goes on by a requeue when a job ends"
+    fi
+  fi
+  echo "Submitted batch job $id"
 }
 
 # --- inside SLURM: one attempt ----------------------------------------------------------------------------------------
-
-guard() { decide may-continue; }  # may the chain have another attempt? Before one starts and before one is asked for
 
 ray_token() {  # who has not read this file gets no answer from the job's Ray; it is nobody's but ours, and new each time
   export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=$ATTEMPT_DIR/ray-token
@@ -152,26 +168,33 @@ users_stop() {  # a stop file that is not ours, or that was touched after we wro
 
 prepare() {
   local folder
-  mapfile -t NODES < <(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
+  NODE_LINES=$(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else again 0 scontrol show hostnames "$SLURM_JOB_NODELIST"; fi)
+  mapfile -t NODES <<<"$NODE_LINES"
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
   case $RUNTIME in  # in a job: the login node may lack what the nodes have
     pyxis) dry || srun --help 2>&1 | grep container-image >/dev/null || die "this SLURM has no pyxis (srun --container-image): set RUNTIME=apptainer with a .sif file, or CONTAINER= and RUNTIME=none" ;;
     apptainer) dry || command -v "${APPTAINER:-apptainer}" >/dev/null || die "there is no ${APPTAINER:-apptainer} on $(hostname): load its module in site.env, set APPTAINER to its path, or CONTAINER= and RUNTIME=none" ;;
   esac
   STARTED=$(date +%s)
-  CHAIN=${NEMO_ADA_CHAIN:-$SLURM_JOB_ID}
-  if ! dry && ! decide space; then
-    later "$@"
-    exit 1
+  CHAIN=${NEMO_ADA_CHAIN:-${JOB:-$SLURM_JOB_ID}}
+  if ! dry; then
+    if [[ -n ${NEMO_ADA_CHAIN:-} || ${SLURM_RESTART_COUNT:-0} != 0 ]]; then decide begin || exit $(($? - 1)); fi
+    if ! decide space; then
+      export NEMO_ADA_FULL=$((${NEMO_ADA_FULL:-0} + 1))
+      if ((NEMO_ADA_FULL < MAX_WITHOUT_STEP)); then queue_next 0 "$@"; else decide over "no space"; fi
+      exit 1
+    fi
+    unset NEMO_ADA_FULL
   fi
   run mkdir -p "$RUN_DIR/attempts"
   if dry; then write "$RUN_DIR/job" "${JOB:-$SLURM_JOB_ID}"; else decide claim || exit 2; fi
+  if ! dry && [[ -z ${NEMO_ADA_CHAIN:-} && ${SLURM_RESTART_COUNT:-0} == 0 ]]; then decide begin || exit $(($? - 1)); fi
   if users_stop; then
     say "$RUN_DIR/STOP ends this chain before its next attempt; the file is removed, so that a new submission goes on"
     run rm -f "$RUN_DIR/STOP"
+    if ! dry; then decide over asked; cancel_next; fi
     exit 0
   fi
-  guard || exit 1
   ATTEMPT_DIR=$RUN_DIR/attempts/$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}
   run rm -f "$RUN_DIR/STOP"
   run rm -rf "$ATTEMPT_DIR"
@@ -197,10 +220,12 @@ prepare() {
   if dry; then
     NEMO_ADA_JOB_END='<end of the job, epoch seconds>'
   else
+    queue_next 0 "$@" &
+    QUEUE_PID=$!
     decide job-end
     NEMO_ADA_JOB_END=$ANSWER
   fi
-  say "attempt $ATTEMPT of at most $MAX_ATTEMPTS, job $SLURM_JOB_ID on ${#NODES[@]} node(s): ${NODES[*]}"
+  say "attempt $ATTEMPT of this chain, job $SLURM_JOB_ID on ${#NODES[@]} node(s): ${NODES[*]}"
   if ! dry && [[ -z ${NEMO_ADA_OPTIONS:-} && -n $NEMO_ADA_JOB_END && -n $LEAD ]] && ((NEMO_ADA_JOB_END - STARTED <= LEAD)); then
     say "warning: the job is not longer than $LEAD s, at which the signal comes by the header of $SCRIPT: add --signal=B:USR1@SECONDS to sbatch, or start slurm/train.sh, which plans it"
   fi
@@ -208,12 +233,15 @@ prepare() {
 }
 
 step_command() {  # sets STEP: the srun over all nodes, in the container where there is one
+  local cpus  # as many as the smallest node has: 72(x2),36
+  cpus=$(tr , '\n' <<<"${SLURM_JOB_CPUS_PER_NODE:-${SLURM_CPUS_ON_NODE:-1}}" | sed 's/(.*//' | sort -n | head -n 1)
   local mounts=$HOME_DIR,$RUN_DIR${MOUNTS:+,$MOUNTS}
   STEP=(srun "--nodes=${#NODES[@]}" "--ntasks=${#NODES[@]}" --ntasks-per-node=1
-    "--cpus-per-task=${SLURM_CPUS_ON_NODE:-1}" --kill-on-bad-exit=1 --export=ALL)
+    "--cpus-per-task=$cpus" --kill-on-bad-exit=1 --propagate=NONE --export=ALL)
   if ((INSIDE)); then STEP+=(--overlap); fi  # the shell of `srun --pty bash` is a step that holds the job's CPUs
   case $RUNTIME in
-    pyxis) STEP+=("--container-image=$CONTAINER" "--container-mounts=$mounts" "--container-workdir=$HOME_DIR" --no-container-mount-home) ;;
+    pyxis) STEP+=("--container-image=$CONTAINER" "--container-mounts=$mounts" "--container-workdir=$HOME_DIR" --no-container-mount-home)
+      if [[ -n $SITE_NAMES ]]; then STEP+=("--container-env=$SITE_NAMES"); fi ;;  # else the image's own values win
     apptainer) STEP+=("${APPTAINER:-apptainer}" exec --nv --bind "$mounts" --pwd "$HOME_DIR" "$CONTAINER") ;;
   esac
   STEP+=(bash "$HOME_DIR/slurm/node.sh" "$@")
@@ -241,18 +269,16 @@ on_usr1() {
   ask_to_stop "slurm: job $SLURM_JOB_ID is about to end$left"
 }
 
-on_term() {  # scancel, preemption, a lost node, or the wall: SLURM takes a requeue now, and KILL comes later
+on_term() {  # scancel, preemption, a lost node, or the wall: KILL comes later
   trap '' TERM INT
-  local waited=0 ANSWER  # what the trap interrupted may be about to read the other ANSWER
+  local waited=0 ANSWER
   decide called-off
-  if [[ $ASKED_SLURM == asking && $ANSWER == wall ]]; then return 0; fi  # `again` goes on until KILL
-  if [[ -n $ASKED_SLURM ]]; then exit 143; fi  # our own requeue ends this script
   CALLED_OFF=$ANSWER
   say "TERM: $CALLED_OFF; the run has $PREEMPT_SECONDS s to save"
   : >"$ATTEMPT_DIR/term"
   decide why
   ask_to_stop "slurm: TERM of job $SLURM_JOB_ID ($CALLED_OFF)"
-  if [[ $CALLED_OFF != asked ]]; then next_job "${WORDS[@]}" || true; fi
+  if [[ $CALLED_OFF == asked ]]; then end_chain asked & else continue_chain & fi
   while kill -0 "$STEP_PID" 2>/dev/null && ((waited < PREEMPT_SECONDS)); do nap 1; waited=$((waited + 1)); done
   end_step
 }
@@ -270,15 +296,20 @@ end_step() {  # our own srun and what it started, nothing else
 }
 
 watch() {  # until the step ends; sets STALL where the watchdog ended it
-  STALL=
+  local now last asked waited
+  STALL='' RESUMED=0 last=$STARTED asked=$STARTED
   while kill -0 "$STEP_PID" 2>/dev/null; do
     nap "$POLL_SECONDS"
+    now=$(date +%s)
+    if ((now - last > POLL_SECONDS + 60)) && [[ $last != "$STARTED" ]]; then RESUMED=$now; say "this job was suspended for $((now - last)) s"; fi
+    last=$now
+    if ((now - asked >= LIMIT_SECONDS)); then asked=$now; new_limit; fi
     decide stalled || true
     if [[ -n $ANSWER ]]; then
       STALL=$ANSWER
       say "watchdog: $STALL; writing stacks to $ATTEMPT_DIR/stacks-*.txt"
       : >"$ATTEMPT_DIR/dump"
-      local waited=0
+      waited=0
       while ((waited < DUMP_SECONDS)) && (($(find "$ATTEMPT_DIR" -name 'stacks-*.txt' | wc -l) < ${#NODES[@]})); do
         nap 1
         waited=$((waited + 1))
@@ -291,49 +322,97 @@ watch() {  # until the step ends; sets STALL where the watchdog ended it
   : >"$ATTEMPT_DIR/end" || true  # a node that SLURM cannot reach may train on
 }
 
-continue_chain() {
-  if ! guard; then return 1; fi
-  next_job "$@" || return 1
-  if ! dry && [[ $REQUEUE == requeue ]]; then nap 60; fi  # SLURM ends this script now
+new_limit() {  # the job's limit may be extended while it runs, also by a suspension
+  decide job-end || return 0
+  if [[ -n $ANSWER && $ANSWER != "$NEMO_ADA_JOB_END" ]]; then
+    say "the job now ends at $ANSWER"
+    NEMO_ADA_JOB_END=$ANSWER
+    write "$ATTEMPT_DIR/job-end" "$ANSWER" || true
+  fi
 }
 
-later() {  # later WORDS...: a cause that time mends, and that no requeue waits for
-  if [[ $REQUEUE == requeue ]]; then REQUEUE=resubmit; fi
-  LATER=$RETRY_SECONDS
-  continue_chain "$@"
+queue_next() {  # queue_next TRIES WORDS...: the chain's next job waits for the end of this one, from its beginning
+  local tries=$1 wait=${AGAIN_SECONDS:-2} code id me=${JOB:-$SLURM_JOB_ID}
+  shift
+  if ! dry; then trap '' TERM INT USR1; fi
+  case $REQUEUE in
+    none) return 0 ;;
+    requeue) run again "$tries" scontrol update "JobId=$me" Requeue=1; return ;;
+  esac
+  while true; do
+    code=1
+    if ! dry; then code=0; decide waiting || code=$?; fi  # a submission that seemed to fail may have got through
+    if ((code == 0)); then return 0; fi
+    if ((code == 1)); then
+      decide options
+      mapfile -t FOLLOW <<<"$ANSWER"
+      if id=$(send "$@"); then
+        if dry; then echo "$id"; else decide queued "$id"; fi
+        return 0
+      fi
+      scontrol update "JobId=$me" Requeue=1 || true  # until there is a next job, SLURM's own requeue is the way on
+    fi
+    tries=$((tries - 1))
+    if ((tries == 0)); then return 1; fi
+    say "SLURM did not take the chain's next job; trying again in $wait s" >&2
+    nap "$wait"
+    wait=$((wait < 30 ? 2 * wait : 60))
+  done
 }
 
-next_job() {  # next_job WORDS...: asks SLURM for the chain's next attempt
-  ASKED_SLURM=asking
+send() {  # send WORDS...: sbatch of the next job, with what the first one got; prints its id
+  (
+    export NEMO_ADA_CHAIN=$CHAIN NEMO_ADA_CHECKED=1 NEMO_ADA_AFTER=${JOB:-$SLURM_JOB_ID}
+    only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN NEMO_ADA_AFTER NEMO_ADA_CHECKED NEMO_ADA_FULL "${!SBATCH_@}"
+    unset NEMO_ADA_OPTIONS SBATCH_WAIT SBATCH_HOLD
+    if ! dry; then forget_slurm; fi
+    RUN_DIR=${RUN_BASE:-$RUN_DIR} run sbatch --parsable --export=ALL "--chdir=$PWD" "${FOLLOW[@]}" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
+  )
+}
+
+requeue() {  # the way on without a next job. SLURM then ends this script
+  say "requeueing job ${JOB:-$SLURM_JOB_ID}"
+  run scontrol update "JobId=${JOB:-$SLURM_JOB_ID}" Requeue=1 || true
+  run scontrol requeue "${JOB:-$SLURM_JOB_ID}" || return 1
+  if ! dry; then nap 60; fi
+}
+
+continue_chain() {  # the next job waits already, or SLURM takes no second one: then this job is requeued
+  local code=0
   case $REQUEUE in
     none)
       if ((INSIDE)); then say "this allocation ends: the same command in a new one goes on from the last save, and HERE=submit in front makes a chain of jobs of it"
       else say "REQUEUE=none: submit $SCRIPT again to continue"; fi ;;
-    requeue)
-      say "requeueing job $SLURM_JOB_ID"
-      if run again scontrol requeue "${JOB:-$SLURM_JOB_ID}"; then ASKED_SLURM=1; return 0; fi
-      say "SLURM does not requeue this job; submitting a follow-up job"
-      REQUEUE=resubmit
-      next_job "$@" ;;
+    requeue) again 0 requeue ;;
     resubmit)
-      decide options
-      mapfile -t FOLLOW <<<"$ANSWER"
-      export NEMO_ADA_CHAIN=$CHAIN NEMO_ADA_CHECKED=1
-      (
-        trap '' TERM INT
-        only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHAIN NEMO_ADA_CHECKED
-        if ! dry; then forget_slurm; fi
-        RUN_DIR=${RUN_BASE:-$RUN_DIR} run again sbatch --export=ALL "${FOLLOW[@]}" "--chdir=$PWD" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "$@"
-      ) ;;
+      if dry; then return; fi
+      while kill -0 "$QUEUE_PID" 2>/dev/null; do
+        nap 5
+        if kill -0 "$QUEUE_PID" 2>/dev/null; then requeue || true; fi
+      done
+      decide waiting || code=$?
+      if ((code == 1)); then say "the job that waited was cancelled, so the chain ends"; decide over asked
+      else say "job ${ANSWER:-that waits} goes on when this one has ended"; fi ;;
   esac
 }
 
+end_chain() {  # end_chain REASON: a job of the chain that starts all the same sees that it is over
+  decide over "$1"
+  cancel_next
+}
+
+cancel_next() {
+  if [[ -n $QUEUE_PID ]]; then kill -KILL "$QUEUE_PID" 2>/dev/null || true; fi
+  if [[ $REQUEUE == resubmit ]] && decide waiting; then again 5 scancel "$ANSWER" || true; fi
+}
+
 attempt() {
-  local name code=0
-  WORDS=("$@") CALLED_OFF='' ASKED_SLURM=''
+  local name names code=0
+  CALLED_OFF=''
   prepare "$@"
   step_command "$@" "${SEED[@]}"
   if dry; then
+    queue_next 1 "$@"
     run "${STEP[@]}"
     for name in "${NODES[@]:0:2}"; do
       echo "# on $name:"
@@ -341,8 +420,8 @@ attempt() {
     done
     echo "# USR1 before the job's end:"
     on_usr1
-    echo "# status.json says stopped (done and failed end the chain):"
-    continue_chain "$@"
+    echo "# status.json says stopped (done and failed end the chain, and the next job is cancelled):"
+    continue_chain
     return
   fi
   trap on_usr1 USR1
@@ -353,15 +432,20 @@ attempt() {
   trap '' USR1
   USERS_STOP=$(if users_stop; then echo 1; fi)
   decide ended || code=$?
+  trap 'exit 143' TERM INT  # why the attempt ended is written down, and a requeue ends this script
   if [[ -n $USERS_STOP ]]; then rm -f "$RUN_DIR/STOP"; fi
   case $ANSWER in
-    called-off) exit 143 ;;  # on_term has asked for the next job, unless the user ended the chain
-    again) continue_chain "$@" ;;
-    later) later "$@" ;;
-    without)  # a running job's ExcNodeList cannot change, so it is a new job
-      REQUEUE=resubmit
-      continue_chain "$@" ;;
-    *) return "$code" ;;
+    called-off) wait || true; exit 143 ;;  # on_term has ended or continued the chain
+    again) continue_chain ;;
+    without)
+      while kill -0 "$QUEUE_PID" 2>/dev/null && [[ $REQUEUE == resubmit ]]; do nap 1; done
+      decide excluded
+      names=$ANSWER
+      if [[ $REQUEUE == resubmit ]] && decide waiting; then again 8 scontrol update "JobId=$ANSWER" "ExcNodeList=$names" || true; fi
+      continue_chain ;;
+    *)
+      cancel_next
+      return "$code" ;;
   esac
 }
 
@@ -387,6 +471,11 @@ ask_where() {  # sets SUBMIT to 1 or 0: HERE=train|submit, else a question on a 
 }
 
 main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
+  # These names are ours. What the user's shell has exported under one of them is not meant for us.
+  unset ANSWER ATTEMPT ATTEMPT_DIR CALLED_OFF CHAIN CHECKOUT_HERE CHECK_FIRST FIRST FOLLOW GIVEN HOME_DIR INSIDE JOB LEAD LOG_TO NODES \
+    NODE_LINES NODE_NAMES NODES_ASKED OPTIONS OVERRIDES QUEUE_PID RAY_FOLDER RESUMED RUN_BASE SCRIPT SEED SITE_NAMES STALL STARTED STEP STEP_PID \
+    SUBMIT TASK TOOL USERS_STOP
+  QUEUE_PID=''
   SCRIPT=$1
   load_settings "$2"
   shift 2

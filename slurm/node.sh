@@ -113,9 +113,14 @@ private() {  # make a folder that no other user can enter; several nodes of one 
 }
 
 start_ray() {
-  local rank=1 name port where=''
+  local rank=1 name port where='' base=$RAY_PORT
   for name in "${nodes[@]}"; do [[ $name == "$me" ]] && break; rank=$((rank + 1)); done
   local common=(--block --disable-usage-stats "--resources=$(resources "$rank")" --min-worker-port=10002 --max-worker-port=11000)
+  for name in node-manager object-manager runtime-env-agent dashboard-agent-listen dashboard-agent-grpc metrics-export; do
+    base=$((base + 10))  # all named, below the ports that the kernel gives out; several nodes of one machine start apart
+    if dry; then port=$base; else port=$(free_port "$((base + rank % 8))") || refuse "ports $base to $((base + 9)) are all taken on $me: set RAY_PORT"; fi
+    common+=("--$name-port=$port")
+  done
   if dry; then
     if [[ $me == "$head" ]]; then printf '+'; printf ' %q' ray start --head "--node-ip-address=<$me>" "--port=$RAY_PORT" --include-dashboard=false "${common[@]}"; echo
     else printf '+'; printf ' %q' ray start "--address=<$head>:$RAY_PORT" "--node-ip-address=<$me>" "${common[@]}"; echo; fi
@@ -185,6 +190,16 @@ on_term() {  # SLURM preempts or cancels the job; only this process gets the sig
   fi
 }
 
+foreign() {  # foreign FILE: the site's shell code, such as modules, conda or a last line `[[ -d x ]] && ...`; it is not ours to end
+  local me dir head nodes children mark files words pid port where code
+  set +eu +o pipefail
+  # shellcheck source=/dev/null
+  source "$1"
+  local failed=$?
+  set -euo pipefail
+  if ((failed)); then echo "warning: the last command of $1 failed with exit code $failed"; fi
+}
+
 leave() {
   trap - EXIT
   if [[ $me == "$head" ]]; then : >"$dir/ended"; fi
@@ -207,8 +222,7 @@ if ! dry; then
 fi
 if [[ -n $NODE_SETUP ]]; then
   if dry; then echo "+ source $NODE_SETUP"; else
-    # shellcheck source=/dev/null
-    source "$NODE_SETUP"
+    foreign "$NODE_SETUP"
   fi
 fi
 if ! dry; then  # what Ray and NeMo-RL's own launcher want

@@ -4,7 +4,8 @@
 #SBATCH --ntasks-per-node=1
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --requeue
+#SBATCH --no-requeue
+#SBATCH --propagate=NONE
 #SBATCH --open-mode=append
 #SBATCH --output=slurm-%x-%j.log
 root=${NEMO_ADA_HOME:-$(dirname "$0")/..}

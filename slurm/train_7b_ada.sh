@@ -8,7 +8,8 @@
 #SBATCH --mem=0
 #SBATCH --time=04:00:00
 #SBATCH --signal=B:USR1@900
-#SBATCH --requeue
+#SBATCH --no-requeue
+#SBATCH --propagate=NONE
 #SBATCH --open-mode=append
 #SBATCH --output=slurm-%x-%j.log
 CONFIG=${CONFIG:-configs/qwen2.5-math-7b.yaml}

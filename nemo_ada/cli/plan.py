@@ -9,6 +9,7 @@ import typer
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
+from nemo_ada.lab.plan.job_slots import clock
 from nemo_ada.lab.plan.render import render, write
 from nemo_ada.lab.plan.sbatch import TIMES, sbatch_options
 from nemo_ada.rules.facts.cards import KEY as CARD
@@ -64,6 +65,13 @@ def plan(
         return
     result = make_plan(config, words, options)
     typer.echo(render(result, as_json=as_json, price=price))
+    if not result.slots.steps:
+        slots = result.slots
+        least = clock(slots.cold_start + slots.lead + result.forecast.step.p50)
+        raise UserError(
+            f"--time={options.time}: no step fits into a slot of {clock(slots.seconds)} (SLURM reads 04:00 as four "
+            f"minutes); ask for {least} or more, written hours:minutes:seconds"
+        )
     folder = write_to or (run if result.own_run else None)
     if folder is not None:
         typer.echo(f"kept as {write(result, folder)}", err=True)

@@ -109,7 +109,8 @@ CHANGES = "config_changes.jsonl"
 BEFORE_A_RUN = frozenset(
     {
         "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
-        "left_out.tsv", "lock", "logs", "pace.json", "plan.json", "stacks", "status.json", "tensorboard",
+        "jobs.tsv", "left_out.tsv", "lock", "logs", "pace.json", "plan.json", "stacks", "status.json", "submission",
+        "tensorboard",
     }
 )  # fmt: skip
 """What may be in a folder before its run has a config.yaml: from the batch script, `plan --write`, a killed start."""

@@ -1,7 +1,8 @@
 """Messages between a run and its batch script (slurm/lib.sh): files and one variable.
 
     <run_dir>/STOP         written by the batch script: save and end
-    NEMO_ADA_JOB_END       epoch seconds at which the allocation ends: save before
+    NEMO_ADA_JOB_END       epoch seconds at which the allocation ends: save before. Where the job's limit was extended,
+                           the file job-end in the attempt's folder (ATTEMPT_DIR) has the new end
     <run_dir>/heartbeat    {step, phase, median_step_seconds}, written at each phase and touched at each wave
     <run_dir>/status.json  {state, step, max_steps, pid, time}; state: running | stopped | done | failed |
                            interrupted (a process was lost or stalled: another attempt may succeed)
@@ -22,12 +23,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import json_of, write_atomically
+from nemo_ada.run.files import json_of, text_of, write_atomically
 from nemo_ada.run.folder import PACE
 
 STOP_FILE = "STOP"
@@ -107,11 +108,20 @@ class JobControl:
 
     def __init__(self, run_dir: Path, max_steps: int) -> None:
         self.run_dir, self.max_steps = run_dir, max_steps
-        self._end = job_end()
+        self._first_end = job_end()
+        self._new_end = Path(os.environ.get("ATTEMPT_DIR") or os.devnull) / "job-end"
         self._steps: list[float] = []
         self._step = 0
         self._saved_step, self._saves, self._validations = _pace_before(run_dir / PACE)
         self._requested: str | None = None
+
+    @property
+    def end(self) -> float | None:
+        """The end of the allocation in epoch seconds, which the site may move while the job runs. None: no end."""
+        if self._first_end is not None:
+            with suppress(OSError, ValueError):
+                return float(text_of(self._new_end))
+        return self._first_end
 
     def request(self, reason: str) -> None:
         """Ask for a stop from inside the process, such as for a signal."""
@@ -166,8 +176,9 @@ class JobControl:
             return self._requested
         if (self.run_dir / STOP_FILE).exists():
             return f"the stop file {self.run_dir / STOP_FILE} exists"
-        if self._end is not None and time.time() + self.reserve >= self._end:
-            return f"{self._end - time.time():.0f} s are left of the job and {self.reserve:.0f} s are needed"
+        end = self.end
+        if end is not None and time.time() + self.reserve >= end:
+            return f"{end - time.time():.0f} s are left of the job and {self.reserve:.0f} s are needed"
         return None
 
     def ended(self, step: int, reason: str | None, *, saved: bool) -> tuple[int, str]:

@@ -3,8 +3,9 @@
     status.json    state, step of steps          pace.json      last saved step
     heartbeat      phase, median step seconds    attempts.tsv   one line per attempt, with the reason of its end
     job            SLURM's id of the job         left_out.tsv   unhealthy nodes
+    jobs.tsv       the chain's jobs, and its end config.yaml    how many GPUs an attempt holds
 
-slurm/chain.py writes the two tables and says what their columns are.
+slurm/chain.py writes the tables and says what their columns are.
 """
 
 from __future__ import annotations
@@ -25,21 +26,29 @@ from nemo_ada.run.start import SubprocessError, run
 
 LEAST = 4  # columns of a line of both tables
 STARTED, SAVED, FOLDER, ENDED, REASON, DETAIL = 2, 3, 4, 5, 6, 7  # columns of attempts.tsv
-SQUEUE = ("squeue", "--me", "-h", "-o", "%i|%T|%S|%r|%E")
+OVER = "over"  # in place of a job in jobs.tsv
+SQUEUE = ("squeue", "-h", "-r", "-o", "%i|%T|%S|%r|%E")  # of all users: a group shares its runs
 SQUEUE_SECONDS = 5.0
 GONE = "gone"
 SILENT_SECONDS = 3600.0  # after which a run of another machine counts as gone
 MAX_BYTES = 4 << 20  # of a file of a run's folder, which anybody may have made
 MOST_LINES, MOST_LETTERS = 1000, 500  # of a table, and of a text in it
-MARKS = ("status.json", "attempts.tsv", "heartbeat")  # one of them is in every folder of a run
+MARKS = ("status.json", "attempts.tsv", "heartbeat", "jobs.tsv")  # one of them is in every folder of a run
 REMEDIES = {
     "own failure": "mend what its log says; a new submission goes on from the last save",
-    "no space": "make room; the chain tries again by itself",
-    "lock": "end the other process that trains in this folder; the chain tries again by itself",
+    "no space": "make room; the chain tries again, a few times",
+    "lock": "end the other process that trains in this folder; the chain tries again, a few times",
+}
+WAITS = {  # a part of SLURM's reason -> what to do
+    "requeued held": "SLURM could not start it on a node, and holds it: look at the node, then scontrol release {}",
+    "JobHeld": "it is held: scontrol release {} lets it start",
+    "DependencyNeverSatisfied": "it waits for a job that failed: scancel {} and submit again",
+    "BadConstraints": "no node fits what it asks for: scancel {} and submit with other options",
+    "Limit": "a limit of the site or the account holds it; it starts when other jobs end",
 }
 KEYS = (
     "run", "state", "step", "max_steps", "saved_step", "phase", "silent_seconds", "median_step_seconds", "job", "slurm",
-    "queue", "attempts", "reasons", "last_reason", "slots_left", "left_out", "error", "remedy", "log",
+    "gpu_hours", "queue", "attempts", "reasons", "last_reason", "slots_left", "left_out", "error", "remedy", "log",
 )  # fmt: skip
 QUIET = ("done", "asked", "wall", "preempted", "")
 
@@ -58,7 +67,7 @@ def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, An
         raise UserError(f"{folder} holds no run: name the run_dir of a `nemo-ada train`, or `all`")
     status, pace, beat = (_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
     saved, steps = (_whole(mapping.get(key)) for mapping, key in ((pace, "saved_step"), (status, "max_steps")))
-    attempts, left_out = (_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
+    attempts, left_out, chain = (_table(folder / name) for name in ("attempts.tsv", "left_out.tsv", "jobs.tsv"))
     last = attempts[-1] if attempts else []
     job = _text(folder / "job").strip()[:MOST_LETTERS] or _cell(last, 1) or None
     queued = None if jobs is None else _job_of(job, jobs)
@@ -66,7 +75,8 @@ def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, An
     failed = reason not in QUIET
     return {
         "run": str(folder),
-        "state": state_of(folder) if status else "not started",
+        "state": _state(folder, status, queued, chain, answered=job is not None and jobs is not None),
+        "gpu_hours": _gpu_hours(folder, attempts),
         "step": _whole(status.get("step")),
         "max_steps": steps,
         "saved_step": saved,
@@ -82,7 +92,7 @@ def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, An
         "slots_left": _slots_left(attempts, saved, steps),
         "left_out": {line[2]: line[3] for line in left_out},
         "error": detail if failed and detail else None,
-        "remedy": REMEDIES.get(reason),
+        "remedy": _remedy(queued) or REMEDIES.get(reason),
         "log": str(folder / "attempts" / _cell(last, FOLDER)) if _cell(last, FOLDER) else None,
     }
 
@@ -124,7 +134,7 @@ def goes_on(status: Mapping[str, Any]) -> bool:
 
 
 def queue() -> list[str] | None:
-    """Return the user's jobs as SQUEUE prints them; None where SLURM is missing or does not answer."""
+    """Return all jobs as SQUEUE prints them; None where SLURM is missing or does not answer."""
     if shutil.which(SQUEUE[0]) is None:
         return None
     try:
@@ -148,13 +158,15 @@ def render(status: Mapping[str, Any]) -> str:
         lines.append(f"  job {status['job']}: {said}")
     if status["attempts"]:
         lines.append(f"  attempts: {', '.join(status['reasons'])}")
+    if status["gpu_hours"] is not None:
+        lines.append(f"  GPU hours so far: {status['gpu_hours']:.1f}")
     if status["slots_left"] is not None:
         lines.append(f"  job slots left: {status['slots_left']}, at the pace of the slots so far")
     lines += [f"  left out: {node}, {cause}" for node, cause in (status["left_out"] or {}).items()]
     if status["error"]:
         lines.append(f"  last error: {status['error']}")
     if status["remedy"]:
-        lines.append(f"  {status['remedy']}; log: {status['log']}")
+        lines.append(f"  {status['remedy']}" + (f"; log: {status['log']}" if status["log"] else ""))
     return printable(hide("\n".join(lines)))
 
 
@@ -204,6 +216,51 @@ def _age(path: Path) -> float | None:
         return max(0.0, time.time() - path.stat().st_mtime)
     except OSError:
         return None
+
+
+def _state(
+    folder: Path,
+    status: Mapping[str, Any],
+    queued: Mapping[str, str] | None,
+    chain: Sequence[Sequence[str]],
+    *,
+    answered: bool,
+) -> str:
+    """Return what the run wrote, corrected by what SLURM says: waiting, asked, GONE.
+
+    Args:
+        folder: the run's folder.
+        status: its status.json.
+        queued: the run's job in SLURM's queue.
+        chain: the lines of jobs.tsv.
+        answered: SLURM has said which jobs there are, and the run has one.
+    """
+    state = state_of(folder) if status else "not started"
+    if state == "done":
+        return state
+    if queued is not None and queued["state"] == "PENDING":
+        return "waiting"
+    if chain and chain[-1][1:3] == [OVER, "asked"]:
+        return "asked"
+    return GONE if state == "running" and answered and queued is None else state
+
+
+def _gpu_hours(folder: Path, attempts: Sequence[Sequence[str]]) -> float | None:
+    """Return the GPU hours of all attempts; None where config.yaml does not say how many GPUs they held."""
+    cluster = re.search(r"^cluster:\n((?: .*\n)+)", _text(folder / "config.yaml"), re.M)
+    found = dict(re.findall(r"^  (gpus_per_node|num_nodes): (\d{1,6})$", cluster[1] if cluster else "", re.M))
+    if "gpus_per_node" not in found or not attempts:
+        return None
+    last = time.time() - (_age(folder / "heartbeat") or 0.0)  # of an attempt that has written no end
+    spans = [(_whole(_cell(line, ENDED)) or last) - (_whole(line[STARTED]) or last) for line in attempts]
+    return sum(max(0.0, span) for span in spans) / 3600 * int(found["gpus_per_node"]) * int(found.get("num_nodes", 1))
+
+
+def _remedy(queued: Mapping[str, str] | None) -> str | None:
+    """Return what to do about a job that waits, by the reason that SLURM gives."""
+    if queued is None or queued["state"] != "PENDING":
+        return None
+    return next((text.format(queued["job"]) for part, text in WAITS.items() if part in queued["reason"]), None)
 
 
 def _job_of(job: str | None, jobs: Sequence[str]) -> dict[str, str] | None:

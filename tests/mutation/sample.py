@@ -43,6 +43,7 @@ ROOMS = {  # folder or file -> test folders or files
     "nemo_ada/run": ["tests/run"],
     "slurm/lib.sh": ["tests/slurm/test_lib.py", "tests/slurm/test_dry_run.py"],
     "slurm/chain.py": ["tests/slurm/test_lib.py", "tests/slurm/test_dry_run.py"],
+    "slurm/submission.py": ["tests/slurm/test_lib.py", "tests/slurm/test_dry_run.py"],
 }
 DRAWING, DRAWS = "nemo_ada/lab/report/draw.py", re.compile(r"(axes|canvas)\.(?!savefig)")
 FIXED = re.compile(r"-?[\d.]+|\"[^\"]*\"|[A-Z_]+|\([-\d., ]+\)")

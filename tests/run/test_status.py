@@ -44,7 +44,7 @@ def chain(folder: Path) -> Path:
 
 def test_a_chain_tells_its_steps_reasons_slots_and_last_error(tmp_path: Path) -> None:
     found = read_status(chain(tmp_path), ["7|PENDING|2026-11-27T08:00:00|Priority|(null)"])
-    assert (found["state"], found["step"], found["saved_step"], found["max_steps"]) == ("failed", 45, 44, 100)
+    assert (found["state"], found["step"], found["saved_step"], found["max_steps"]) == ("waiting", 45, 44, 100)
     assert found["reasons"] == list(REASONS) and found["last_reason"] == "own failure"
     assert found["slots_left"] == 3, "56 steps are left, and two slots that met the wall saved 44"
     assert found["left_out"] == {"n3": "nvidia-smi sees 7 GPUs"}
@@ -71,6 +71,32 @@ def test_damaged_files_hide_nothing_else(tmp_path: Path, content: bytes) -> None
     for name in ("status.json", "pace.json", "heartbeat", "attempts.tsv", "left_out.tsv", "job"):
         (chain(tmp_path) / name).write_bytes(content)
         assert render(read_status(tmp_path, []))
+
+
+def test_a_run_that_only_waits_is_shown_and_what_slurm_holds_has_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "jobs.tsv").write_text("9\t9\t-\t1\n")
+    (tmp_path / "job").write_text("9\n")
+    found = read_status(tmp_path, ["9|PENDING|N/A|launch failed requeued held|(null)"])
+    assert found["state"] == "waiting" and "scontrol release 9" in render(found)
+    assert read_status(tmp_path, ["9|PENDING|N/A|Priority|(null)"])["remedy"] is None
+
+
+def test_a_run_whose_job_slurm_does_not_know_is_gone_and_one_that_was_called_off_says_so(tmp_path: Path) -> None:
+    control = JobControl(chain(tmp_path), 100)
+    control.status("running", 44)
+    assert read_status(tmp_path, ["7|RUNNING|N/A|None|(null)"])["state"] == "running"
+    assert read_status(tmp_path)["state"] == "running", "no answer is no no"
+    assert read_status(tmp_path, [])["state"] == "gone"
+    (tmp_path / "jobs.tsv").write_text("7\t7\t-\t1\n7\tover\tasked\t9\n")
+    assert read_status(tmp_path, [])["state"] == "asked"
+
+
+def test_gpu_hours_are_those_of_all_attempts(tmp_path: Path) -> None:
+    assert read_status(chain(tmp_path))["gpu_hours"] is None, "nothing says how many GPUs"
+    (tmp_path / "config.yaml").write_text("cluster:\n  gpus_per_node: 8\n  num_nodes: 2\npolicy: {}\n")
+    (tmp_path / "attempts.tsv").write_text("7\t7\t1000\t0\t7-0\t4600\twall\tx\n7\t8\t5000\t9\t8-0\t6800\tdone\t\n")
+    found = read_status(tmp_path)
+    assert found["gpu_hours"] == 24.0 and "GPU hours so far: 24.0" in render(found)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -53,6 +53,28 @@ class Run:
                 pytest.fail(f"not within {seconds} s; still there: {self.cluster.processes()}\n{self.log()}")
             time.sleep(0.2)
 
+    def over(self, reason: str, seconds: float = PATIENCE) -> None:
+        """Wait until the chain says that it is over, and none of its jobs is left."""
+        self.until(lambda: self.ledger()[-1:] == [["over", reason]] and not self.left(), seconds)
+
+    def ledger(self) -> list[list[str]]:
+        """The lines of jobs.tsv: each job with the one that it follows, and the end."""
+        path = self.run_dir / "jobs.tsv"
+        return [line.split("\t")[1:3] for line in path.read_text().splitlines()] if path.exists() else []
+
+    def left(self) -> set[str]:
+        """The jobs of the chain that SLURM still has."""
+        there = self.cluster.run("squeue", "-h", "-r", "-o", "%i").split()
+        return {job for job, _ in self.ledger()} & set(there)
+
+    def current(self) -> str:
+        """The job that trains, or did last."""
+        return (self.run_dir / "job").read_text().strip()
+
+    def signal(self) -> None:
+        """Send the job that trains the signal that SLURM sends before its end."""
+        self.cluster.run("scancel", "--signal=USR1", "--batch", self.current())
+
     def ends(self, *states: str, seconds: float = PATIENCE) -> None:
         try:
             self.cluster.wait(self.job, *states, seconds=seconds)

@@ -58,6 +58,7 @@ def start(tmp_path: Path) -> Callable[..., Run]:
         driver: str = "standin.py",
         itself: bool = False,
         script: str = SCRIPT.name,
+        shell: dict[str, str] | None = None,
         **settings: str,
     ) -> Run:
         setup = tmp_path / "setup.sh"
@@ -81,7 +82,7 @@ def start(tmp_path: Path) -> Callable[..., Run]:
         }
         site = tmp_path / "site.env"
         site.write_text("".join(f'{name}="{value}"\n' for name, value in values.items()))
-        where = {"NEMO_ADA_SITE": str(site), "NEMO_ADA_HOME": str(ROOT)}
+        where = {"NEMO_ADA_SITE": str(site), "NEMO_ADA_HOME": str(ROOT), **(shell or {})}
         if itself:
             printed = cluster.run("bash", str(SCRIPT), *arguments, **where)
             return Run(cluster, tmp_path, int(printed.split()[-1]))

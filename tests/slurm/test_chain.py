@@ -1,8 +1,8 @@
 """slurm/train_7b_ada.sh on a real SLURM, with a stand-in for the driver that keeps the run's side of the contract.
 
-1. USR1 before the limit: the run saves, the job is requeued, resumes where it was and ends `done`; no step is lost.
-2. A failed run is not repeated, a killed one is; two attempts without a new step end the chain.
-3. A stall is noticed, stacks are written, the job is requeued.
+1. USR1 before the limit: the run saves, the next job resumes where it was and ends `done`; no step is lost.
+2. A failed run is not repeated, a killed one is; attempts in a row without a new step end the chain.
+3. A stall is noticed, stacks are written, the next job goes on.
 4. scancel leaves no process.
 5. Ray spans two nodes; a node that does not come is named.
 """
@@ -24,14 +24,15 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.slurm
 
 
-def test_usr1_saves_requeues_resumes_and_ends_done(one_node: Cluster, start: Callable[..., Run]) -> None:
+def test_usr1_saves_and_the_next_job_resumes_and_ends_done(one_node: Cluster, start: Callable[..., Run]) -> None:
     run = start(one_node, "steps=12")
     run.until(lambda: len(run.steps()) >= 2)
     one_node.run("scancel", "--signal=USR1", "--batch", str(run.job))
-    run.ends("COMPLETED")
+    run.over("done")
     assert run.steps() == list(range(1, 13)), "each step once, in order"
     assert run.attempts() == 2
-    assert "requeueing job" in run.log()
+    follows = [before for _, before in run.ledger()]
+    assert follows == ["-", str(run.job), str(run.job + 1), "done"], "two jobs trained, the third was cancelled"
     assert "ended: done, step 12 of 12" in run.log()
 
 
@@ -56,18 +57,18 @@ def test_a_failed_run_is_not_requeued(one_node: Cluster, start: Callable[..., Ru
     assert "not continuing" in run.log()
 
 
-def test_two_attempts_without_a_new_step_end_the_chain(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "kill_at=2", "always=1", "save_each=1", "step_seconds=0.1")
-    run.ends("FAILED")
+def test_attempts_in_a_row_without_a_new_step_end_the_chain(one_node: Cluster, start: Callable[..., Run]) -> None:
+    words = ("kill_at=2", "always=1", "save_each=1", "step_seconds=0.1")
+    run = start(one_node, *words, MAX_WITHOUT_STEP="2", RETRY_SECONDS="1")
+    run.over("own failure")
     assert run.attempts() == 3, "the first reached step 2, the next two nothing new"
-    assert "the last two attempts saved no new step beyond 2" in run.log()
+    assert "2 attempts in a row (MAX_WITHOUT_STEP) saved no step beyond 2: own failure, own failure" in run.log()
 
 
 def test_a_chain_that_never_saves_ends(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "kill_at=2", "always=1", "step_seconds=0.1")
-    run.ends("FAILED")
+    run = start(one_node, "kill_at=2", "always=1", "step_seconds=0.1", MAX_WITHOUT_STEP="2", RETRY_SECONDS="1")
+    run.over("own failure")
     assert run.attempts() == 2 and run.steps() == [1, 2, 1, 2]
-    assert "the last two attempts saved no new step beyond 0" in run.log()
 
 
 @pytest.mark.parametrize("fault", ["kill", "quit", "lose"])
@@ -75,36 +76,34 @@ def test_a_driver_that_is_killed_or_lost_a_process_resumes_from_its_last_save(
     one_node: Cluster, start: Callable[..., Run], fault: str
 ) -> None:
     run = start(one_node, f"{fault}_at=3", "save_each=1", "step_seconds=0.1")
-    run.ends("COMPLETED")
+    run.over("done")
     assert run.steps() == [1, 2, 3, 4, 5]
     assert "attempt 1 ended: interrupted" in run.log()
 
 
 def test_a_stall_is_noticed_dumped_and_requeued(one_node: Cluster, start: Callable[..., Run]) -> None:
     run = start(one_node, "hang_at=2", "save_each=1", "step_seconds=0.1", STALL_SECONDS="4")
-    run.ends("COMPLETED")
+    run.over("done")
     assert "watchdog: no heartbeat for" in run.log()
     stacks = (run.run_dir / "attempts" / f"{run.job}-0" / "stacks-n1.txt").read_text()
     assert "standin.py" in stacks
     assert run.steps() == [1, 2, 3, 4, 5]
 
 
-def test_a_follow_up_job_where_users_may_not_requeue(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "steps=8", "step_seconds=0.3", REQUEUE="resubmit")
+def test_where_a_user_may_submit_one_job_only_it_is_requeued(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "steps=8", "step_seconds=0.3", REQUEUE="requeue")
     run.until(lambda: len(run.steps()) >= 2)
-    one_node.run("scancel", "--signal=USR1", "--batch", str(run.job))
-    run.ends("COMPLETED")
-    run.until(lambda: "ended: done" in run.log())
-    assert run.steps() == list(range(1, 9))
-    jobs = {line.split("\t")[1] for line in (run.run_dir / "attempts.tsv").read_text().splitlines()}
-    assert jobs == {str(run.job), str(run.job + 1)}
+    run.signal()
+    run.over("done")
+    assert run.steps() == list(range(1, 9)) and run.reasons() == ["wall", "done"]
+    assert run.ledger() == [[str(run.job), "-"], ["over", "done"]]
 
 
 def test_a_stop_file_of_the_user_ends_the_chain(one_node: Cluster, start: Callable[..., Run]) -> None:
     run = start(one_node, "steps=100", "step_seconds=0.2")
     run.until(lambda: len(run.steps()) >= 2)
     (run.run_dir / "STOP").write_text("enough\n")
-    run.ends("COMPLETED")
+    run.over("asked")
     assert run.attempts() == 1
     assert "a stop file that was not ours" in run.log()
     assert not (run.run_dir / "STOP").exists(), "a new submission goes on"
@@ -116,12 +115,12 @@ def test_a_stop_file_that_comes_between_two_jobs_ends_the_chain(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "STOP").touch()
     run = start(one_node, "steps=2", "step_seconds=0.1")
-    run.ends("COMPLETED")
+    run.over("asked")
     assert not (run.run_dir / "attempts.tsv").exists() and run.steps() == []
     assert "STOP ends this chain before its next attempt" in run.log()
     (run.run_dir / "STOP").write_text("slurm: job 1 is about to end\n")
     again = start(one_node, "steps=2", "step_seconds=0.1")
-    again.ends("COMPLETED")
+    again.over("done")
     assert again.steps() == [1, 2]
 
 
@@ -138,17 +137,16 @@ def test_a_follow_up_job_has_the_options_of_the_first_submission(
         "--exclude=n2",
         "--mem=1",
         itself=True,
-        REQUEUE="resubmit",
         PREFLIGHT="0",
     )
     run.until(lambda: len(run.steps()) >= 2)
     assert "MinMemoryNode=1M" in two_nodes.run("scontrol", "show", "job", str(run.job))
     two_nodes.run("scancel", "--signal=USR1", "--batch", str(run.job))
     run.ends("COMPLETED")
-    follow_up = two_nodes.run("scontrol", "show", "job", str(run.job + 1))
+    follow_up = two_nodes.run("scontrol", "show", "job", run.ledger()[1][0])
     for part in ("TimeLimit=00:17:00", "Comment=carried over", "ExcNodeList=n2", "MinMemoryNode=1M"):
         assert part in follow_up
-    run.until(lambda: "ended: done" in run.log())
+    run.over("done")
     assert run.steps() == list(range(1, 9))
 
 
@@ -171,7 +169,7 @@ def test_ray_spans_both_nodes(two_nodes: Cluster, start: Callable[..., Run]) -> 
         RAY_START="1",
         RAY_SECONDS=str(int(PATIENCE)),
     )
-    run.ends("COMPLETED")
+    run.over("done")
     assert (run.run_dir / "nodes.txt").read_text().split() == ["n1", "n2"]
     run.until(lambda: not two_nodes.processes())
 
@@ -231,7 +229,7 @@ def test_a_node_that_counts_errors_of_its_memory_during_the_run_is_left_out_of_t
         two_nodes, *words, options=("--nodes=1", "--nodelist=n1"), HEALTH="1", MIN_TMP_GIB="0",
         extra=gpus(tmp_path, errors=2),
     )  # fmt: skip
-    run.until(lambda: "ended: done, step 5 of 5" in run.log() or not two_nodes.jobs())
+    run.over("done")
     log = run.log()
     assert "node n1 is unhealthy: GPU 0 counted 2 uncorrected ECC errors in this job's time" in log
     assert "on 1 node(s): n2" in log and run.steps() == [1, 2, 3, 4, 5] and run.reasons() == ["node lost", "done"]
@@ -244,8 +242,7 @@ def test_an_unhealthy_node_is_left_out_of_the_next_job(
         two_nodes, "steps=3", options=("--nodes=1", "--nodelist=n1"), HEALTH="1", MIN_TMP_GIB="0",
         extra=gpus(tmp_path, "n1"),
     )  # fmt: skip
-    run.ends("FAILED", "COMPLETED")
-    run.until(lambda: "ended: done, step 3 of 3" in run.log())
+    run.over("done")
     log = run.log()
     assert "node n1 is unhealthy: nvidia-smi sees 1 GPUs, cluster.gpus_per_node is 8" in log
     assert "on 1 node(s): n2" in log and run.steps() == [1, 2, 3]
@@ -259,7 +256,7 @@ def test_an_unhealthy_node_stays_left_out_beside_the_users_own_exclude(
         four_nodes, "steps=3", f"--output={tmp_path}/slurm-%j.log", "--exclude=n3", itself=True, HEALTH="1",
         MIN_TMP_GIB="0", extra=gpus(tmp_path, "n1 n2"),
     )  # fmt: skip
-    run.until(lambda: "ended: done, step 3 of 3" in run.log() or not four_nodes.jobs())
+    run.over("done")
     log = run.log()
     assert "on 1 node(s): n4" in log and run.steps() == [1, 2, 3]
     assert log.count("is unhealthy") == 2 and "on 1 node(s): n3" not in log
@@ -268,16 +265,11 @@ def test_an_unhealthy_node_stays_left_out_beside_the_users_own_exclude(
 def test_a_cause_that_all_nodes_share_ends_the_chain(
     four_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:
-    health = {"HEALTH": "1", "MIN_TMP_GIB": "0", "extra": gpus(tmp_path, "n1 n2 n3 n4")}
-    run = start(four_nodes, "steps=3", options=("--nodes=1",), MAX_LEFT_OUT="2", **health)
-    run.until(lambda: "stopping: 3 nodes were unhealthy" in run.log())
-    run.until(lambda: not four_nodes.jobs())
-    assert run.log().count("is unhealthy") == 3 and "All gave the same cause" in run.log() and run.steps() == []
-    both = ("cluster.num_nodes=2", "steps=3")
-    again = start(four_nodes, *both, options=("--nodes=2",), RAY_START="1", **health)
-    again.ends("FAILED")
-    again.until(lambda: "every node of the job gives the same cause" in again.log())
-    assert not four_nodes.jobs()
+    health = {"HEALTH": "1", "MIN_TMP_GIB": "0", "extra": gpus(tmp_path, "n1 n2 n3 n4"), "RETRY_SECONDS": "1"}
+    run = start(four_nodes, "steps=3", options=("--nodes=1",), MAX_WITHOUT_STEP="3", **health)
+    run.over("node lost")
+    assert run.log().count("is unhealthy") == 3 and run.steps() == []
+    assert len({line.split("\t")[2] for line in (run.run_dir / "left_out.tsv").read_text().splitlines()}) == 3
 
 
 def test_a_preempted_job_saves_and_goes_on(one_node: Cluster, start: Callable[..., Run], tmp_path: Path) -> None:
@@ -287,7 +279,7 @@ def test_a_preempted_job_saves_and_goes_on(one_node: Cluster, start: Callable[..
     short = tmp_path / "urgent.sh"
     short.write_text("#!/bin/bash\ntrue\n")
     one_node.submit(short, cwd=tmp_path, options=("--partition=urgent", "--exclusive"))
-    run.ends("COMPLETED")
+    run.over("done")
     assert "ended: stopped" in run.log()
     assert run.steps() == list(range(1, 13)), "each step once, in order"
 

@@ -76,7 +76,7 @@ def test_dry_run_prints_the_golden_commands(case: str, tmp_path: Path) -> None:
 
 def test_the_front_door_asks_for_one_node_of_eight_gpus() -> None:
     text = (ROOT / "slurm" / FRONT_DOOR).read_text()
-    lines = ("--nodes=1", "--signal=B:USR1@900", "--requeue", "--open-mode=append", "--gpus-per-node=8", "--mem=0")
+    lines = ("--nodes=1", "--signal=B:USR1@900", "--no-requeue", "--open-mode=append", "--gpus-per-node=8", "--mem=0")
     for line in lines:
         assert f"#SBATCH {line}\n" in text
     assert (ROOT / re.findall(HEADER["config"], text)[0]).is_file()
@@ -98,7 +98,9 @@ def test_train_sh_asks_for_what_the_plan_says_and_the_users_options_come_last(tm
     printed = re.search(r"^\+ sbatch (.+)$", done.stdout, re.M)
     assert printed is not None
     assert re.sub(r"@\d+", "@N", printed[1].replace(str(ROOT), "@ROOT@")) == (
-        "--export=ALL --chdir=@ROOT@ --job-name=qwen2.5-32b-grpo8 --nodes=4 --time=10:00:00 --signal=B:USR1@N "
+        "--parsable --export=ALL --chdir=/shared/runs/qwen2.5-32b-grpo8 "
+        "--output=/shared/runs/qwen2.5-32b-grpo8/attempts/slurm-%x-%j.log "
+        "--job-name=qwen2.5-32b-grpo8 --nodes=4 --time=10:00:00 --signal=B:USR1@N "
         "--time=10:00:00 "
         "@ROOT@/slurm/train.sh @ROOT@/configs/qwen2.5-32b.yaml @ROOT@/configs/methods/grpo8.yaml grpo.seed=1"
     )
@@ -121,7 +123,7 @@ def test_the_front_doors_signal_comes_as_early_as_the_plan_of_each_method_asks(m
     [
         ({"CONTAINER": None}, {}, "CONTAINER is not set"),
         ({"NEMO_RL_HOME": None}, {}, "NEMO_RL_HOME is not set"),
-        ({"REQUEUE": "maybe"}, {}, "REQUEUE=maybe: choose requeue"),
+        ({"REQUEUE": "maybe"}, {}, "REQUEUE=maybe: choose resubmit"),
         ({"POLL_SECONDS": "soon"}, {}, "POLL_SECONDS=soon must be a whole number"),
         ({}, {"CONFIG": "configs/nothing.yaml"}, "nothing.yaml cannot be read: name a YAML in configs/"),
         ({}, {"NEMO_ADA_HOME": "/nowhere"}, "no slurm/lib.sh in /nowhere"),

@@ -25,15 +25,14 @@ pytestmark = pytest.mark.slurm
 def test_a_step_longer_than_the_signals_lead_meets_the_wall_and_the_chain_goes_on(
     one_node: Cluster, start: Callable[..., Run]
 ) -> None:
-    """No step ends before the limit, so nothing is saved: two such attempts would end the chain, one does not."""
+    """No step ends before the limit, so nothing is saved."""
     run = start(
         one_node, "step_seconds=600", "term=node", options=("--time=1", "--signal=B:USR1@5"), PREEMPT_SECONDS="5"
     )
-    run.until(lambda: "attempt 2 of at most" in run.log())
     run.until(lambda: run.attempts() == 2)
-    one_node.run("scancel", str(run.job))
+    one_node.run("scancel", run.current())
+    run.over("asked")
     run.until(lambda: not one_node.processes())
-    run.until(lambda: not one_node.jobs())
     assert run.reasons() == ["wall", "asked"]
 
 
@@ -48,7 +47,7 @@ def test_a_preemption_that_requeues_leaves_time_to_save_and_does_not_count(
     short.write_text("#!/bin/bash\ntrue\n")
     run.until(lambda: len(run.steps()) >= 1)
     one_node.submit(short, cwd=tmp_path, options=("--partition=urgent", "--exclusive"))
-    run.ends("COMPLETED")
+    run.over("done")
     assert run.steps() == list(range(1, 10)), "each step once, in order"
     assert run.reasons() == ["preempted", "done"]
 
@@ -62,7 +61,7 @@ def test_scancel_leaves_the_run_its_time_to_save_and_ends_the_chain(
     run.ends("CANCELLED")
     run.until(lambda: not one_node.processes())
     assert (run.run_dir / "saved.json").exists(), run.log()
-    run.until(lambda: not one_node.jobs())
+    run.over("asked")
     assert run.reasons() == ["asked"]
 
 
@@ -75,7 +74,7 @@ def test_a_job_that_is_submitted_right_after_scancel_waits_for_the_save_and_goes
     first.until(lambda: len(first.steps()) >= 1)
     two_nodes.run("scancel", str(first.job))
     second = start(two_nodes, *words, PREEMPT_SECONDS="12")
-    second.ends("COMPLETED")
+    second.over("done")
     assert f"job {first.job} has not ended yet" in second.log()
     assert second.steps() == list(range(1, 7)), "each step once, in order"
     assert second.reasons() == ["asked", "done"]
@@ -87,21 +86,14 @@ def test_of_two_jobs_that_are_submitted_at_once_one_trains_and_the_other_says_wh
     runs = [start(two_nodes, "steps=16", "step_seconds=0.5") for _ in range(2)]
     runs[0].until(lambda: not two_nodes.jobs())
     assert sorted(two_nodes.state(run.job) for run in runs) == ["COMPLETED", "FAILED"]
+    runs[0].over("done")
     assert runs[0].log().count("still runs in") == 1
     assert runs[0].steps() == list(range(1, 17)) and runs[0].reasons() == ["done"]
 
 
-def test_a_job_that_may_not_be_requeued_gets_a_follow_up(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "steps=30", "step_seconds=0.3", options=("--no-requeue",))
-    run.until(lambda: len(run.steps()) >= 2)
-    one_node.run("scancel", "--signal=USR1", "--batch", str(run.job))
-    run.until(lambda: "ended: done" in run.log())
-    assert run.steps() == list(range(1, 31)) and run.reasons() == ["wall", "done"]
-
-
 def test_the_chain_waits_for_room_on_a_full_disk(one_node: Cluster, start: Callable[..., Run]) -> None:
     run = start(one_node, "steps=6", "step_seconds=0.1", "save_each=1", "full_at=3", RETRY_SECONDS="1")
-    run.until(lambda: "ended: done" in run.log())
+    run.over("done")
     assert run.steps() == list(range(1, 7)) and run.reasons() == ["no space", "done"]
 
 
@@ -113,7 +105,7 @@ def test_what_runs_on_a_lost_node_ends_when_the_next_attempt_starts(
     two_nodes.lose_node("n1")
     try:
         run.until(lambda: "on 1 node(s): n2" in run.log())
-        run.ends("COMPLETED")
+        run.over("done")
     finally:
         two_nodes.raise_node("n1")
         two_nodes.run("scontrol", "update", "nodename=n1", "state=resume")
@@ -122,13 +114,11 @@ def test_what_runs_on_a_lost_node_ends_when_the_next_attempt_starts(
     run.until(lambda: not two_nodes.processes())
 
 
-@pytest.mark.parametrize("requeue", ["requeue", "resubmit"])
 def test_each_task_of_an_array_is_a_run_with_a_folder_a_seed_and_a_chain(
-    two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path, requeue: str
+    two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:
     run = start(
         two_nodes, "steps=14", "step_seconds=0.5", f"--output={tmp_path}/slurm-%j.log", "--array=3,4", itself=True,
-        REQUEUE=requeue,
     )  # fmt: skip
     tasks = [Run(two_nodes, tmp_path, run.job, f"run-seed{seed}") for seed in (3, 4)]
     for task in tasks:
@@ -147,7 +137,7 @@ def test_inside_an_interactive_shell_the_run_trains_and_one_line_says_how_to_go_
     one_node: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:
     """`salloc`, then `srun bash` in it: that step holds the job's CPUs. The shell's folder is not the project's."""
-    start(one_node, "steps=2", "step_seconds=0.1").ends("COMPLETED")
+    start(one_node, "steps=2", "step_seconds=0.1").over("done")
     where = {"NEMO_ADA_SITE": str(tmp_path / "site.env"), "HERE": "train"}
     command = f"cd {tmp_path} && srun --nodes=1 --ntasks=1 bash {SCRIPT}"
     shown = one_node.run("salloc", "--quiet", "bash", "-c", f"{command} steps=4 step_seconds=0.1", **where)

@@ -3,7 +3,7 @@
 1. The watchdog gives a start START_SECONDS and an attempt that has made a step STALL_SECONDS.
 2. The environment wins over site.env, whatever its form, and only what it brought reaches the job.
 3. sbatch's options may stand anywhere; nodes that do not fit the configuration and errors of the check are refused.
-4. A chain that saves no new step ends; a stop file is ours only if it says so.
+4. Attempts in a row that save no new step end a chain, whatever their causes; a stop file is ours only if it says so.
 5. The nodes run the checkout's code.
 6. Nothing is submitted unchecked by accident; inside another job the script asks where to train.
 7. An unhealthy node is named and left out of the next job.
@@ -45,7 +45,8 @@ def script(
 ) -> subprocess.CompletedProcess[str]:
     """Start a train script outside SLURM; site: the text of site.env in place of SITE."""
     path = folder / "site.env"
-    path.write_text("".join(f"{key}={value}\n" for key, value in SITE.items()) if site is None else site)
+    runs = {} if "DRY_RUN" in variables else {"RUN_ROOT": f"{folder}/runs"}  # a submission makes its run's folder
+    path.write_text("".join(f"{key}={value}\n" for key, value in (SITE | runs).items()) if site is None else site)
     environment = {"PATH": os.environ["PATH"], "NEMO_ADA_SITE": str(path), **variables}
     command = ["bash", str(ROOT / "slurm" / name), *arguments]
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
@@ -65,7 +66,7 @@ def tools(folder: Path, check: int) -> dict[str, str]:
     """A PATH with an sbatch that writes down its words and environment, and a nemo-ada that ends with `check`."""
     return programs(
         folder,
-        sbatch=f'printf "%s\\n" "$@" >{folder}/words; env >{folder}/environment',
+        sbatch=f'[ $1 = --test-only ] && exit; printf "%s\\n" "$@" >{folder}/words; env >{folder}/environment; echo 7',
         nemo_ada=f'printf "%s\\n" "$@" >{folder}/checked; exit {check}',
     )
 
@@ -84,49 +85,38 @@ def answers(folder: Path, *texts: str) -> dict[str, str]:
     return programs(folder, scontrol=scontrol) | {"AGAIN_SECONDS": "0"}
 
 
-def test_a_controller_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
-    silent = (
-        "slurm_requeue: error: Unable to contact slurm controller (connect failure)",
-        "slurm_requeue: error: Socket timed out on send/recv operation",
-    )
-    done = bash("again scontrol requeue 7 && echo went on", **answers(tmp_path, *silent))
+def test_whatever_slurm_says_it_is_asked_again(tmp_path: Path) -> None:
+    texts = ("error: Unspecified error", "error: Munge encode failed", "error: Socket timed out on send/recv operation")
+    done = bash("again 0 scontrol requeue 7 && echo went on", **answers(tmp_path, *texts))
     assert done.stdout.splitlines()[-1] == "went on", done.stderr
-    assert (tmp_path / "calls").read_text() == "xxx"
+    assert (tmp_path / "calls").read_text() == "xxxx"
 
 
-def test_the_wall_does_not_end_the_wait_for_a_silent_controller(tmp_path: Path) -> None:
-    """TERM comes while a requeue is asked for: the script has until KILL, and asks on."""
-    silent = answers(tmp_path, "error: Unable to contact slurm controller (connect failure)", "error: timed out")
-    scontrol = tmp_path / "bin" / "scontrol"
-    scontrol.write_text(scontrol.read_text().replace("n=", "kill -TERM $SHELL_ITSELF; n=", 1))
-    program = "export SHELL_ITSELF=$$; trap on_term TERM INT; ASKED_SLURM=; next_job && echo went on"
-    variables = {"REQUEUE": "requeue", "SLURM_JOB_ID": "7", "NEMO_ADA_JOB_END": "1", **silent}
-    done = bash(program, **variables)
-    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "went on", done
-    assert (tmp_path / "calls").read_text() == "xxx"
-    called_off = bash(program, **variables | {"NEMO_ADA_JOB_END": ""})
-    assert called_off.returncode == 143 and "went on" not in called_off.stdout, "preempted, or our own requeue"
+def test_what_need_not_succeed_is_asked_for_a_few_times(tmp_path: Path) -> None:
+    done = bash("again 2 scontrol requeue 7 || echo gave up", **answers(tmp_path, *["error: I/O error"] * 9))
+    assert "gave up" in done.stdout and (tmp_path / "calls").read_text() == "xx"
 
 
-def test_a_requeue_that_an_earlier_try_brought_through_counts(tmp_path: Path) -> None:
-    texts = (
-        "error: Socket timed out on send/recv operation",
-        "slurm_requeue error: Job is pending execution for job 7",
-    )
-    done = bash("again scontrol requeue 7 && echo went on", **answers(tmp_path, *texts))
-    assert done.stdout.splitlines()[-1] == "went on", done.stderr
-    assert (tmp_path / "calls").read_text() == "xx"
+def test_no_answer_is_not_taken_for_a_no(tmp_path: Path) -> None:
+    """A job whose state SLURM does not tell is neither evicted nor followed by a second one."""
+    variables = {"SLURM_JOB_ID": "7", "RUN_DIR": str(tmp_path), "SCRIPT": "train.sh", "ANSWER_SECONDS": "1"}
+    ask = "code=0; decide waiting || code=$?; echo $code"
+    failing = programs(tmp_path, squeue=f"printf x >>{tmp_path}/calls; exit 1")
+    assert bash(ask, **variables, **failing).stdout == "2\n" and (tmp_path / "calls").read_text() == "xx"
+    assert bash(ask, **variables, **programs(tmp_path, squeue="true")).stdout == "1\n", "nobody waits"
+    line = "8|afterany:7(unfulfilled)|/project/slurm/train.sh"
+    assert bash(ask, **variables, **programs(tmp_path, squeue=f"echo '{line}'")).stdout == "0\n"
+    assert bash(ask, **variables, **programs(tmp_path, squeue=f"echo '{line.replace(':7', ':77')}'")).stdout == "1\n"
 
 
-def test_what_slurm_refuses_is_not_asked_again(tmp_path: Path) -> None:
-    done = bash("again scontrol requeue 7 || echo refused $?", **answers(tmp_path, "error: Access/permission denied"))
-    assert "refused 1" in done.stdout and (tmp_path / "calls").read_text() == "x"
+SHOWN = 'if [ "$2" = job ]; then echo "JobId=7 EndTime={end} Deadline=N/A"; else {config}; fi'
 
 
 def test_times_are_read_whatever_format_the_users_shell_asks_slurm_for(tmp_path: Path) -> None:
-    squeue = 'if [ "$SLURM_TIME_FORMAT" = standard ]; then echo 2026-11-26T12:00:00; else echo "26 Nov"; fi'
-    path = programs(tmp_path, squeue=squeue, scontrol="exit 1")
-    done = bash("decide job-end; echo $ANSWER", SLURM_JOB_ID="7", SLURM_TIME_FORMAT="%d %b", TZ="UTC", **path)
+    when = '$(if [ "$SLURM_TIME_FORMAT" = standard ]; then echo 2026-11-26T12:00:00; else echo "26 Nov"; fi)'
+    path = programs(tmp_path, scontrol=SHOWN.format(end=when, config="exit 1"))
+    variables = {"SLURM_JOB_ID": "7", "SLURM_TIME_FORMAT": "%d %b", "TZ": "UTC", "ANSWER_SECONDS": "1"}
+    done = bash("decide job-end; echo $ANSWER", **variables, **path)
     assert done.stdout.strip() == "1795694400", done.stderr
 
 
@@ -135,15 +125,17 @@ def test_the_jobs_end_is_counted_by_the_nodes_clock(tmp_path: Path, ahead: int) 
     """The controller says when the job ends and what time it is. A node's clock may be minutes away from that."""
     path = programs(
         tmp_path,
-        scontrol=f"echo Configuration data as of $(date -d '{-ahead} seconds' +%Y-%m-%dT%H:%M:%S)",
-        squeue=f"date -d '{3600 - ahead} seconds' +%Y-%m-%dT%H:%M:%S",
+        scontrol=SHOWN.format(
+            end=f"$(date -d '{3600 - ahead} seconds' +%Y-%m-%dT%H:%M:%S)",
+            config=f"echo Configuration data as of $(date -d '{-ahead} seconds' +%Y-%m-%dT%H:%M:%S)",
+        ),
     )
     done = bash("decide job-end; echo $((ANSWER - $(date +%s)))", SLURM_JOB_ID="7", **path)
     *said, left = done.stdout.splitlines()
     assert abs(int(left) - 3600) <= PATIENCE and ["s ahead of the controller's" in line for line in said] == [
         True
     ] * bool(ahead)
-    programs(tmp_path, squeue="echo NONE", scontrol="echo JobId=7 EndTime=Unknown Deadline=N/A")
+    programs(tmp_path, scontrol="echo JobId=7 EndTime=Unknown Deadline=N/A")
     assert bash("decide job-end; echo $ANSWER.", SLURM_JOB_ID="7", **path).stdout == ".\n", "a job without a limit"
 
 
@@ -183,39 +175,39 @@ def test_a_cold_start_may_be_silent_for_longer_than_a_run_that_steps(
 # --- site.env and the environment ---
 
 FORMS = {
-    "plain": "REQUEUE=requeue\nMAX_ATTEMPTS=50\n",
-    "export": "export REQUEUE=requeue MAX_ATTEMPTS=50\n",
-    "declare": 'declare -gx REQUEUE="requeue"\nMAX_ATTEMPTS=$((25 * 2))\n',
+    "plain": "REQUEUE=requeue\nMAX_WITHOUT_STEP=50\n",
+    "export": "export REQUEUE=requeue MAX_WITHOUT_STEP=50\n",
+    "declare": 'declare -gx REQUEUE="requeue"\nMAX_WITHOUT_STEP=$((25 * 2))\n',
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_environment_wins_over_site_env(tmp_path: Path, form: str) -> None:
     text = "".join(f"{key}={value}\n" for key, value in SITE.items()) + FORMS[form] + "PATH=/site/bin:$PATH\n"
-    given = {"REQUEUE": "none", "MAX_ATTEMPTS": "3", "RUN_ROOT": "/tmp/xyz", "DRY_RUN": "1"}
+    given = {"REQUEUE": "none", "MAX_WITHOUT_STEP": "3", "RUN_ROOT": "/tmp/xyz", "DRY_RUN": "1"}
     done = script(tmp_path, site=text, **given)
     assert done.returncode == 0, done.stderr
-    assert "from the environment, not from" in done.stdout and "MAX_ATTEMPTS REQUEUE RUN_ROOT" in done.stdout
-    assert "attempt 1 of at most 3" in done.stdout and "REQUEUE=none: submit" in done.stdout
+    assert "from the environment, not from" in done.stdout and "MAX_WITHOUT_STEP REQUEUE RUN_ROOT" in done.stdout
+    assert "attempt 1 of this chain" in done.stdout and "REQUEUE=none: submit" in done.stdout
     assert "run directory /tmp/xyz/qwen2.5-math-7b" in done.stdout
 
 
 def test_only_what_the_environment_brought_reaches_the_job_so_that_it_reads_site_env_anew(tmp_path: Path) -> None:
-    text = "".join(f"{key}={value}\n" for key, value in SITE.items())
+    text = "".join(f"{key}={value}\n" for key, value in (SITE | {"RUN_ROOT": f"{tmp_path}/runs"}).items())
     text += "SBATCH_ACCOUNT=payer\nHF_HOME=/shared/hf\nWANDB_MODE=offline\nPATH=$PATH:/site/bin\n"
     done = script(tmp_path, site=text, **tools(tmp_path, 0), WANDB_MODE="online", PREFLIGHT="0")
     assert done.returncode == 0, done.stderr
     job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
     assert job["WANDB_MODE"] == "online" and job["SBATCH_ACCOUNT"] == "payer"
-    assert job["RUN_DIR"] == "/shared/runs/qwen2.5-math-7b" and job["NEMO_ADA_HOME"] == str(ROOT)
-    assert not job.keys() & {"HF_HOME", "RUN_ROOT", "MAX_ATTEMPTS", "STALL_SECONDS"}
+    assert job["RUN_DIR"] == f"{tmp_path}/runs/qwen2.5-math-7b" and job["NEMO_ADA_HOME"] == str(ROOT)
+    assert not job.keys() & {"HF_HOME", "RUN_ROOT", "MAX_WITHOUT_STEP", "STALL_SECONDS"}
 
 
 @pytest.mark.parametrize("container", ["", "/images/nemo-ada.sqsh"], ids=["bare", "container"])
 def test_a_checkout_of_the_submitting_machine_is_for_the_check_where_the_job_has_a_container(
     tmp_path: Path, container: str
 ) -> None:
-    text = f"CONTAINER={container}\nNEMO_RL_HOME=/opt/nemo-rl\nRUN_ROOT=/shared/runs\n"
+    text = f"CONTAINER={container}\nNEMO_RL_HOME=/opt/nemo-rl\nRUN_ROOT={tmp_path}/runs\n"
     path = tools(tmp_path, 0)
     programs(tmp_path, nemo_ada=f"echo $NEMO_RL_HOME >{tmp_path}/checked")
     done = script(tmp_path, site=text, **path, NEMO_RL_HOME=str(tmp_path))
@@ -227,7 +219,7 @@ def test_a_checkout_of_the_submitting_machine_is_for_the_check_where_the_job_has
     assert bash(inside, NEMO_RL_HOME=str(tmp_path)).stdout.strip() == job["NEMO_RL_HOME"]
 
 
-@pytest.mark.parametrize("text", ["\ufeffCONTAINER=\n", "CONTAINER=\r\n", "\ufeffCONTAINER=\r\nMAX_ATTEMPTS=3\r\n"])
+@pytest.mark.parametrize("text", ["\ufeffCONTAINER=\n", "CONTAINER=\r\n", "\ufeffCONTAINER=\r\nPOLL_SECONDS=3\r\n"])
 def test_what_an_editor_of_windows_adds_is_named_and_the_command_that_is_said_mends_it(
     tmp_path: Path, text: str
 ) -> None:
@@ -250,7 +242,8 @@ def test_a_site_env_that_bash_cannot_read_is_named(tmp_path: Path, text: str) ->
 def test_options_of_sbatch_may_stand_anywhere_and_go_in_front_of_the_script(tmp_path: Path) -> None:
     done = script(tmp_path, "--qos=high", "grpo.seed=1", "--mem=0", "~a.b", "-Apayer", DRY_RUN="1")
     assert done.returncode == 0, done.stderr
-    options = f"--export=ALL --chdir={ROOT} --qos=high --mem=0 -Apayer"
+    output = "--output=/shared/runs/qwen2.5-math-7b/attempts/slurm-%x-%j.log"
+    options = f"--parsable --export=ALL --chdir=/shared/runs/qwen2.5-math-7b {output} --qos=high --mem=0 -Apayer"
     assert f"+ sbatch {options} {ROOT}/slurm/train_7b_ada.sh grpo.seed=1 \\~a.b" in done.stdout
     assert "resume=auto grpo.seed=1 \\~a.b\n" in done.stdout
 
@@ -419,17 +412,18 @@ def test_a_site_without_gpus_in_slurm_takes_their_number_from_the_last_yaml(tmp_
 
 
 def claims(folder: Path, *jobs: str, squeue: str) -> list[subprocess.Popen[str]]:
-    """Jobs that ask at the same time to train in a folder. squeue: what SLURM says about the job $4."""
+    """Jobs that ask at the same time to train in a folder. squeue: what SLURM says about the jobs $4."""
     (folder / "attempts").mkdir(exist_ok=True)
     path = programs(folder, squeue=squeue)
     environment = {"RUN_DIR": str(folder), "RETRY_SECONDS": "600", **path}
+    path["ANSWER_SECONDS"] = "1"
     command = [sys.executable, str(ROOT / "slurm" / "chain.py"), "claim"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return [subprocess.Popen(command, env={**environment, "SLURM_JOB_ID": job}, **pipes) for job in jobs]
 
 
 def test_of_jobs_that_start_at_the_same_time_one_trains_and_the_others_say_why_not(tmp_path: Path) -> None:
-    running = claims(tmp_path, *"123456", squeue="echo R")
+    running = claims(tmp_path, *"123456", squeue="echo ${4%,*}'|R'")
     said = [process.communicate(timeout=PATIENCE)[1] for process in running]
     assert sorted(process.returncode for process in running) == [0, 2, 2, 2, 2, 2]
     owner = (tmp_path / "job").read_text().strip()
@@ -438,7 +432,7 @@ def test_of_jobs_that_start_at_the_same_time_one_trains_and_the_others_say_why_n
 
 def test_a_job_that_is_ending_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("1\n")
-    (process,) = claims(tmp_path, "2", squeue=f"if [ -e {tmp_path}/gone ]; then exit 1; fi; echo CG")
+    (process,) = claims(tmp_path, "2", squeue=f"[ -e {tmp_path}/gone ] || echo '1|CG'; echo '2|R'")
     assert process.stdout is not None and "waiting for its end" in process.stdout.readline()
     assert (tmp_path / "job").read_text() == "1\n"
     (tmp_path / "gone").touch()
@@ -448,26 +442,72 @@ def test_a_job_that_is_ending_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("saved", "goes_on"), [(0, False), (3, False), (4, True)])
 def test_a_chain_that_makes_steps_but_saves_no_new_one_ends(tmp_path: Path, saved: int, goes_on: bool) -> None:
     """Each attempt made more steps than the one before it."""
-    (tmp_path / "attempts.tsv").write_text("c\t1\t0\t3\nc\t2\t9\t3\n" if saved else "c\t1\t0\t0\nc\t2\t9\t0\n")
     control = JobControl(tmp_path, 99)
     if saved:
         control.status("running", saved)
         control.observe_save(1.0)
     control.status("running", 60)
-    done = bash("guard && echo on", RUN_DIR=str(tmp_path), CHAIN="c", MAX_ATTEMPTS="50")
-    assert ("on\n" in done.stdout) == goes_on
-    assert ("saved no new step" in done.stdout) != goes_on
+    done = begins(tmp_path, [("own failure", min(saved, 3)), ("wall", min(saved, 3))], MAX_WITHOUT_STEP="2")
+    assert ("trains\n" in done.stdout) == goes_on
+    assert ("saved no step beyond" in done.stdout) != goes_on
 
 
-@pytest.mark.parametrize(("before", "goes_on"), [(0, True), (2, True), (3, False), (4, False)])
-def test_a_chain_has_exactly_max_attempts(tmp_path: Path, before: int, goes_on: bool) -> None:
-    """before: attempts of this chain so far, each of which saved new steps; those of another chain do not count."""
-    lines = [f"c\t{n}\t0\t{10 * n}\n" for n in range(before)] + [f"other\t{n}\t0\t0\n" for n in range(9)]
-    (tmp_path / "attempts.tsv").write_text("".join(lines))
-    (tmp_path / "pace.json").write_text('{"saved_step": 99}')
-    done = bash("guard && echo on", RUN_DIR=str(tmp_path), CHAIN="c", MAX_ATTEMPTS="3")
-    assert ("on\n" in done.stdout) == goes_on
-    assert ("3 attempts are the maximum" in done.stdout or "4 attempts" in done.stdout) != goes_on
+def begins(folder: Path, attempts: list[tuple[str, int]], **variables: str) -> subprocess.CompletedProcess[str]:
+    """What the next job of a chain says. attempts: reason and last saved step at its start, one per attempt."""
+    (folder / "attempts").mkdir(exist_ok=True)
+    lines = [f"c\t{n}\t0\t{saved}\t{n}-0\t9\t{reason}\tseen\n" for n, (reason, saved) in enumerate(attempts)]
+    (folder / "attempts.tsv").write_text("".join(lines))
+    given = {"RUN_DIR": str(folder), "CHAIN": "c", "NEMO_ADA_CHAIN": "c", "SLURM_JOB_ID": "99", "NEMO_ADA_AFTER": "98"}
+    given |= programs(folder, scontrol="exit 1") | {"MAX_WITHOUT_STEP": "3", "ANSWER_SECONDS": "1"}
+    return bash("decide begin && echo trains", **{**given, **variables})
+
+
+@pytest.mark.parametrize(
+    ("attempts", "goes_on"),
+    [
+        ([("own failure", 0), ("preempted", 0)], True),
+        ([("preempted", 0), ("preempted", 0), ("preempted", 0)], False),
+        ([("node lost", 0), ("", 0), ("no space", 0)], False),
+        ([("wall", 0), ("wall", 0), ("wall", 0), ("wall", 5)], True),
+        ([("wall", n) for n in range(60)], True),
+        ([("wall", 0), ("asked", 4)], False),
+    ],
+)
+def test_attempts_in_a_row_without_a_new_step_end_a_chain_whatever_the_causes(
+    tmp_path: Path, attempts: list[tuple[str, int]], goes_on: bool
+) -> None:
+    done = begins(tmp_path, attempts)
+    assert ("trains\n" in done.stdout) == goes_on, done
+    lines = (tmp_path / "jobs.tsv").read_text().splitlines()
+    assert ("\tover\t" in lines[-1]) != goes_on
+    if not goes_on:
+        again = begins(tmp_path, [], MAX_WITHOUT_STEP="50")
+        assert "this chain is over" in again.stdout and "trains\n" not in again.stdout, (
+            "a job that was not cancelled in time"
+        )
+
+
+def test_attempts_without_a_step_start_apart_twice_as_long_each_time(tmp_path: Path) -> None:
+    delays = []
+    for count in range(1, 6):
+        begins(tmp_path, [("preempted", 0)] * count)
+        done = bash("decide options; echo $ANSWER", RUN_DIR=str(tmp_path), CHAIN="c", SLURM_JOB_ID="9", DRY_RUN="1",
+                    RETRY_SECONDS="600")  # fmt: skip
+        delays += re.findall(r"--begin=now\+(\d+)", done.stdout)
+    assert delays == ["600", "1200", "2400", "4800"]
+
+
+def test_a_job_that_is_not_the_chains_or_whose_folder_is_gone_does_not_train(tmp_path: Path) -> None:
+    begins(tmp_path, [])
+    (tmp_path / "jobs.tsv").write_text("c\t98\t-\t1\nc\t100\t98\t2\n")
+    assert "job 100 is the chain's, not this one" in begins(tmp_path, []).stdout
+    (tmp_path / "jobs.tsv").write_text("d\t98\t-\t1\n")
+    assert "another chain" in begins(tmp_path, []).stdout
+    (tmp_path / "jobs.tsv").write_text("c\t98\t-\t1\nc\t99\t98\t2\n")
+    assert begins(tmp_path, []).stdout == "trains\n"
+    (tmp_path / "attempts").rmdir()
+    gone = bash("decide begin || echo $?", RUN_DIR=str(tmp_path), CHAIN="c", NEMO_ADA_CHAIN="c", SLURM_JOB_ID="99")
+    assert gone.stdout == "2\n" and "is gone: restore it" in gone.stderr
 
 
 OUTCOMES = [
@@ -519,48 +559,12 @@ def test_a_touch_makes_our_stop_file_the_users(tmp_path: Path) -> None:
     assert bash(ask + "touch $RUN_DIR/STOP; users_stop && echo user", RUN_DIR=str(tmp_path)).stdout == "user\n"
 
 
-@pytest.mark.parametrize(
-    ("reasons", "goes_on"),
-    [
-        (("preempted", "preempted", "preempted"), True),
-        (("own failure", "preempted", "node lost", "controller"), True),
-        (("own failure", "preempted", "own failure"), False),
-        (("wall", "wall"), False),
-        (("no space", "lock"), True),
-        (("no space", "lock", "no space"), False),
-    ],
-)
-def test_only_the_runs_own_failures_end_a_chain_that_has_saved_nothing(
-    tmp_path: Path, reasons: tuple[str, ...], goes_on: bool
-) -> None:
-    """MAX_ATTEMPTS is 3, and what SLURM ended does not count there either."""
-    lines = [f"c\t1\t0\t0\t1-{n}\t9\t{reason}\tseen\n" for n, reason in enumerate(reasons)]
-    (tmp_path / "attempts.tsv").write_text("".join(lines))
-    done = bash("guard && echo on", RUN_DIR=str(tmp_path), CHAIN="c", MAX_ATTEMPTS="3")
-    assert ("on\n" in done.stdout) == goes_on, done
-
-
 CAUSES = [
     # what the attempt left -> why it ended
     ({"node-n1.log": "error: run_dir=r is in use by 7 n3, and two runs must not share it; end"}, "lock"),
     ({"node-n1.log": "OSError: [Errno 28] No space left on device: 'x'"}, "no space"),
-    ({"srun.log": "srun: error: Node failure on n2"}, "node lost"),
-    ({"srun.log": "srun: error: Unable to create step for job 7: Unable to contact slurm controller"}, "controller"),
+    ({"srun.log": "srun: error: Unable to create step for job 7: More processors requested"}, "own failure"),
     ({"term": ""}, "preempted"),
-    (
-        {
-            "term": "",
-            "srun.log": "srun: error: n2: task 1: Exited with exit code 1\nn1: error: *** STEP 7.0 CANCELLED AT 1",
-        },
-        "own failure",
-    ),
-    (
-        {
-            "term": "",
-            "srun.log": "n1: error: *** STEP 7.0 CANCELLED AT 1\nsrun: error: n2: task 1: Exited with exit code 1",
-        },
-        "preempted",
-    ),
     ({"bad-n1": "nvidia-smi sees 7 GPUs", "srun.log": "srun: error: n1: task 0: Exited with exit code 1"}, "node lost"),
     ({"driver.exit": "1", "node-n1.log": "failed: no reward"}, "own failure"),
     ({}, "own failure"),
@@ -574,23 +578,32 @@ def test_each_attempt_says_why_it_ended(tmp_path: Path, left: dict[str, str], re
     for name, text in {"canary": "7", **left}.items():
         (folder / name).write_text(text)
     given = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(folder), "CHAIN": "7", "SLURM_JOB_ID": "7", "STARTED": "1"}
-    done = bash("NODES=(n1); decide record; echo $ANSWER; decide ended", MAX_LEFT_OUT="3", **given)
+    given["NEMO_ADA_OPTIONS"] = "--nodes=1"
+    done = bash("NODES=(n1); decide record; echo $ANSWER; decide ended", MAX_WITHOUT_STEP="4", **given)
     assert done.stdout.startswith("1\n") and f"reason: {reason}\n" in done.stdout, done
     assert (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason
 
 
 @pytest.mark.parametrize(
-    ("job", "left", "reason"), [("7", "term", "preempted"), ("7", "", "node lost"), ("8", "term", "asked")]
+    ("state", "reason"),
+    [
+        ("CANCELLED", "asked"),
+        ("PREEMPTED", "preempted"),
+        ("TIMEOUT", "wall"),
+        ("NODE_FAIL", "node lost"),
+        ("", "node lost"),
+    ],
 )
 def test_an_attempt_whose_script_was_killed_gets_its_reason_from_the_next(
-    tmp_path: Path, job: str, left: str, reason: str
+    tmp_path: Path, state: str, reason: str
 ) -> None:
     (tmp_path / "attempts" / "7-0").mkdir(parents=True)
     (tmp_path / "attempts.tsv").write_text("7\t7\t1\t0\t7-0\n")
-    if left:
-        (tmp_path / "attempts" / "7-0" / left).touch()
-    done = bash("guard && echo on", RUN_DIR=str(tmp_path), CHAIN="7", SLURM_JOB_ID=job, MAX_ATTEMPTS="9")
-    assert done.stdout == "on\n" and (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason, done
+    path = programs(tmp_path, scontrol=f"echo JobId=$5 JobState={state} Reason=None" if state else "exit 1")
+    given = {"RUN_DIR": str(tmp_path), "CHAIN": "7", "NEMO_ADA_CHAIN": "7", "NEMO_ADA_AFTER": "7", "SLURM_JOB_ID": "8"}
+    done = bash("decide begin && echo trains", **given, **path, MAX_WITHOUT_STEP="9", ANSWER_SECONDS="1")
+    assert ("trains\n" in done.stdout) == (reason != "asked"), done
+    assert (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason, done
 
 
 # --- the node's side ---
@@ -768,82 +781,116 @@ def test_an_all_reduce_adds_over_the_nodes_and_names_one_that_does_not_come(tmp_
     assert (tmp_path / "bad-n2").exists() and not (tmp_path / "bad-n1").exists()
 
 
-def left_out(
-    folder: Path, bad: dict[str, str], nodes: str, *, before: tuple[str, ...] = (), options: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """What the chain does after an attempt of `nodes` in which the `bad` ones gave a cause.
+def left_out(folder: Path, bad: dict[str, str], nodes: str, options: str = "") -> subprocess.CompletedProcess[str]:
+    """What the chain does after an attempt of `nodes` in which the `bad` ones gave a cause; n5 is left out already.
 
-    before: nodes that earlier jobs of the chain left out. options: those of the first submission, one per line.
+    options: those of the first submission, one per line.
     """
     for name, cause in bad.items():
         (folder / f"bad-{name}").write_text(f"{cause}\n")
     (folder / "attempts.tsv").write_text("c\t1\t0\t0\nc\t2\t0\t0\n")
-    (folder / "left_out.tsv").write_text("".join(f"c\t1\t{name}\tsees 7 GPUs\n" for name in before))
+    (folder / "left_out.tsv").write_text("c\t1\tn5\tsees 7 GPUs\n")
     variables = {
-        "ATTEMPT_DIR": str(folder), "RUN_DIR": str(folder), "REQUEUE": "requeue", "SLURM_JOB_ID": "2", "CHAIN": "c",
-        "NEMO_ADA_OPTIONS": options, "MAX_ATTEMPTS": "2", "MAX_LEFT_OUT": "3",
-        **programs(folder, squeue="echo '1:00|a|p|q|(null)|n7|(null)'"),
+        "ATTEMPT_DIR": str(folder), "RUN_DIR": str(folder), "REQUEUE": "resubmit", "SLURM_JOB_ID": "2", "CHAIN": "c",
+        "NEMO_ADA_OPTIONS": options, "MAX_WITHOUT_STEP": "4",
     }  # fmt: skip
-    return bash(
-        f"NODES=({nodes}); decide ended && echo $ANSWER && decide options && echo $ANSWER && guard && echo goes on",
-        **variables,
-    )
+    return bash(f"NODES=({nodes}); decide ended && echo $ANSWER && decide options && echo $ANSWER", **variables)
 
 
-def test_the_next_job_leaves_unhealthy_nodes_out_and_the_attempt_does_not_count(tmp_path: Path) -> None:
-    done = left_out(tmp_path, {"n2": "nvidia-smi sees 7 GPUs"}, "n1 n2", before=("n5",), options="--exclude=n6,n[8-9]")
+def test_the_next_job_leaves_unhealthy_nodes_out(tmp_path: Path) -> None:
+    done = left_out(tmp_path, {"n2": "nvidia-smi sees 7 GPUs"}, "n1 n2", options="--qos=x\n--exclude=n6,n[8-9]")
     assert "ended: unhealthy" in done.stdout and "\nwithout\n" in done.stdout
     assert "node n2 is unhealthy: nvidia-smi sees 7 GPUs" in done.stdout
-    assert "--dependency=afterany:2 --nodes=2" in done.stdout and done.stdout.endswith("goes on\n"), done
+    assert done.stdout.endswith("--qos=x --exclude=n6,n[8-9],n5,n2\n"), "one list, the user's and ours"
     assert (tmp_path / "attempts.tsv").read_text().splitlines()[1].split("\t")[6] == "node lost"
-    assert "--exclude=n7,n6,n[8-9],n5,n2\n" in done.stdout, "one list, behind the options: sbatch takes the last"
+
+
+def test_a_cause_that_every_node_of_the_job_gives_condemns_none(tmp_path: Path) -> None:
+    done = left_out(tmp_path, {"n1": "/tmp has 3 GiB", "n2": "/tmp has 5 GiB"}, "n1 n2", options="--nodes=2")
+    assert "every node of the job gives the same cause" in done.stdout and "\nagain\n" in done.stdout, done
+    assert done.stdout.endswith("--exclude=n5\n")
+
+
+JOB = (
+    "JobId=41 JobName=my job Account=(null) QOS=normal TimeLimit={limit} Partition=gpu ExcNodeList=n7 Features=a|b "
+    "MinMemoryNode=0 Nice=0 Comment=two words TresPerNode=gres:gpu:h100:2 StdOut=/logs/41/my-41.log Reservation=(null)"
+)
 
 
 @pytest.mark.parametrize(
-    ("limit", "told", "seen", "signal"),
+    ("limit", "settings", "signal"),
     [
-        ("2:00", "", "", "--signal=B:USR1@30"),  # the header's 900 s are longer than the job
-        ("4:00:00", "", "", ""),
-        ("UNLIMITED", "", "", ""),
-        ("2:00", "", "slurm: job 1 is about to end: 19 s are left", "--signal=B:USR1@19"),
-        ("1-00:00:00", "", "slurm: job 1 is about to end: 1700 s are left", "--signal=B:USR1@1700"),
-        ("4:00:00", "", "slurm: job 1 is about to end: 14393 s are left", ""),  # the user's signal, not SLURM's
-        ("2:00", "--signal=B:USR1@40", "slurm: job 1 is about to end: 41 s are left", "--signal=B:USR1@40"),
-        ("4:00:00", "", "40 s are left of the job and 60 s are needed", ""),
+        ("00:02:00", {}, ["--signal=B:USR1@30"]),  # the header's 900 s are longer than the job
+        ("00:02:00", {"SBATCH_SIGNAL": "B:USR1@20"}, []),
+        ("04:00:00", {}, []),
+        ("UNLIMITED", {}, []),
     ],
 )
-def test_the_next_job_is_signalled_as_this_one_was(
-    tmp_path: Path, limit: str, told: str, seen: str, signal: str
+def test_a_direct_sbatch_is_replayed_from_what_slurm_shows_of_its_job(
+    tmp_path: Path, limit: str, settings: dict[str, str], signal: list[str]
 ) -> None:
-    """A direct sbatch has options that squeue does not show."""
-    (tmp_path / "attempts.tsv").write_text(f"c\t1\t0\t0\t1-0\t9\twall\t{seen}\n")
-    variables = {
-        "RUN_DIR": str(tmp_path), "CHAIN": "c", "SLURM_JOB_ID": "1", "NEMO_ADA_OPTIONS": told, "LEAD": "900",
-        "NODE_NAMES": "n1", **programs(tmp_path, squeue=f"echo '{limit}|a|p|q|(null)|(null)|(null)'"),
-    }  # fmt: skip
-    done = bash("decide options; echo $ANSWER", **variables)
-    assert [word for word in done.stdout.split() if word.startswith("--signal")] == [signal] * bool(signal), done
+    path = programs(tmp_path, scontrol=f"echo '{JOB.format(limit=limit)}'")
+    given = {"RUN_DIR": str(tmp_path), "CHAIN": "41", "SLURM_JOB_ID": "41", "LEAD": "900", **path, **settings}
+    done = bash("NODES=(n1 n2); ATTEMPT_DIR=x/41-0; decide record; decide options; printf '%s' \"$ANSWER\"", **given)
+    words = [
+        "--dependency=afterany:41", "--no-requeue", "--nodes=2", "--job-name=my job", "--qos=normal", "--partition=gpu",
+        f"--time={limit}", "--constraint=a|b", "--mem=0", "--comment=two words", "--gpus-per-node=h100:2",
+        "--output=/logs/41/my-%j.log", *signal, "--exclude=n7",
+    ]  # fmt: skip
+    assert sorted(done.stdout.splitlines()) == sorted(words), done
+    assert (tmp_path / "submission").read_text().splitlines()[0] == "41"
+
+
+def test_the_first_submission_is_replayed_without_what_was_meant_for_its_first_job(tmp_path: Path) -> None:
+    told = ["--begin=22:00", "--gpus-per-node=2", "--dependency=afterok:3", "--array=1-4", "-d", "--nodelist=n1", "-H",
+            "--signal=B:USR1@40", "--time=04:00:00", "--wait", "--waitfor=3"]  # fmt: skip
+    given = {"RUN_DIR": str(tmp_path), "CHAIN": "5", "SLURM_JOB_ID": "5", "NEMO_ADA_OPTIONS": "\n".join(told)}
+    done = bash('ATTEMPT_DIR=x/5-0; decide record; NEMO_ADA_OPTIONS=; decide options; echo "$ANSWER"', **given)
+    kept = ["--gpus-per-node=2", "--signal=B:USR1@40", "--time=04:00:00", "--waitfor=3"]
+    assert done.stdout.splitlines() == ["--dependency=afterany:5", "--no-requeue", *kept], done
 
 
 @pytest.mark.parametrize(
-    ("bad", "nodes", "before", "message"),
+    ("facts", "logged", "reason"),
     [
-        ({"n1": "/tmp has 3 GiB", "n2": "/tmp has 5 GiB"}, "n1 n2", (), "every node of the job gives the same cause"),
-        ({"n4": "sees 6 GPUs"}, "n4", ("n1", "n2", "n3"), "4 nodes were unhealthy"),
-        ({"n1": "sees 6 GPUs"}, "n1", ("n1",), "SLURM gave this job n1, which --exclude had left out"),
+        ("JobState=COMPLETING PreemptTime=None", "", "asked"),
+        ("JobState=COMPLETING PreemptTime=2026-11-28T01:30:00", "", "preempted"),
+        ("JobState=RUNNING PreemptTime=2026-11-28T01:30:00", "*** STEP 7.0 ON n1 CANCELLED AT 2026 ***", "preempted"),
+        ("JobState=RUNNING PreemptTime=None", "", "preempted"),
+        ("", "*** STEP 7.0 ON n1 CANCELLED AT 2026 ***", "asked"),
+        ("", "*** STEP 7.0 ON n1 CANCELLED AT 2026 DUE TO PREEMPTION ***", "preempted"),
+        ("JobState=COMPLETING", "*** STEP 7.0 ON n1 CANCELLED AT 2026 DUE TO NODE FAILURE ***", "node lost"),
+        ("JobState=COMPLETING", "*** STEP 7.0 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***", "wall"),
     ],
-    ids=["all nodes", "too many", "again"],
 )
-def test_a_cause_that_other_nodes_share_ends_the_chain(
-    tmp_path: Path, bad: dict[str, str], nodes: str, before: tuple[str, ...], message: str
+def test_slurm_itself_says_whether_the_user_ends_the_job_wherever_its_log_goes(
+    tmp_path: Path, facts: str, logged: str, reason: str
 ) -> None:
-    done = left_out(tmp_path, bad, nodes, before=before)
-    assert f"stopping: {message}" in done.stdout and "goes on" not in done.stdout, done
+    (tmp_path / "srun.log").write_text(logged)
+    path = programs(tmp_path, scontrol=f"echo JobId=7 {facts}" if facts else "exit 1")
+    given = {"SLURM_JOB_ID": "7", "ATTEMPT_DIR": str(tmp_path), "RUN_DIR": str(tmp_path), "ANSWER_SECONDS": "1", **path}
+    assert bash("decide called-off; echo $ANSWER", **given).stdout == f"{reason}\n"
+
+
+@pytest.mark.parametrize(("cpus", "wanted"), [("72(x2),36", "36"), ("8", "8"), ("4,16(x3)", "4")])
+def test_a_step_over_unequal_nodes_asks_for_what_the_smallest_has(cpus: str, wanted: str) -> None:
+    program = "NODES=(a b); HOME_DIR=/p; INSIDE=0 RUNTIME=none; step_command; echo ${STEP[@]}"
+    done = bash(program, SLURM_JOB_CPUS_PER_NODE=cpus, SLURM_CPUS_ON_NODE="72", RUN_DIR="/r")
+    assert f"--cpus-per-task={wanted} " in done.stdout, done
+
+
+def test_what_the_users_shell_exports_under_our_names_is_not_meant_for_us(tmp_path: Path) -> None:
+    names = re.search(r"unset (ANSWER.*?USERS_STOP)", (ROOT / "slurm" / "lib.sh").read_text(), re.S)
+    assert names is not None
+    foreign = dict.fromkeys(names[1].replace("\\\n", " ").split(), "x")
+    plain = script(tmp_path, DRY_RUN="1")
+    assert plain.returncode == 0 and script(tmp_path, DRY_RUN="1", **foreign).stdout == plain.stdout
 
 
 def test_the_decisions_need_no_more_than_python_3_6(tmp_path: Path) -> None:
     """A batch host may have nothing newer."""
-    ast.parse((ROOT / "slurm" / "chain.py").read_text(), feature_version=(3, 6))
+    for name in ("chain.py", "submission.py"):
+        ast.parse((ROOT / "slurm" / name).read_text(), feature_version=(3, 6))
     command = [sys.executable, "-I", "-S", str(ROOT / "slurm" / "chain.py"), "space"]
     done = subprocess.run(command, env={"RUN_DIR": str(tmp_path)}, check=False, timeout=PATIENCE)
     assert done.returncode == 0, "no package is imported"
@@ -856,12 +903,13 @@ def test_a_machine_without_python_is_told_before_anything_is_submitted(tmp_path:
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"c\t1\n", b"[" * 200_000, b"c\t1\t0\t3\n\xff\n"])
 def test_damaged_files_of_a_run_end_no_chain_without_a_reason(tmp_path: Path, content: bytes) -> None:
-    for name in ("attempts.tsv", "left_out.tsv", "pace.json", "status.json"):
+    for name in ("attempts.tsv", "jobs.tsv", "submission", "left_out.tsv", "pace.json", "status.json"):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "canary").touch()
-    variables = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(tmp_path), "CHAIN": "c", "MAX_ATTEMPTS": "50"}
-    variables |= programs(tmp_path, squeue="exit 1")
-    done = bash("guard && decide stalled && decide record && decide ended && decide options", **variables)
+    variables = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(tmp_path), "CHAIN": "c", "MAX_WITHOUT_STEP": "50"}
+    variables |= programs(tmp_path, squeue="exit 1", scontrol="exit 1") | {"ANSWER_SECONDS": "1"}
+    variables["NEMO_ADA_OPTIONS"] = "--nodes=1"
+    done = bash("decide begin && decide stalled && decide record && decide ended && decide options", **variables)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done
 
 

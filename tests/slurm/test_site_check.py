@@ -45,3 +45,15 @@ def test_what_fits_gives_no_warning_and_each_misfit_its_own(
         assert found(monkeypatch, one_node, 1800.0) == set()
     finally:
         one_node.run("scontrol", "update", "partitionname=main", "maxtime=INFINITE")
+
+
+def test_a_cache_that_the_group_cannot_share_and_a_nodes_limits_are_named(
+    one_node: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o775)
+    assert found(monkeypatch, one_node, HF_HOME=str(cache)) == {("warning", "HF_HOME")}
+    cache.chmod(0o2775)
+    assert found(monkeypatch, one_node, HF_HOME=str(cache)) == set()
+    assert ("warning", "RAY_PORT") in found(monkeypatch, one_node, SLURM_JOB_ID="7", RAY_PORT="60000")

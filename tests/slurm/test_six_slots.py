@@ -32,7 +32,7 @@ def test_six_slots_make_each_step_once(two_nodes: Cluster, start: Callable[..., 
     run = start(
         two_nodes, f"steps={STEPS}", f"step_seconds={STEP_SECONDS}", "save_each=1", "term=node", "full_at=230",
         options=("--partition=again", "--time=2", "--signal=B:USR1@30"), PREEMPT_SECONDS="10", RETRY_SECONDS="1",
-        MAX_ATTEMPTS="20",
+        MAX_WITHOUT_STEP="6",
     )  # fmt: skip
     urgent = tmp_path / "urgent.sh"
     urgent.write_text("#!/bin/bash\ntrue\n")
@@ -49,7 +49,7 @@ def test_six_slots_make_each_step_once(two_nodes: Cluster, start: Callable[..., 
     run.until(lambda: run.attempts() == 3)
     # 3: the node is lost
     reaches(len(run.steps()) + 10)
-    node = two_nodes.run("squeue", "-h", "-j", str(run.job), "-o", "%N").strip()
+    node = two_nodes.run("squeue", "-h", "-j", run.current(), "-o", "%N").strip()
     two_nodes.lose_node(node)
     try:
         run.until(lambda: run.attempts() == 4)
@@ -64,7 +64,7 @@ def test_six_slots_make_each_step_once(two_nodes: Cluster, start: Callable[..., 
         os.kill(two_nodes.batch_script(), signal.SIGUSR1)
         time.sleep(SILENT_SECONDS)
     # 6 and what follows: to the end
-    run.until(lambda: "ended: done" in run.log())
+    run.over("done")
     assert run.steps() == list(range(1, STEPS + 1)), "each step once, in order"
     reasons = run.reasons()
     assert {"wall", "preempted", "node lost", "no space", "done"} <= set(reasons), reasons

@@ -30,12 +30,10 @@ from nemo_ada.lab.plan.planned_run import COLD_START, PlannedRun
 from nemo_ada.lab.plan.roofline import PROMPT_TOKENS, Roofline
 from nemo_ada.lab.plan.sampling import SimulatedRun, SimulatedSteps, capped, variant
 from nemo_ada.lab.simulate.steps import Variant
-from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.finding import Finding, error, ok, warning
 from nemo_ada.run.yaml_file import read_yaml
 
 STEPS, STEPS_CAPPED = 24, 20
-MAX_ATTEMPTS = 50  # jobs of a chain, where site.env does not set MAX_ATTEMPTS
 MAX_SAVE_SHARE = 0.05
 MIN_USEFUL = 0.7  # share of a slot's time that steps take, below which `check` warns
 LONGER = ("08:00:00", "12:00:00", "1-00:00:00", "2-00:00:00")  # job lengths that `check` suggests instead
@@ -236,16 +234,14 @@ def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]
         if not slots.steps:
             text = f"--time={time}: 0 steps expected per job, and the chain would never end"
             return [error("--time", f"{text}; `nemo-ada plan CONFIG --time` tries longer ones")]
-        many = [warning("--time", message) for message in _too_many(slots)]
         if slots.useful >= MIN_USEFUL or slots.count <= 1:
-            return [*many, ok("--time", text)]
+            return [ok("--time", text)]
         others = [make_plan(config, overrides, replace(options, time=other)).slots for other in LONGER]
     except UserError as problem:
         return [error("--time", str(problem))]
     better = max(others, key=lambda other: other.useful)
     advice = next((other for other in others if other.useful >= MIN_USEFUL), better)
     return [
-        *many,
         warning(
             "--time",
             f"{text}, for {slots.gpu_hours:.0f} GPU hours in all; --time={clock(advice.seconds)} spends "
@@ -394,16 +390,4 @@ def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterato
         yield (
             f"saves take {slots.save_share:.0%} of a slot's steps (assumed speed of the file system); raise "
             f"checkpointing.save_period={save_period} to lower that"
-        )
-    yield from _too_many(slots)
-
-
-def _too_many(slots: JobSlots) -> Iterator[str]:
-    """Slots that are more than the jobs of a chain."""
-    given = site_setting("MAX_ATTEMPTS")
-    max_attempts = int(given) if given.isdecimal() else MAX_ATTEMPTS
-    if slots.count > max_attempts:
-        yield (
-            f"{slots.count} slots are more than the {max_attempts} jobs of a chain: raise MAX_ATTEMPTS in "
-            f"slurm/site.env to {slots.count} or more, or ask for a longer --time"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,11 +16,22 @@ from nemo_ada.run.files import write_atomically
 PLAN_FILE = "plan.json"
 
 
+def _hours(plan: Plan) -> list[float]:
+    """Return the GPU hours of the whole run at the shortest and the longest median step that the forecast allows."""
+    middle = plan.forecast.step.p50
+    return [plan.slots.gpu_hours * step / middle for step in (plan.forecast.low, plan.forecast.high)] if middle else []
+
+
+def _range(ends: Sequence[float], form: str) -> str:
+    """Return two numbers as one text, once where they look alike."""
+    return " to ".join(dict.fromkeys(format(end, form) for end in ends))
+
+
 def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
     """Return the text that `nemo-ada plan` prints. With the price of a GPU hour it says what all slots cost."""
     if as_json:
-        hours = plan.slots.gpu_hours
-        cost = {} if price is None else {"price": hours * price if hours else None}
+        hours = _hours(plan)
+        cost = {"gpu_hours_range": hours} | ({} if price is None else {"price": plan.slots.gpu_hours * price or None})
         return json.dumps(asdict(plan) | cost, indent=1)
     forecast, slots = plan.forecast, plan.slots
     lines = [f"pass rates: {plan.rates}", f"lengths: {plan.lengths}", "", "seconds            p50      p95    worst"]
@@ -37,9 +49,9 @@ def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
         f"per slot of {clock(slots.seconds)}: {slots.steps} steps expected, {slots.guaranteed} even if all are worst",
         f"slots: {slots.count}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
         f"(cold start {slots.cold_start:.0f} s, {slots.origin})"
-        + (f"; {slots.gpu_hours:.0f} GPU hours" if slots.gpu_hours else "")
+        + (f"; {_range(_hours(plan), '.0f')} GPU hours" if slots.gpu_hours else "")
         + (
-            f", {slots.gpu_hours * price:,.0f} at {price:g} per GPU hour"
+            f", {_range([hours * price for hours in _hours(plan)], ',.0f')} at {price:g} per GPU hour"
             if slots.gpu_hours and price is not None
             else ""
         ),

@@ -28,7 +28,7 @@ from nemo_ada.nemo.launch.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS
 from nemo_ada.rules.facts.upstream import ASYNC_ROLLOUT, GYM_ROLLOUT, GYM_SYNC, ROLLOUT
-from nemo_ada.run.job_control import STOP_FILE, JobControl, job_end
+from nemo_ada.run.job_control import STOP_FILE, JobControl
 
 CHECK_SECONDS = 0.5
 # The longest update of so many steps predicts the next one. The first step of an attempt is slow, because it compiles.
@@ -116,7 +116,6 @@ class SamplingStopCheck:
 
     def __init__(self, control: JobControl, progress: Progress) -> None:
         self._control, self._progress = control, progress
-        self._end = job_end()
         self._next = 0.0
 
     def __call__(self) -> Literal["drain", "drop"] | None:
@@ -127,8 +126,9 @@ class SamplingStopCheck:
         self._next = now + CHECK_SECONDS
         progress = self._progress
         self._control.heartbeat(progress.total_steps, "sampling")
-        if self._end is not None and now + max(progress.updates, default=0.0) + self._control.closing > self._end:
-            progress.reason = f"{self._end - now:.0f} s are left of the job: too few to finish step"
+        end = self._control.end
+        if end is not None and now + max(progress.updates, default=0.0) + self._control.closing > end:
+            progress.reason = f"{end - now:.0f} s are left of the job: too few to finish step"
             return "drop"
         if progress.signals:
             progress.reason = progress.signals[0]

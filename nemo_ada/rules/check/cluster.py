@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
+from getpass import getuser
+from pathlib import Path
 
 from nemo_ada.rules.facts.site import site_file, site_setting
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
-from nemo_ada.run.files import new_file
+from nemo_ada.run.files import new_file, text_of
 from nemo_ada.run.start import SubprocessError, run
 
 ANSWER_SECONDS = 10.0
 PREEMPT_SECONDS = 25  # slurm/lib.sh
 SETTLED = ("SBATCH_EXPORT", "SLURM_TIME_FORMAT", "SLURM_CONF")  # slurm/ has an answer, or they name the cluster
+LEAST_SHM_GIB = 16
+LAST_WORKER_PORT = 11000  # slurm/node.sh
 OUTSIDE = ("SBATCH_", "SQUEUE_", "SLURM_")
 
 
@@ -55,11 +60,13 @@ def _examined(seconds: float | None, wanted: Wanted) -> Findings:
     if not facts:
         yield error("SLURM", "scontrol show config gives no answer; mend SLURM_CONF or ask your site")
         return
-    if facts.get("JobRequeue") == "0" and (site_setting("REQUEUE") or "requeue") == "requeue":
+    if facts.get("JobRequeue") == "0" and site_setting("REQUEUE") == "requeue":
         wanted["REQUEUE"] = "resubmit"
-        yield warning(
-            "REQUEUE", "the site has JobRequeue=0, so a lost node ends a job; set REQUEUE=resubmit in site.env"
-        )
+        yield warning("REQUEUE", "the site has JobRequeue=0, so REQUEUE=requeue ends a chain; set REQUEUE=resubmit")
+    yield from _limits()
+    yield from _cache()
+    if "SLURM_JOB_ID" in os.environ:
+        yield from _node()
     wait = _number(facts.get("KillWait"))
     promised = _number(site_setting("PREEMPT_SECONDS")) or PREEMPT_SECONDS
     yield from _partition(seconds, wait, promised, wanted)
@@ -92,6 +99,47 @@ def _partition(seconds: float | None, wait: int, promised: int, wanted: Wanted) 
                       f"(KillWait + GraceTime); set PREEMPT_SECONDS={wanted['PREEMPT_SECONDS']}")  # fmt: skip
     yield ok("SBATCH_PARTITION", f"{facts.get('PartitionName')}: MaxTime={facts.get('MaxTime')}, "
              f"PreemptMode={facts.get('PreemptMode')}, GraceTime={grace}, KillWait={wait}")  # fmt: skip
+
+
+def _limits() -> Findings:
+    """How many jobs the user may have submitted: a chain has one that trains and one that waits."""
+    if "slurmdbd" not in _facts("config").get("AccountingStorageType", ""):
+        return
+    own = _said("sacctmgr", "-nP", "show", "assoc", f"user={getuser()}", "format=maxsubmitjobs,qos").splitlines()
+    names = {name for line in own for name in line.partition("|")[2].split(",") if name}
+    rows = [_said("sacctmgr", "-nP", "show", "qos", name, "format=maxsubmitjobsperuser").strip() for name in names]
+    limits = [int(cell) for line in (*own, *rows) if (cell := line.partition("|")[0]).isdigit()]
+    if limits and min(limits) < 2:
+        yield warning("REQUEUE", "a user may have one job submitted (MaxSubmitJobs), so no job waits beside the one "
+                      "that trains; set REQUEUE=requeue, or ask your site for two")  # fmt: skip
+
+
+def _cache() -> Findings:
+    """Whether the next user of a shared HF_HOME can add to what this one downloads."""
+    cache = Path(site_setting("HF_HOME") or os.devnull)
+    closed = [path for path in (cache, cache / "hub") if path.is_dir() and not os.access(path, os.W_OK)]
+    if closed:
+        yield error("HF_HOME", f"you cannot write to {closed[0]}; its owner opens it to the group: chmod -R g+rwX "
+                    f"{cache}, chmod g+s for its folders, and umask 002 in site.env")  # fmt: skip
+    elif cache.is_dir() and cache.stat().st_mode & 0o2020 == 0o020:
+        yield warning("HF_HOME", f"a group may write to {cache}, but what you download would not be the group's: "
+                      f"chmod g+s {cache}, and umask 002 in site.env")  # fmt: skip
+
+
+def _node() -> Findings:
+    """What NCCL and Ray meet on this node. Ask on one, by `srun nemo-ada check CONFIG --site`."""
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if Path("/sys/class/infiniband").is_dir() and limit != resource.RLIM_INFINITY:
+        yield warning("memlock", f"{limit >> 10} KiB may be locked, and NCCL wants no limit on InfiniBand; jobs take "
+                      "the node's own limit (--propagate=NONE): raise it there")  # fmt: skip
+    free = shutil.disk_usage("/dev/shm").free >> 30
+    if free < LEAST_SHM_GIB:
+        yield warning("/dev/shm", f"{free} GiB are free, and Ray's objects want {LEAST_SHM_GIB}: raise its size")
+    first = _number(text_of(Path("/proc/sys/net/ipv4/ip_local_port_range")))
+    last = max(LAST_WORKER_PORT, _number(site_setting("RAY_PORT") or "9900") + 69)
+    if first <= last:
+        yield warning("RAY_PORT", f"the kernel gives out ports from {first} on, Ray's go to {last}, so one may be "
+                      "taken; raise net.ipv4.ip_local_port_range or lower RAY_PORT")  # fmt: skip
 
 
 def _runtime() -> Findings:

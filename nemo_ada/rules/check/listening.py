@@ -141,7 +141,7 @@ def ports_of(listener: Listener, values: Values) -> str:
         for name, (key, low, high) in RANGES.items()
     }
     first = site_setting("RAY_PORT") or RAY_PORT
-    return listener.ports.format(ray=f"{first} and the 9 after it", **names)
+    return listener.ports.format(ray=f"{first} and the 69 after it", **names)
 
 
 def listening(values: Values) -> Findings:

@@ -249,6 +249,9 @@ def test_every_figure_says_where_it_comes_from(past):
     assert json.loads(render(made, as_json=True))["slots"]["steps"] == made.slots.steps
     on_gpus = replace(made, slots=replace(made.slots, gpu_hours=100.0))
     assert "100 GPU hours, 250 at 2.5 per GPU hour" in render(on_gpus, as_json=False, price=2.5)
+    middle = made.forecast.step.p50
+    guessed = replace(on_gpus, forecast=replace(made.forecast, low=0.8 * middle, high=1.5 * middle))
+    assert "80 to 150 GPU hours, 200 to 375 at 2.5 per GPU hour" in render(guessed, as_json=False, price=2.5)
 
 
 def test_the_estimation_variant_is_simulated_with_its_own_allocation():
@@ -427,14 +430,10 @@ def test_lengths_say_their_rule(tmp_path):
     assert "median 200 tokens (--median-tokens)" in seven(tmp_path, median_tokens=200.0).lengths
 
 
-def test_warnings_name_a_slot_without_a_save_and_a_chain_that_is_too_long_and_dear_saves(tmp_path, monkeypatch):
-    monkeypatch.delenv("MAX_ATTEMPTS", raising=False)
-    monkeypatch.setenv("NEMO_ADA_SITE", str(tmp_path / "none.env"))
+def test_warnings_name_a_slot_without_a_save_and_dear_saves(tmp_path):
     many = {"grpo.max_num_steps": 40_000}
     warnings = " ".join(seven(tmp_path, {"checkpointing.save_period": 150, **many}).warnings)
     assert "checkpointing.save_period=150 is above the" in warnings
-    assert "slots are more than the 50 jobs of a chain: raise MAX_ATTEMPTS" in warnings
-    monkeypatch.setenv("MAX_ATTEMPTS", "5000")
     assert seven(tmp_path, {"checkpointing.save_period": 20, **many}).warnings == ()
     dear = seven(tmp_path, {"checkpointing.save_period": 2, **many})
     assert dear.slots.save_share > 0.05 and "saves take" in dear.warnings[0]
@@ -505,8 +504,11 @@ def test_a_job_that_spends_its_time_on_starts_is_warned_of_with_a_length_that_do
     assert int(longer[2]) >= 70
     assert [one.level for one in walltime(path, [], longer[1])] == ["ok"]
     assert [one.level for one in walltime(path, ["grpo.max_num_steps=5"], "01:00:00")] == ["ok"]
-    many = walltime(path, ["grpo.max_num_steps=100000"], "01:00:00")
-    assert [one.level for one in many] == ["warning", "warning"] and "MAX_ATTEMPTS" in many[0].message
+
+
+def test_a_slot_in_which_no_step_fits_is_an_error_that_says_how_long_one_must_be(tmp_path):
+    with pytest.raises(UserError, match=r"--time=01:00: no step fits into a slot of 00:01:00 .* ask for 00:\d\d:00"):
+        plan_command(config(tmp_path), ["grpo.max_num_steps=100"], time="01:00")
 
 
 def test_rows_without_advantage_cost_the_update_almost_nothing(tmp_path):

@@ -66,7 +66,7 @@ def test_ports_are_those_of_the_config_and_of_the_site(monkeypatch):
     assert "ports 16000 to 20000" in of(GYM, "NeMo-Gym's head")[0].message
     assert of(COLOCATED, "NeMo-Gym's head") == [] == of(COLOCATED, "vLLM's HTTP server")
     monkeypatch.setenv("RAY_PORT", "7000")
-    assert "ports 7000 and the 9 after it" in of(COLOCATED, "Ray, started by the batch script")[0].message
+    assert "ports 7000 and the 69 after it" in of(COLOCATED, "Ray, started by the batch script")[0].message
 
 
 def test_a_ray_whose_token_the_site_turned_off_is_a_warning(monkeypatch):

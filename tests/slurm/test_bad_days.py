@@ -1,0 +1,141 @@
+"""What a site does to a chain, on a real SLURM: commands that fail or take long, a suspension, a new limit, a
+folder that is gone, a log that nobody keeps, exports of the user's shell.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from chain import Run
+from cluster import Cluster, search_path
+
+pytestmark = pytest.mark.slurm
+
+FAILING = """#!/bin/bash
+# Three of ten calls fail, one of them after it got through, and the first one of each command is slow.
+turn=$(( $(cat {folder}/calls-{name} 2>/dev/null || echo {offset}) + 1 ))
+echo $turn >{folder}/calls-{name}
+case $((turn % 10)) in
+  2) sleep {slow} ;;
+  4 | 7) echo "{name}: error: Unspecified error" >&2; exit 1 ;;
+  9) {real} "$@" >/dev/null; echo "{name}: error: Zero Bytes were transmitted or received" >&2; exit 1 ;;
+esac
+exec {real} "$@"
+"""
+COMMANDS = ("sbatch", "scontrol", "squeue", "scancel")
+
+
+def failing(folder: Path, slow: int) -> str:
+    """Stand-ins for SLURM's commands that fail now and then. A line of site.env that puts them in front."""
+    for offset, name in enumerate(COMMANDS):
+        path = folder / "bad" / name
+        path.parent.mkdir(exist_ok=True)
+        real = shutil.which(name, path=search_path())
+        path.write_text(FAILING.format(folder=folder, name=name, real=real, slow=slow, offset=2 * offset))
+        path.chmod(0o755)
+    return f"{folder}/bad:{search_path()}"
+
+
+def test_a_chain_whose_slurm_fails_three_times_in_ten_and_is_slow_makes_each_step_once(
+    two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    run = start(two_nodes, "steps=60", "step_seconds=0.5", "save_each=1", PATH=failing(tmp_path, 20))
+    for attempt in (1, 2, 3):
+        run.until(lambda attempt=attempt: run.attempts() == attempt and len(run.ledger()) > attempt)
+        made = len(run.steps())
+        run.until(lambda made=made: len(run.steps()) >= made + 2)
+        run.signal()
+    run.over("done")
+    assert run.steps() == list(range(1, 61)), "each step once, in order"
+    assert run.reasons() == ["wall", "wall", "wall", "done"]
+    jobs = [line for line in run.ledger() if line[0] != "over"]
+    assert len({before for _, before in jobs}) == len(jobs), "no job has two that follow it"
+
+
+def test_a_job_that_the_user_ends_ends_the_chain_wherever_its_log_goes(
+    one_node: Cluster, start: Callable[..., Run]
+) -> None:
+    run = start(one_node, "steps=1000", "step_seconds=0.2", "term=node", options=("--output=/dev/null",))
+    run.until(lambda: len(run.steps()) >= 2 and len(run.ledger()) == 2)
+    one_node.run("scancel", run.current())
+    run.over("asked")
+    assert run.reasons() == ["asked"]
+
+
+def test_a_suspended_job_is_no_stalled_one(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "steps=40", "step_seconds=0.5", "save_each=1", STALL_SECONDS="20", LIMIT_SECONDS="1")
+    run.until(lambda: len(run.steps()) >= 2)
+    one_node.run("scontrol", "suspend", str(run.job))
+    time.sleep(65)
+    one_node.run("scontrol", "resume", str(run.job))
+    one_node.run("scontrol", "update", f"JobId={run.job}", "TimeLimit=06:00:00")
+    run.over("done")
+    assert run.reasons() == ["done"] and "watchdog" not in run.log() and "was suspended for" in run.log()
+    assert "the job now ends at" in run.log()
+
+
+def test_a_folder_that_is_gone_is_not_started_again_in_silence(one_node: Cluster, start: Callable[..., Run]) -> None:
+    run = start(one_node, "steps=1000", "step_seconds=0.2", "save_each=1")
+    run.until(lambda: len(run.steps()) >= 2 and len(run.ledger()) == 2)
+    follower = run.ledger()[1][0]
+    one_node.run("scontrol", "hold", follower)
+    run.signal()
+    run.ends("COMPLETED")
+    run.until(lambda: not one_node.processes())
+    shutil.rmtree(run.run_dir)
+    one_node.run("scontrol", "release", follower)
+    run.until(lambda: one_node.state(int(follower)) == "FAILED")
+    assert "is gone: restore it" in run.log() and not (run.run_dir / "steps.txt").exists()
+
+
+def test_foreign_shell_code_and_exports_of_the_users_shell_change_nothing(
+    one_node: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """A `module` function, an unset variable, a failing grep, a last line that is false, and exported names of ours."""
+    foreign = """module() { false; }
+module load x
+prompt="$PS1$NOBODY"
+dir=/nowhere me=nobody head=none
+echo loaded
+echo x | grep -q y
+[ -d /nowhere ] && cd /nowhere"""
+    mine = {"JOB": "7", "TOOL": "rm", "CHAIN": "old", "STALL": "yes", "NODES": "5"}
+    run = start(one_node, "steps=3", "step_seconds=0.1", extra=foreign, shell=mine)
+    run.over("done")
+    assert run.steps() == [1, 2, 3] and run.current() == str(run.job)
+    assert "loaded" in next(run.run_dir.glob("attempts/*/node-n1.log")).read_text()
+
+
+def test_attempts_whose_step_alone_is_ended_are_bounded(one_node: Cluster, start: Callable[..., Run]) -> None:
+    """As a reaper of idle GPUs does: the batch script gets no signal, so no reason speaks against another attempt."""
+    run = start(one_node, "step_seconds=600", "term=node", MAX_WITHOUT_STEP="2", RETRY_SECONDS="1", PREEMPT_SECONDS="1")
+    beat = run.run_dir / "heartbeat"
+    for attempt in (1, 2):
+        run.until(lambda attempt=attempt: run.attempts() == attempt and beat.exists())
+        time.sleep(1)
+        one_node.run("scancel", "--signal=TERM", f"{run.current()}.0")
+        run.until(lambda attempt=attempt: len([reason for reason in run.reasons() if reason != "?"]) >= attempt)
+        beat.unlink(missing_ok=True)
+    run.over("preempted")
+    assert run.attempts() == 2
+
+
+def test_a_second_submission_of_a_run_that_waits_or_runs_is_refused(
+    one_node: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    words = ("steps=1000", "step_seconds=0.2", f"--output={tmp_path}/slurm-%j.log")
+    run = start(one_node, *words, itself=True)
+    run.until(lambda: len(run.ledger()) == 2)
+    with pytest.raises(Exception, match="returned non-zero exit status 2"):
+        start(one_node, *words, itself=True)
+    waiting = run.ledger()[1][0]
+    one_node.run("scancel", waiting)
+    run.signal()
+    run.over("asked")
+    assert "the job that waited was cancelled, so the chain ends" in run.log()
+    assert os.access(run.run_dir / "submission", os.R_OK)
