@@ -28,13 +28,13 @@ EVERYTHING = {"*"}
 # room -> the most lines of Python that it may have, as `wc -l` counts them, and behind it what is wanted. Whoever
 # raises a number says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
-    "core": 4033,  # wanted: 4,200
-    "config": 1638,  # wanted: 1,500
+    "core": 4064,  # wanted: 4,200
+    "config": 1644,  # wanted: 1,500
     "verify": 3821,  # wanted: 3,300
     "tasks": 2186,  # wanted: 1,900
     "run": 2664,  # wanted: 1,900
-    "rules": 6041,  # wanted: 5,400
-    "nemo": 7844,  # wanted: 7,000
+    "rules": 6060,  # wanted: 5,400
+    "nemo": 7845,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
     "lab": 11076,  # wanted: 7,600
     "rehearsal": 6182,  # wanted: 5,300
