@@ -76,7 +76,7 @@ def estimator(values: Values) -> Findings:
             f"{ESTIMATOR}={name}: the section {SECTION}: alone chooses the method, and NeMo-RL v0.8.0 refuses this "
             "name; set it to grpo",
         )
-    elif uses_reinforce_ada(values) and name != "grpo" and not str(name).startswith("nemo_ada."):
+    elif uses_reinforce_ada(values) and name != "grpo":
         yield error(
             ESTIMATOR,
             f"{ESTIMATOR}={name} and the section {SECTION}: choose two methods; set it to grpo, or remove the section",

@@ -26,8 +26,8 @@ class AdvantageSettings:
     normalize: Normalize = "none"
     """`std` divides by the pool's standard deviation."""
     baseline: Literal["pool", "leave_one_out", "shrunk"] = "pool"
-    """`pool` is the pool's mean, `leave_one_out` that of the other responses, `shrunk` the posterior mean from these and
-    the estimator's prior."""
+    """`pool` is the pool's mean, `leave_one_out` that of the other responses. `shrunk` is the posterior mean from these
+    and the estimator's prior."""
     min_pass_rate: Annotated[float, Bounds(gt=0, lt=0.5)] = 0.01
     """Smallest pass rate in weights of `weighting: reference`."""
     max_weight: Positive = 100.0
