@@ -33,11 +33,11 @@ BUDGETS = {
     "verify": 3821,  # wanted: 3,300
     "tasks": 2186,  # wanted: 1,900
     "run": 2664,  # wanted: 1,900
-    "rules": 6060,  # wanted: 5,400
+    "rules": 6062,  # wanted: 5,400
     "nemo": 7845,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
     "lab": 11076,  # wanted: 7,600
-    "rehearsal": 6182,  # wanted: 5,300
+    "rehearsal": 6183,  # wanted: 5,300
     "cli": 1982,  # wanted: 1,400
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
