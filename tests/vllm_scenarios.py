@@ -65,7 +65,11 @@ class Scenarios:
             {"logprobs": 0}, {"logprobs": 2}, {"logprobs": None}, {"prompt_logprobs": 1},
             {"logprobs": None, "logprob_token_ids": [5, 6, 7]},
         ]  # fmt: skip
-        return await asyncio.gather(*(self.last(i, max_tokens=50, **kinds[i % 5]) for i in range(15)))
+        await self.engine.pause_generation(mode="keep", clear_cache=False)  # so that all begin in the same step
+        asked = [asyncio.create_task(self.last(i, max_tokens=50, **kinds[i % 5])) for i in range(15)]
+        await asyncio.sleep(0.5)
+        await self.engine.resume_generation()
+        return await asyncio.gather(*asked)
 
     async def watched(self) -> Any:
         """Outputs of requests whose tokens somebody reads one by one: a stream, and one with a stop string."""

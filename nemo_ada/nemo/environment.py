@@ -27,7 +27,7 @@ from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentRet
 
 from nemo_ada.by_name import search_working_folder
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.rollouts.response import ADA_MATH, NO_VERDICT
+from nemo_ada.nemo.rollouts.response import ADA_MATH, CORRECT, INCORRECT, NO_VERDICT
 from nemo_ada.verify.boxed import last_boxed
 from nemo_ada.verify.messages import VerifierLimits
 from nemo_ada.verify.pool import MathVerifier
@@ -108,7 +108,7 @@ class MathJudge(EnvironmentInterface):
 
 
 def _observation(label: float | None, cause: str | None) -> str:
-    return NO_VERDICT + str(cause) if label is None else ("correct" if label > 0 else "incorrect")
+    return NO_VERDICT + str(cause) if label is None else (CORRECT if label > 0 else INCORRECT)
 
 
 AdaMathEnvironment = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=256)(MathJudge)

@@ -27,6 +27,7 @@ START_S = 120.0  # for a cold start (imports on a loaded machine)
 SHORT_ANSWER = 1000  # characters that math-verify reads, however short the reference is
 KERNEL_LAYERS = {"Landlock", "seccomp"}  # without one of them there is a warning
 STOP_S = 2.0  # for killing and replacing a worker, on top of a deadline
+MOST_PRINTED = 20  # texts of a scorer that reach the log
 SELF_TEST_DEADLINE_S = 60.0  # of the known pairs, which wait for a cold scorer
 
 
@@ -67,7 +68,7 @@ class MathVerifier:
         self._scorer, self._whole = scorer, whole
         self._owner = os.getpid()
         self._lock = threading.RLock()
-        self._tickets = itertools.count()
+        self._tickets, self._printed = itertools.count(), itertools.count()
         self._open: dict[int, Future[Verdict]] = {}
         self._counts: Counter[str] = Counter()
         self._answered = True
@@ -188,6 +189,8 @@ class MathVerifier:
             return  # closed or restarted meanwhile
         if done.cause is not None:
             log.info("verdict %s: %s", done.cause, done.detail)
+        elif done.detail and next(self._printed) < MOST_PRINTED:
+            log.warning("%s printed: %s", self._scorer, done.detail)
         cause = done.cause
         if cause == INVALID and self._whole:
             cause = f"{REWARD} {done.detail.partition(': ')[0]}"  # file, line and type of the user's error

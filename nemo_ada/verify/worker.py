@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import math
 import os
 import resource
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import lru_cache
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from nemo_ada.verify.verdict import INVALID, MEMORY, defined, no_score
 
 Scorer = Callable[[str, Any], float]  # (answer, reference) -> score in [0, 1]
 Judgement = tuple[float | None, str | None, str]  # label, cause, detail for the log
+PRINTED = 300  # characters of what a scorer prints that go into the log
 DEFAULT_SCORER = "nemo_ada.verify.scoring:score_math"
 
 
@@ -59,14 +61,17 @@ def judge(scorer: str, answer: str, reference: Any, cpu_s: float) -> Judgement:
     """Judge one answer. An error of the scorer becomes a cause, not a label.
 
     cpu_s: CPU seconds after which the kernel ends this process. The server keeps the wall-clock deadline; this limit
-    remains when the server is gone.
+    remains when the server is gone. What the scorer prints is the detail of its label.
     """
+    printed = _Beginning()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(usage.ru_utime + usage.ru_stime + cpu_s) + 1, hard))
     try:
         function = load_scorer(scorer)
-        return _checked(function(answer, reference), function)
+        with redirect_stdout(printed), redirect_stderr(printed):
+            score = function(answer, reference)
+        return _checked(score, function, printed.getvalue().strip())
     except MemoryError as error:
         return None, MEMORY, repr(error)
     except BaseException as error:  # noqa: BLE001 - a boundary: an error of the scorer concerns one answer
@@ -75,7 +80,15 @@ def judge(scorer: str, answer: str, reference: Any, cpu_s: float) -> Judgement:
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
 
 
-def _checked(score: object, function: Scorer) -> Judgement:
+class _Beginning(io.StringIO):
+    """Keeps the first PRINTED characters."""
+
+    def write(self, text: str) -> int:
+        super().write(text[: max(0, PRINTED - self.tell())])
+        return len(text)
+
+
+def _checked(score: object, function: Scorer, printed: str) -> Judgement:
     if (why := no_score(score)) is not None:
         return None, INVALID, f"{defined(function)} returned {why}, not a number in [0, 1]"[:500]
-    return float(cast(float, score)), None, ""
+    return float(cast(float, score)), None, printed

@@ -1,4 +1,4 @@
-"""Calls of calculate_rewards are joined, and every response gets what it would get alone."""
+"""Calls of calculate_rewards are joined, every response gets what it would get alone, and a cut one is wrong."""
 
 import asyncio
 import functools
@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from nemo_ada.nemo.rollouts.response import read
 from nemo_ada.nemo.rollouts.verdicts import Verdicts
 
 SECOND_TASK = "other"
@@ -107,3 +108,15 @@ def test_other_calls_run_as_they_are():
 
     run(both)
     assert counted == {"a": 2, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("observed", "reward", "counted"),
+    [("correct", 1.0, 0.0), ("no verdict: verifier_timeout", float("nan"), 0.0), ("Environment: correct", 1.0, 1.0)],
+)
+def test_a_response_that_was_cut_off_is_wrong_for_our_environment_as_on_the_cpu(observed, reward, counted):
+    asked = {"role": "user", "content": "1 + 1?", "token_ids": torch.tensor([1, 2])}
+    answered = {"role": "assistant", "content": "2 and", "token_ids": torch.tensor([3, 4])}
+    said = {"role": "environment", "content": observed, "token_ids": torch.tensor([5])}
+    assert read([asked], [asked, answered, said], reward, truncated=True).reward == counted
+    assert str(read([asked], [asked, answered, said], reward, truncated=False).reward) == str(reward)

@@ -200,6 +200,12 @@ def test_a_senseless_limit_is_refused_with_its_key(key: str, value: float) -> No
         VerifierLimits(**{key: value})  # type: ignore[arg-type]
 
 
+def test_what_a_scorer_prints_reaches_the_log_in_part_and_its_label_stays(verifier, caplog) -> None:
+    assert verifier.verify_many([box("print so"), box("score 0.5")]) == [RIGHT, Verdict(0.5)]
+    (said,) = [one.getMessage() for one in caplog.records if "printed" in one.getMessage()]
+    assert SCORER in said and "soso" in said and len(said) < 400
+
+
 def test_a_scorer_without_a_function_name_is_refused_before_anything_starts() -> None:
     with pytest.raises(UserError, match=r"package\.module:function"):
         MathVerifier(scorer="os.path")

@@ -19,6 +19,7 @@ ADA_MATH = "ada_math"  # name of the math environment (environment.py, which nee
 ROUTES = "routed_experts"
 """Key of a message: the experts of every token (policy.router_replay.enabled)."""
 NO_VERDICT = "no verdict: "  # the observation of a NaN reward begins so, and the cause follows
+CORRECT, INCORRECT = "correct", "incorrect"  # the observation of every other reward
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,9 @@ class Response:
 def read(prompt: Sequence[Message], message_log: Sequence[Message], reward: float, truncated: bool) -> Response:
     """Split a message log after its prompt.
 
+    A response that was cut off is wrong under `ada_math`, as in CPU training. The environment itself does not hear of
+    the cut, so its observation tells that the reward is its own. Other environments' rewards stay.
+
     Args:
         prompt: messages of the prompt.
         message_log: messages of the prompt and the response.
@@ -90,6 +94,9 @@ def read(prompt: Sequence[Message], message_log: Sequence[Message], reward: floa
         prompt = message_log[:start]
     generated = list(message_log[start:])
     tokens = sum(len(message["token_ids"]) for message in generated if message["role"] == "assistant")
+    observed = str(generated[-1].get("content")) if generated else ""
+    if truncated and (observed in (CORRECT, INCORRECT) or observed.startswith(NO_VERDICT)):
+        reward = 0.0
     return Response(list(prompt), generated, float(reward), bool(truncated), int(tokens))
 
 
