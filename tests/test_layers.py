@@ -30,11 +30,11 @@ EVERYTHING = {"*"}
 BUDGETS = {
     "core": 4064,  # wanted: 4,200
     "config": 1644,  # wanted: 1,500
-    "verify": 3821,  # wanted: 3,300
+    "verify": 3837,  # wanted: 3,300
     "tasks": 2186,  # wanted: 1,900
     "run": 2664,  # wanted: 1,900
     "rules": 6062,  # wanted: 5,400
-    "nemo": 7845,  # wanted: 7,000
+    "nemo": 7852,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
     "lab": 11076,  # wanted: 7,600
     "rehearsal": 6183,  # wanted: 5,300
