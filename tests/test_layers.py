@@ -37,7 +37,7 @@ BUDGETS = {
     "nemo": 7852,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
     "lab": 11076,  # wanted: 7,600
-    "rehearsal": 6183,  # wanted: 5,300
+    "rehearsal": 6184,  # wanted: 5,300
     "cli": 1982,  # wanted: 1,400
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500

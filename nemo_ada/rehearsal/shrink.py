@@ -223,6 +223,7 @@ def _layout(s: Shrinker) -> Layout:
     layout = Layout("megatron" if megatron else "dtensor", tp, pp, 1, ep, dp, engines=int(apart))
     s.set("shrunk", "set-up", "cluster.num_nodes", 1)
     s.set("shrunk", "set-up", "cluster.gpus_per_node", layout.gpus)
+    s.set("off", "set-up", "cluster.segment_size", None, "it places ranks on racks of several nodes")
     if apart:
         s.set("shrunk", "set-up", f"{colocated}.resources.num_nodes", None)
         s.set("shrunk", "set-up", f"{colocated}.resources.gpus_per_node", layout.engines, add=True)
