@@ -237,6 +237,12 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.shrunk and (f.declared or f.advantage.normalize == "std"),
     ),
     Conflict(
+        f"{ADVANTAGE}.baseline=leave_one_out",
+        f"goes with {ADVANTAGE}.weighting=reference, because objective weighting has its own baseline",
+        "set baseline to pool, or weighting to reference",
+        lambda f: f.advantage.baseline == "leave_one_out" and f.declared,
+    ),
+    Conflict(
         f"{N}=1",
         "leaves nothing to compare a response with",
         f"set num_generations_per_prompt to at least 2, or {ADVANTAGE}.baseline=shrunk (preset ada_single)",

@@ -40,7 +40,8 @@ def mean_reward(result: SamplingResult) -> dict[str, float]:
 
     NeMo-RL takes the mean over the rows, which are all of its responses. Ours are chosen by their labels, and hard
     prompts have more responses than easy ones. So this is the mean of each prompt's first wave, whose size does not
-    depend on labels, averaged over the prompts. With a preset that draws n responses it is NeMo-RL's number.
+    depend on labels, averaged over the prompts. With a preset that draws n responses it is NeMo-RL's number. Under
+    dynamic sampling it is that of the step's last batch, and NeMo-RL takes the first rows of all batches.
 
     Args:
         result: pools of the step, or of one prompt.

@@ -63,6 +63,7 @@ from nemo_ada.run.start import run as run_process
 LIMIT_SECONDS = 1800.0
 POLL_SECONDS = 0.2
 TAIL_LINES = 25
+ENGINE_SAID = "Error generating response for "  # NeMo-RL prints an engine's error behind it, and goes on
 LOGPROBS = "logprobs.pt"
 RAYS_LONGEST = 40  # bytes of the path above Ray's folder, so that the paths of its sockets are short enough
 Say = Callable[[str], None]
@@ -323,12 +324,11 @@ def _without_data(finding: Finding, config: Mapping[str, Any]) -> Finding:
 
 def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:
     """Make one run or both, and fill the report. Returns the exit code of the run that failed, or 0."""
-    saves = bool(config.get("checkpointing", {}).get("enabled", False))
     with ThreadPoolExecutor(2) as beside:
         first = beside.submit(
             rehearsal.run, "undisturbed", {"undisturbed": config}, "--logprobs", str(rehearsal.folder / LOGPROBS)
         )
-        second = beside.submit(_continue, rehearsal, config, first) if saves and resume else None
+        second = beside.submit(_continue, rehearsal, config, first) if resume else None
         try:
             code, undisturbed = first.result()
             report.take_phases(undisturbed)
@@ -337,9 +337,6 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
             report.measurements = measurements(undisturbed, ahead=Loop.of(Values(config)).draws_ahead)
             if report.failure is not None:
                 return code
-            if not saves:
-                report.absent |= dict.fromkeys(("save", "export", "resume"), "checkpointing.enabled=false")
-                return EXIT_DONE
             exporting = beside.submit(_timed, lambda: rehearsal.export(Path(config["run_dir"])))
             if second is None:
                 report.absent["resume"] = "--no-resume"
@@ -411,10 +408,11 @@ def failure_of(code: int, events: Events, log: Path) -> tuple[str, str] | None:
     """Phase and cause of a run's failure, from its events or the end of its log. None for a run that ended well."""
     if code == EXIT_DONE:
         return None
-    failure = events.failure()
+    failure, lines = events.failure(), text_of(log, errors="replace").splitlines()
     if failure is not None:
-        return failure
-    tail = text_of(log, errors="replace").splitlines()[-TAIL_LINES:]
+        said = next((line.partition(ENGINE_SAID)[2] for line in lines if ENGINE_SAID in line), None)
+        return failure if said is None else (failure[0], f"{failure[1]}; the engine's first error: {said.strip()}")
+    tail = lines[-TAIL_LINES:]
     return "set-up", f"the driver ended with exit code {code}; the end of its log:\n" + "\n".join(tail)
 
 

@@ -223,6 +223,7 @@ def _layout(s: Shrinker) -> Layout:
     layout = Layout("megatron" if megatron else "dtensor", tp, pp, 1, ep, dp, engines=int(apart))
     s.set("shrunk", "set-up", "cluster.num_nodes", 1)
     s.set("shrunk", "set-up", "cluster.gpus_per_node", layout.gpus)
+    s.set("off", "set-up", "cluster.segment_size", None, "it places ranks on racks of several nodes")
     if apart:
         s.set("shrunk", "set-up", f"{colocated}.resources.num_nodes", None)
         s.set("shrunk", "set-up", f"{colocated}.resources.gpus_per_node", layout.engines, add=True)
@@ -346,6 +347,8 @@ def _engine(s: Shrinker) -> None:
     s.set("off", "generate", f"{prefix}.enforce_eager", True, "CUDA graphs need a GPU")
     s.set("off", "generate", "policy.generation.vllm_kwargs.moe_backend", "auto", "the named backend is a GPU kernel")
     s.set("shrunk", "generate", f"{prefix}.gpu_memory_utilization", 0.02)
+    why = "the small vocabulary has no such tokens: its own end token stops"
+    s.set("replaced", "generate", "policy.generation.stop_token_ids", None, why)
     why = "so that a prompt fills blocks of the KV cache, as on a GPU"
     s.set("replaced", "generate", "policy.generation.vllm_kwargs.block_size", BLOCK_TOKENS, why, add=True)
     s.set("off", "set-up", "logger.monitor_gpus", False, "no GPU to monitor")
@@ -387,6 +390,7 @@ def _schedule(s: Shrinker, steps: int) -> None:
         s.set("shrunk", "validate", "grpo.val_period", max(2, steps // 3))
     for key in ("max_val_samples", "val_batch_size"):
         s.at_most("validate", f"grpo.{key}", VALIDATION_PROMPTS)
+    s.set("replaced", "save", "checkpointing.enabled", True, "so that save, export and resume run")
     s.set("shrunk", "save", "checkpointing.save_period", 1)
     s.set("shrunk", "save", "checkpointing.keep_top_k", steps)
     s.set("off", "save", "checkpointing.metric_name", None, "every checkpoint is kept")

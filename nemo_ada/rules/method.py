@@ -56,9 +56,11 @@ def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
         obstacles.append("policy.draft.enabled")
     if megatron and values.get("policy.megatron_cfg.mtp_num_layers"):
         obstacles.append("policy.megatron_cfg.mtp_num_layers")
-    if ada.advantage.denominator == "all_rows":  # its rescaling would move the advantages against a fixed clip
-        clips = ("grpo.advantage_clip_low", "grpo.advantage_clip_high")
-        obstacles.extend(key for key in clips if values.get(key))
+    if ada.advantage.denominator == "all_rows":
+        # Its rescaling would move the advantages against a fixed clip. Of rows that left the loss nobody knows whether
+        # NeMo-RL would have masked them.
+        fixed = ("grpo.advantage_clip_low", "grpo.advantage_clip_high", "grpo.seq_logprob_error_threshold")
+        obstacles.extend(key for key in fixed if values.get(key))
     return obstacles
 
 
@@ -74,7 +76,7 @@ def estimator(values: Values) -> Findings:
             f"{ESTIMATOR}={name}: the section {SECTION}: alone chooses the method, and NeMo-RL v0.8.0 refuses this "
             "name; set it to grpo",
         )
-    elif uses_reinforce_ada(values) and name != "grpo" and not str(name).startswith("nemo_ada."):
+    elif uses_reinforce_ada(values) and name != "grpo":
         yield error(
             ESTIMATOR,
             f"{ESTIMATOR}={name} and the section {SECTION}: choose two methods; set it to grpo, or remove the section",
@@ -147,17 +149,20 @@ def other_paths(values: Values, ada: AdaSettings) -> Findings:
 
 
 def other_estimator(values: Values, ada: AdaSettings) -> Findings:
-    """Settings of NeMo-RL's own estimator, which would have no effect."""
+    """Settings of NeMo-RL's own estimator, which would have no effect where ours say something else."""
+    advantage = ada.advantage
     instead = {
-        "normalize_rewards": f"{SECTION}.advantage.normalize=std divides by the standard deviation",
-        "use_leave_one_out_baseline": f"{SECTION}.advantage chooses the baseline",
-    }
-    for name, ours in instead.items():
-        if values.get(f"grpo.{name}", False):
+        "normalize_rewards": (advantage.normalize == "std", f"{SECTION}.advantage.normalize=std"),
+        "use_leave_one_out_baseline": (
+            advantage.baseline == "leave_one_out", f"{SECTION}.advantage.baseline=leave_one_out",
+        ),
+    }  # fmt: skip
+    for name, (same, ours) in instead.items():
+        if values.get(f"grpo.{name}", False) and not same:
             yield error(
                 f"grpo.{name}",
                 f"grpo.{name}=true belongs to NeMo-RL's own estimator and has no effect with the section {SECTION}:; "
-                f"set it to false ({ours})",
+                f"set it to false, or {ours}",
             )
 
 

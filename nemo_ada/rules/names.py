@@ -24,7 +24,7 @@ from nemo_ada.rules.facts.nemo_config import HOME
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, MASTER_CONFIG
 from nemo_ada.rules.finding import Findings, error, ok
-from nemo_ada.rules.single_controller import CONTROLLER
+from nemo_ada.rules.single_controller import CONTROLLER, SAVE_PLANE
 from nemo_ada.run.files import text_of
 from nemo_ada.run.yaml_file import read_yaml
 
@@ -101,7 +101,7 @@ def key_names(config: Mapping[str, Any], base: Mapping[str, Any]) -> Findings:
     """Misspelled and unknown keys. `base`: the part of the config from NeMo-RL's own files, whose names are right."""
     names = list(unknown(config, base))
     for key in names:
-        if key == CONTROLLER:  # `check` says which checkout has a single controller, and so does the launcher
+        if key in (CONTROLLER, SAVE_PLANE):  # `check` says which checkout has a single controller; main has no such key
             continue
         yield error(key, f"NeMo-RL has no such key and would ignore it; {_meant(key)}")
     if not names:

@@ -24,6 +24,7 @@ LATE = 3
 COLOCATED = "policy.generation.colocated.enabled"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
+SAVE_PLANE = "checkpointing.save_data_plane"
 RESET = f"{CONTROLLER}.recompute_kv_cache_after_weight_updates"
 IGNORED = (
     # key, its values without effect, why the others have none
@@ -138,6 +139,10 @@ def controller_needs(values: Values) -> Findings:
         )
     metric = values.get("checkpointing.metric_name")
     saves = values.get("checkpointing.enabled", False)  # NeMo-RL compares it where it saves only
+    if saves and version.here().shapes_advantages and not values.get(SAVE_PLANE, False):
+        yield error(
+            SAVE_PLANE, f"{SAVE_PLANE} is not true, and {CONTROLLER} of v0.8.0 saves no checkpoint without it; set it"
+        )
     if saves and metric is not None and not str(metric).startswith("train:"):
         yield error(
             "checkpointing.metric_name",

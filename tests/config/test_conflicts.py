@@ -25,6 +25,7 @@ CASES = [
     ({**SINGLE, "advantage": {"normalize": "std"}}, 1),
     ({"preset": "grpo", "advantage": {**DECLARED, "normalize": "std"}}, 1),
     ({"preset": "ada_seq_log", "advantage": {"max_weight": 8.0}}, 4),
+    ({"preset": "ada_seq_log", "advantage": {"baseline": "leave_one_out"}}, 4),
     ({"preset": "ada_seq_lean", "advantage": {**DECLARED, "objective": {"kind": "log"}}}, 4),
     ({**EST, "estimator": {"kind": "ema", "per_prompt": False}}, 8),
     ({"preset": "ada_seq_balance", "advantage": {"baseline": "shrunk", "objective": {"kind": "log"}},
@@ -54,7 +55,7 @@ def test_every_conflict_can_occur():
 
 def test_no_preset_contradicts_itself():
     groups = {"ada_est_ema": 8, "ada_est_value": 8, "ada_single": 1}
-    for name in ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", *groups):
+    for name in ("grpo", "nemo_rl_grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", *groups):
         assert conflicts(ada_settings({"preset": name}), groups.get(name, 4), rows=True) == []
 
 

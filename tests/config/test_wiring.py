@@ -28,6 +28,14 @@ SHARED_OUT = Allocation(PowerRule(), 4, 32, 1e-3)
 PRESETS = {
     # group, exit with waves and cap, what else the plan has, what else the rows have, allocation, estimator
     "grpo": (4, StopRule(FixedExit(4), (4,), 4), {}, {}, None, None),
+    "nemo_rl_grpo": (
+        4,
+        StopRule(FixedExit(4), (4,), 4),
+        {},
+        {"advantage": AdvantageSettings(normalize="std", baseline="leave_one_out")},
+        None,
+        None,
+    ),
     "ada_seq_positive": (4, StopRule(PositiveExit(1), (8,), 32), {}, {}, None, None),
     "ada_seq_balance": (4, BALANCED, {}, {}, None, None),
     "ada_seq_lean": (4, LEAN, {}, {}, None, None),

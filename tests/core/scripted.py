@@ -133,7 +133,7 @@ def session_of(plan, script, *, first_wave_P=None, reserve=0, **session):
 def advantages_of(reward_N, positive_N, prompt_N, row, row_weight, *, weight_P, prior_P=None, **settings):
     """Advantages of rows of pools that are given as columns."""
     pools = SimpleNamespace(reward_N=reward_N, positive_N=positive_N, prompt_N=prompt_N, uid_P=np.arange(len(weight_P)))
-    own = AdvantageSettings(baseline="pool" if prior_P is None else "shrunk", **settings)
+    own = AdvantageSettings(**{"baseline": "pool" if prior_P is None else "shrunk", **settings})
     rows = RowSettings(row.shape[-1], StopRule(FixedExit(1), (1,), 1), own)
     return advantages(pools, row, row_weight, rows, weight_N=weight_P[prompt_N], prior_P=prior_P)
 

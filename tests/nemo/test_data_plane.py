@@ -221,7 +221,7 @@ def test_parts_that_a_yaml_names_train_as_the_hooks_do(harness, plane, tmp_path)
     named = {
         "grpo.rollout_target": "nemo_ada.nemo.data_plane.named:RolloutActor",
         "grpo.rollout_columns": list(COLUMNS),
-        "grpo.adv_estimator.name": "nemo_ada.nemo.data_plane.named:Estimator",
+        "grpo.adv_estimator.target": "nemo_ada.nemo.data_plane.named:Estimator",
     }
     plain = plane.run_plane(tmp_path / "named", 2, {**harness.OURS, **section, **named}, hooks=lambda _: nullcontext())
     for left, right in zip(plain.batches, hooked.batches, strict=True):

@@ -36,10 +36,12 @@ from nemo_ada.nemo.launch.command import (
     check_architectures,
     check_checkpoint,
     check_environments,
+    configure_processes,
     continue_tracking,
     load,
     memory_keys,
 )
+from nemo_ada.nemo.launch.controller import end_environments
 from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
@@ -541,6 +543,53 @@ def test_an_environment_is_known_or_named_by_its_class(name, section, message, t
     config = {"data": {"default": {"env_name": name}, "train": {}, "validation": None}, "env": env}
     for _ in range(2):  # a second run in the same process
         refused(message, check_environments, config)
+
+
+@pytest.mark.nemo_rl
+@pytest.mark.parametrize("switch", [False, True], ids=["a section", "its switch"])
+def test_what_all_processes_need_is_set_by_nemo_rls_own_functions_where_it_has_them(monkeypatch, harness, switch):
+    """Newer examples call them before Ray starts. One of them takes the section, and in a later file its switch."""
+    import nemo_rl.data_plane.factory as factory
+    import nemo_rl.models.generation as generation
+
+    told = []
+    functions = {False: lambda fleet_health: told.append(fleet_health), True: lambda enabled: told.append(enabled)}
+    health = {"enabled": True, "failures": 3}
+    config = Values({"data_plane": {"enabled": False}, "async_rl": {"generation_fleet_health": health}})
+    configure_processes(config)
+    monkeypatch.setattr(factory, "maybe_configure_data_plane_env", told.append, raising=False)
+    monkeypatch.setattr(generation, "maybe_configure_engine_reaping_env", functions[switch], raising=False)
+    configure_processes(Values({}))
+    assert told == []
+    configure_processes(config)
+    assert told == [{"enabled": False}, True if switch else health]
+
+
+@pytest.mark.nemo_rl
+def test_environments_end_with_the_run_and_one_that_cannot_is_killed(harness, tmp_path):
+    ray = pytest.importorskip("ray")
+
+    class Closing:
+        """An environment that notes its end, or cannot end."""
+
+        def __init__(self, path, fails=False):
+            self.path, self.fails = path, fails
+
+        def shutdown(self):
+            if self.fails:
+                raise RuntimeError("no")
+            self.path.touch()
+
+        def ready(self):
+            return True
+
+    actor = ray.remote(num_cpus=0)(Closing)
+    made = {name: actor.remote(tmp_path / name, name == "stuck") for name in ("math", "stuck")}
+    ray.get([one.ready.remote() for one in made.values()])
+    end_environments(made)
+    assert (tmp_path / "math").exists() and not (tmp_path / "stuck").exists()
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(made["stuck"].ready.remote())
 
 
 @pytest.mark.parametrize("megatron", [True, False])

@@ -303,7 +303,7 @@ def test_the_driver_knows_a_lost_process_and_ends_gyms_servers(single, gym, tmp_
     parts = {"master_config": config, "actor_args": None, "timings": None, "environments": {"nemo_gym": servers}}
     with pytest.raises(ProcessLostError, match="a server has ended"):
         launch.supervised(parts, JobControl(tmp_path, 3), Progress(0, 0, 0, 0, 1, 4, signals=[]))
-    launch.shut_down(parts)
+    launch.end_environments(parts["environments"])
     assert ray.get(servers.has_ended.remote())
 
 

@@ -106,6 +106,16 @@ def test_grpo_by_our_code_path_is_grpo_without_normalisation(harness, run, tmp_p
     assert column(ours, "reward") == column(own, "reward") == column(ours, "ada/pass_rate")
 
 
+def test_the_defaults_of_nemo_rls_example_are_a_preset(harness, tmp_path):
+    """Others' mean as baseline and their spread as divisor. The example's keys for it stay as they are."""
+    own = harness.run_grpo(tmp_path / "own", 1, harness.ALL_ROWS)
+    ours = harness.run_grpo(
+        tmp_path / "ours", 1, {**harness.ALL_ROWS, "reinforce_ada": {"preset": "nemo_rl_grpo"}}, hooks=hooks
+    )
+    same_update(ours, own)
+    assert column(ours, "reward") == column(own, "reward")
+
+
 @pytest.mark.parametrize("async_engine", [False, True], ids=["synchronous", "asynchronous"])
 def test_metrics_of_a_run_that_draws_grpo_s_groups_are_nemo_rl_s_own(harness, tmp_path, async_engine):
     """Every row is in the loss, so every metric of the loop keeps its value, with either engine."""

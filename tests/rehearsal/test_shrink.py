@@ -108,6 +108,19 @@ def test_learning_rates_keep_their_ratio(tmp_path: Path) -> None:
     assert optimizer["min_lr"] / optimizer["lr"] == pytest.approx(0.1)
 
 
+def test_tokens_of_another_vocabulary_go_and_checkpoints_are_saved(tmp_path: Path) -> None:
+    """NeMo-RL's recipes for Llama name end tokens, and its performance recipes save nothing."""
+    own = config()
+    own["policy"]["generation"]["stop_token_ids"] = [128009]
+    own["checkpointing"]["enabled"] = False
+    own["cluster"]["segment_size"] = 2  # GB200's, which would ask for two nodes
+    own["cluster"]["segment_size"] = 2  # GB200's, which would ask for two nodes
+    shrinker, _ = small(own, tmp_path)
+    assert shrinker.get("policy.generation.stop_token_ids") is None
+    assert shrinker.get("checkpointing.enabled") is True and shrinker.get("cluster.segment_size") is None
+    assert "policy.generation.stop_token_ids" in {change.key for change in shrinker.changes}
+
+
 def test_a_config_without_a_learner_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"megatron_cfg\.enabled"):
         small({"policy": {"megatron_cfg": {"enabled": False}}}, tmp_path)

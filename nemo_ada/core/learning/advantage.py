@@ -86,7 +86,8 @@ def advantages(
             raise InvariantError("a shrunk baseline needs reference weighting without std normalisation")
         advantage_R = _against_posterior(reward_N, prompt_N, pool_R, prior_P)
     elif weighting == "reference":
-        advantage_R = _reference(reward_N, prompt_N, pool_R, prompts, normalize)
+        against = _against_others if settings.advantage.baseline == "leave_one_out" else _reference
+        advantage_R = against(reward_N, prompt_N, pool_R, prompts, normalize)
     elif normalize != "none":
         raise InvariantError("objective weighting needs normalize=none")
     else:
@@ -106,6 +107,26 @@ def _reference(
     if normalize == "std":
         variance_P = np.bincount(prompt_N, (reward_N - mean_P[prompt_N]) ** 2, prompts) / total_P
         advantage_R = advantage_R / (np.sqrt(variance_P)[prompt_R] + STD_EPSILON)
+    return np.asarray(advantage_R)
+
+
+def _against_others(
+    reward_N: FloatArray, prompt_N: IntArray, pool_R: IntArray, prompts: int, normalize: Normalize
+) -> FloatArray:
+    """Advantages against the mean of the prompt's other responses, whose sample standard deviation may divide them.
+
+    As in NeMo-RL's estimator, a row whose others are all equal is not divided, and a single response has no advantage.
+    """
+    own_R, prompt_R = reward_N[pool_R], prompt_N[pool_R]
+    others_R = np.bincount(prompt_N, minlength=prompts)[prompt_R] - 1.0
+    count_R = np.maximum(others_R, 1.0)
+    mean_R = (np.bincount(prompt_N, reward_N, prompts)[prompt_R] - own_R) / count_R
+    advantage_R = np.where(others_R > 0, own_R - mean_R, 0.0)
+    if normalize == "std":
+        squares_R = (np.bincount(prompt_N, reward_N**2, prompts)[prompt_R] - own_R**2) / count_R
+        spread_R = np.where(others_R > 1, (squares_R - mean_R**2) * count_R / np.maximum(count_R - 1, 1.0), 0.0)
+        std_R = np.sqrt(np.where(spread_R > ROUNDING * np.maximum(squares_R, ROUNDING), spread_R, 0.0))
+        advantage_R = np.where(std_R > 0, advantage_R / (std_R + STD_EPSILON), advantage_R)
     return np.asarray(advantage_R)
 
 

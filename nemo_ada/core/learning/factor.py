@@ -108,10 +108,19 @@ def factors(settings: RowSettings, rate_P: FloatArray) -> FloatArray:
             min_pass_rate=advantage.min_pass_rate,
             max_weight=advantage.max_weight,
         )
+        above_E, below_E, spare_E = pool_E, pool_E, np.ones(len(pool_E))  # baselines of correct and of incorrect rows
+        if advantage.baseline == "leave_one_out":
+            others_E = np.maximum(end.total_E - 1.0, 1.0)
+            above_E, below_E = np.maximum(pos_E - 1.0, 0.0) / others_E, np.minimum(pos_E / others_E, 1.0)
+            spare_E = others_E / np.maximum(others_E - 1.0, 1.0)  # a sample's variance
+        pull_E = weight_E * keep_pos_E / settings.group * (1.0 - above_E)
+        push_E = weight_E * keep_neg_E / settings.group * below_E
         if advantage.normalize == "std":
-            weight_E = weight_E / np.maximum(np.sqrt(pool_E * (1.0 - pool_E)), 1e-6)
-        pull_E = weight_E * keep_pos_E / settings.group * (1.0 - pool_E)
-        push_E = weight_E * keep_neg_E / settings.group * pool_E
+            spreads = (np.sqrt(rate_E * (1.0 - rate_E) * spare_E) for rate_E in (above_E, below_E))
+            pull_E, push_E = (
+                part_E / np.where(spread_E > 0, spread_E, 1.0)
+                for part_E, spread_E in zip((pull_E, push_E), spreads, strict=True)
+            )
     probability_PE = end.probability(rate_P)
     return np.asarray(probability_PE @ pull_E / rate_P + probability_PE @ push_E / (1.0 - rate_P))
 

@@ -25,8 +25,9 @@ class AdvantageSettings:
     """The objective J_f = E[f(p)]. With `weighting: reference`, f' of the pool's pass rate scales the advantage."""
     normalize: Normalize = "none"
     """`std` divides by the pool's standard deviation."""
-    baseline: Literal["pool", "shrunk"] = "pool"
-    """`pool` is the pool's mean, `shrunk` the posterior mean from the other responses and the estimator's prior."""
+    baseline: Literal["pool", "leave_one_out", "shrunk"] = "pool"
+    """`pool` is the pool's mean, `leave_one_out` that of the other responses. `shrunk` is the posterior mean from these
+    and the estimator's prior."""
     min_pass_rate: Annotated[float, Bounds(gt=0, lt=0.5)] = 0.01
     """Smallest pass rate in weights of `weighting: reference`."""
     max_weight: Positive = 100.0

@@ -3,7 +3,7 @@
     grpo:
       rollout_target: nemo_ada.nemo.data_plane.named:RolloutActor
       rollout_columns: [ada_uid, ada_advantage, ada_weight, ada_reward, ada_baseline, ada_std, ada_saved]
-      adv_estimator: {name: "nemo_ada.nemo.data_plane.named:Estimator"}
+      adv_estimator: {name: grpo, target: "nemo_ada.nemo.data_plane.named:Estimator"}
 
 No name of NeMo-RL is replaced. The state of the sampler is not in checkpoints yet: that needs a third point.
 """

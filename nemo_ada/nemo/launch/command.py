@@ -22,7 +22,7 @@ from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
-from nemo_ada.nemo.gym.set_up import end_servers, prepared_for_gym
+from nemo_ada.nemo.gym.set_up import prepared_for_gym
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.launch import controller
@@ -56,6 +56,11 @@ log = logging.getLogger(__name__)
 
 TRAINERS = {Loop.SYNC: "grpo_train", Loop.ASYNC: "async_grpo_train", Loop.DATA_PLANE: "grpo_train_sync"}
 """NeMo-RL's function of each loop."""
+BEFORE_RAY = (
+    ("nemo_rl.data_plane.factory", "maybe_configure_data_plane_env", "data_plane"),
+    ("nemo_rl.models.generation", "maybe_configure_engine_reaping_env", "async_rl.generation_fleet_health"),
+)
+"""Module, function and section of what newer examples of NeMo-RL call before Ray starts."""
 AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"  # Ray reads it when it is imported
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
 DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it from grpo.max_num_steps
@@ -219,9 +224,8 @@ def _controller_config() -> Any:
 
 
 def _shut_down(parts: Mapping[str, Any]) -> None:
-    """End Gym's servers, and the workers of the engine and of the learner. Both may be one object."""
-    controller.shut_down(parts)
-    end_servers(parts.get("task_to_env", {}).get(ENVIRONMENT))
+    """End the environments, and the workers of the engine and of the learner. Both may be one object."""
+    controller.end_environments(parts.get("environments", {}))
     ended: list[Any] = []
     for part in (parts.get(name) for name in ("policy_generation", "policy")):
         if part is not None and part not in ended:
@@ -316,6 +320,7 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         sections = [section for section in (resolved.get("env") or {}).values() if isinstance(section, Mapping)]
         if not any(section.get("class") for section in sections):  # the workers find these in the working folder
             started.enter_context(without_working_folder(importlib.import_module("ray.job_config").JobConfig))
+        configure_processes(values)
         init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:
         return controller.set_up(master_config)
@@ -353,7 +358,17 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         "processor": processor,
         "task_to_env": task_to_env,
         "val_task_to_env": val_task_to_env,
+        "environments": {**(val_task_to_env or {}), **(task_to_env or {})},
     }
+
+
+def configure_processes(values: Values) -> None:
+    """Let NeMo-RL set the environment variables of all processes, where it has the functions for that."""
+    for module, name, section in BEFORE_RAY:
+        function, given = getattr(importlib.import_module(module), name, None), values.get(section)
+        if function is not None and given is not None:  # a later engine's function takes the switch alone
+            switch = "enabled" in inspect.signature(function).parameters
+            function(values.get(f"{section}.enabled", False) if switch else given)
 
 
 def check_environments(config: Mapping[str, Any]) -> None:

@@ -98,13 +98,16 @@ def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress
     return progress.reason is not None and progress.total_steps < control.max_steps
 
 
-def shut_down(parts: Mapping[str, Any]) -> None:
-    """End the environments. Engine and learner are ended as in every run."""
-    for name, handle in parts.get("environments", {}).items():
-        import ray
+def end_environments(environments: Mapping[str, Any]) -> None:
+    """End environments before the engine that they ask, and kill those that do not end."""
+    import ray
 
+    for name, handle in environments.items():
         if name == ENVIRONMENT:
             end_servers(handle)
             continue
-        with suppress(Exception):  # an error here must not hide the error of the run
+        try:
             ray.get(handle.shutdown.remote(), timeout=WATCH_SECONDS)
+        except Exception:  # noqa: BLE001 - an error here must not hide the error of the run
+            with suppress(Exception):
+                ray.kill(handle)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 
 KEY = "card"
@@ -72,9 +73,15 @@ ALIASES = {"A100": A100, "H100": H100}
 
 
 def card_of(config: Mapping[str, Any]) -> Card:
-    """Return the card that a config names, or the H100. Raises UserError for an unknown name."""
-    name = config.get(KEY)
-    return H100 if name is None else find_card(str(name))
+    """Return the card that a config names. Raises UserError for an unknown name.
+
+    Without a name it is the H100, and the GB200 for several nodes of four GPUs, as NeMo-RL's recipes for it have.
+    """
+    name, cluster = config.get(KEY), Values(config)
+    if name is not None:
+        return find_card(str(name))
+    several = (cluster.number("cluster.num_nodes") or 1) > 1
+    return GB200 if several and cluster.number("cluster.gpus_per_node") == GB200.gpus_per_node else H100
 
 
 def find_card(name: str) -> Card:

@@ -298,14 +298,21 @@ def vllm_cache(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: 
 
 
 def refit_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
-    """Memory while the learner gives vLLM its weights. Both copies are there; gradients and optimizer are not."""
+    """Memory while the learner gives vLLM its weights. Gradients and optimizer are not there.
+
+    Where both share their GPUs, both copies of the weights are there.
+    """
     engine = config.engine
     params = max((stage[0].total for stage in stages(config, shape)), default=0.0)
     return MemoryPhase(
         "refit",
         (
             Term("learner's weights", 2 * params, f"{params / 1e9:.2f} B x 2"),
-            Term("vLLM's weights", vllm_weight_bytes(config, shape), "FP8" if engine.fp8 else "BF16"),
+            *(
+                [Term("vLLM's weights", vllm_weight_bytes(config, shape), "FP8" if engine.fp8 else "BF16")]
+                if config.colocated
+                else []
+            ),
             Term("buffers", (REFIT_BUFFER_GIB + CONTEXT_GIB) * GIB, "assumed"),
         ),
     )

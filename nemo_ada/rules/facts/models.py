@@ -124,6 +124,7 @@ _QWEN25_72B = ModelShape(8192, 29568, 64, 8, 80, 152064, 131072, qkv_bias=True)
 _QWEN25_HALF_B = ModelShape(896, 4864, 14, 2, 24, 151936, 32768, head_dim=64, tied=True, qkv_bias=True)
 _QWEN25_1B = ModelShape(1536, 8960, 12, 2, 28, 151936, 131072, tied=True, qkv_bias=True)
 _QWEN3_4B = ModelShape(2560, 9728, 32, 8, 36, 151936, 40960, tied=True, qk_norm=True)
+_LLAMA_1B = ModelShape(2048, 8192, 32, 8, 16, 128256, 131072, head_dim=64, tied=True)
 _LLAMA_8B = ModelShape(4096, 14336, 32, 8, 32, 128256, 131072)
 _LLAMA_70B = ModelShape(8192, 28672, 64, 8, 80, 128256, 131072)
 _QWEN3_30B = ModelShape(2048, 768, 32, 4, 48, 151936, 40960, experts=128, top_k=8, qk_norm=True)
@@ -139,6 +140,7 @@ TABLE: Mapping[str, ModelShape] = {
     "Qwen/Qwen2.5-7B-Instruct": _QWEN25_7B,
     "Qwen/Qwen3-4B": _QWEN3_4B,
     "Qwen/Qwen3-4B-Instruct-2507": replace(_QWEN3_4B, positions=262144),
+    **dict.fromkeys(("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-1B-Instruct"), _LLAMA_1B),
     "meta-llama/Llama-3.2-3B-Instruct": ModelShape(3072, 8192, 24, 8, 28, 128256, 131072, tied=True),
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA_8B,
     "Qwen/Qwen2.5-32B": _QWEN25_32B,

@@ -24,6 +24,26 @@ def test_fixed_groups_in_reference_mode_are_plain_grpo():
     np.testing.assert_allclose(scaled, centred / (groups.std(axis=1, keepdims=True) + 1e-6), atol=1e-12)
 
 
+@pytest.mark.parametrize("normalize", ["none", "std"])
+def test_the_others_are_the_baseline_and_their_spread_divides(normalize):
+    """Row by row, from the other five alone. The last group has equal rewards."""
+    expected = []
+    for group in REWARD.reshape(3, 6):
+        for place, reward in enumerate(group):
+            others = np.delete(group, place)
+            spread = others.std(ddof=1)
+            expected.append((reward - others.mean()) / (spread + 1e-6 if normalize == "std" and spread > 0 else 1.0))
+    ours = advantages_of(
+        REWARD, POSITIVE, PROMPT, ALL, np.ones(18), weight_P=ONES, normalize=normalize, baseline="leave_one_out"
+    )
+    np.testing.assert_allclose(ours, expected, atol=1e-12)
+    lone = advantages_of(
+        np.ones(1), np.ones(1, bool), np.zeros(1, int), np.zeros(1, int), np.ones(1), weight_P=np.ones(1),
+        normalize=normalize, baseline="leave_one_out",
+    )  # fmt: skip
+    np.testing.assert_array_equal(lone, [0.0])
+
+
 def test_one_label_with_real_rewards_still_has_contrast():
     reward = np.array([0.1, 0.3, 0.5])
     for weighting in ("reference", "objective"):

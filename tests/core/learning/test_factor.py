@@ -74,7 +74,8 @@ def played(section, group, cap, rate_P):
 )
 def test_the_factor_is_that_of_every_sequence_of_labels_played_through_training(sampling, objective):
     cap, rate_P = sampling["max_responses"], np.array([0.05, 0.3, 0.5, 0.95])
-    for advantage in ({"weighting": "objective"}, {}, {"normalize": "std"}):
+    others = {"baseline": "leave_one_out"}
+    for advantage in ({"weighting": "objective"}, {}, {"normalize": "std"}, others, {**others, "normalize": "std"}):
         section = {"sampling": {"kind": "sequential", **sampling}, "advantage": {**advantage, "objective": objective}}
         ada = ada_settings(section)
         if conflicts(ada, 4, rows=True):

@@ -94,6 +94,16 @@ def test_the_fused_loss_takes_padded_packs_where_it_was_mended(checkout: Callabl
     assert levels(changes, FUSED) == []
 
 
+def test_the_single_controller_of_v0_8_0_saves_with_its_data_plane(checkout: Callable[..., Path]) -> None:
+    key = "checkpointing.save_data_plane"
+    checkout(*MAIN)
+    assert levels({"async_rl": {}}, key) == []
+    version.of.cache_clear()
+    checkout(*MAIN, "algorithms/single_controller_utils/advantage_stage.py")
+    assert levels({"async_rl": {}}, key) == ["error"] and levels({"async_rl": {}, key: True}, key) == []
+    assert levels({}, key) == []
+
+
 ASYNC = {
     "grpo.async_grpo": {"enabled": True, "max_trajectory_age_steps": 1},
     "policy.generation.colocated": {"enabled": False, "resources": {"gpus_per_node": 4}},

@@ -131,6 +131,8 @@ def test_an_fp8_cache_takes_half_and_heads_are_duplicated_beyond_their_number():
 def test_refit_holds_both_copies_of_the_weights_and_a_checkpoint_master_weights_and_moments():
     config, shape = read({})
     assert refit_phase(config, shape).gib > (2 * shape.parameters / 4 + 2 * shape.parameters) / GIB
+    apart = read({"policy.generation.colocated": {"enabled": False, "resources": {"gpus_per_node": 4}}})
+    assert refit_phase(*apart).gib < refit_phase(config, shape).gib - 2 * shape.parameters / 4 / GIB
     assert checkpoint_bytes(config, shape) / 1e9 == pytest.approx(106.6, rel=0.01)
 
 
