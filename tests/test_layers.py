@@ -28,21 +28,21 @@ EVERYTHING = {"*"}
 # room -> the most lines of Python that it may have, as `wc -l` counts them, and behind it what is wanted. Whoever
 # raises a number says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
-    "core": 4033,  # wanted: 4,200
-    "config": 1638,  # wanted: 1,500
-    "verify": 3821,  # wanted: 3,300
+    "core": 4114,  # wanted: 4,200
+    "config": 1657,  # wanted: 1,500
+    "verify": 3837,  # wanted: 3,300
     "tasks": 2186,  # wanted: 1,900
-    "run": 2664,  # wanted: 1,900
-    "rules": 6036,  # wanted: 5,400
-    "nemo": 7826,  # wanted: 7,000
+    "run": 2733,  # wanted: 1,900
+    "rules": 6110,  # wanted: 5,400
+    "nemo": 7852,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
-    "lab": 9943,  # wanted: 7,600
-    "rehearsal": 6182,  # wanted: 5,300
-    "cli": 1852,  # wanted: 1,400
+    "lab": 9939,  # wanted: 7,600
+    "rehearsal": 6184,  # wanted: 5,300
+    "cli": 1860,  # wanted: 1,400
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 43_900, 45_000  # wanted for tests: 40,000
+TEST_LINES, PAGE_WORDS = 43_960, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/rehearsal/gpu.py": 693,

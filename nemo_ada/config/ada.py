@@ -356,12 +356,12 @@ class AdaSettings(Section):
 
     def _under_caps(self, group: int) -> str:
         """Say what a cap that ends a pool early does to a declared objective, and which cap would not. Else empty."""
-        ends_early = isinstance(self.sampling, SequentialSampling) and self.sampling.fixed_pool(group) is None
-        if not (ends_early and self.budget.caps()):
+        sampling = self.sampling
+        if isinstance(sampling, EstimationSampling) or sampling.fixed_pool(group) or not self.budget.caps():
             return ""
         return (
             "; where a cap of the budget ends a pool early, its weight is too small for hard prompts (metric "
-            f"`ada/prompts_cut`), and max_samples of num_prompts_per_step * {self.sampling.cap(group)} ends none"
+            f"`ada/prompts_cut`), and max_samples of num_prompts_per_step * {sampling.cap(group)} ends none"
         )
 
     def _drawn_as(self) -> float | None:
