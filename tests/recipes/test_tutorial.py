@@ -59,5 +59,5 @@ def test_the_presets_cost_what_the_table_says(capsys: pytest.CaptureFixture[str]
     found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     for name, responses, steps, zero in rows:
         row = found[name]
-        shown = [f"{row[key]['mean']:.0f}" for key in ("responses", "engine_steps")]
-        assert [*shown, f"{row['zero_signal']['mean']:.2f}"] == [responses, steps, zero], name
+        shown = [f"{row[key]['value']:.0f}" for key in ("responses", "engine_steps")]
+        assert [*shown, f"{row['zero_signal']['value']:.2f}"] == [responses, steps, zero], name

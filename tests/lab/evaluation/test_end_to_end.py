@@ -64,7 +64,7 @@ def test_a_preparation_killed_while_it_measures_writes_the_same_bytes(made, tmp_
     out = tmp_path / "set"
     command = [sys.executable, "-m", "nemo_ada.cli", "data", "prepare", made / "train.jsonl", "--out", out]
     command += ["--model", model(made), "--band", "v3", "--k", "8", *LIMITS]
-    state = out / "work" / "4-measure.jsonl.state.json"
+    state = out / "work" / "measure.jsonl.state.json"
     running = subprocess.Popen(list(map(str, command)), env=ENVIRONMENT, cwd=ROOT)
     try:
         while not (state.exists() and json.loads(state.read_text())["items"] >= 32):
