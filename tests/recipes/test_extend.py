@@ -154,25 +154,6 @@ def test_the_task_is_built_and_a_yaml_names_it():
     assert max(len(task.tokenizer.encode(p.text)) for p in task.splits().train) <= task.max_prompt_tokens
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ("return -p", "weight is negative"),
-        ("return np.where(p > 0.9, -0.1, 1.0)", "weight is negative.*p = 0.92"),
-        ("return np.where(p < 0.1, np.nan, 1.0)", "weight is no number at p = 0.02"),
-    ],
-)
-def test_an_objective_that_decreases_or_has_no_number_is_refused(tmp_path, monkeypatch, body, message):
-    name = f"decreasing_{abs(hash(body))}"
-    code = ["import numpy as np", "class F:", "    def value(self, p): return p", f"    def weight(self, p): {body}"]
-    (tmp_path / f"{name}.py").write_text("\n".join(code))
-    monkeypatch.syspath_prepend(tmp_path)
-    own = {"kind": "own", "name": f"{name}:F"}
-    objective = ada_settings({"preset": "ada_seq_log", "advantage": {"objective": own}}).advantage.objective
-    with pytest.raises(UserError, match=message):
-        objective.weight(np.array([0.5]))
-
-
 BROKEN = """
 from nemo_ada.core.sampling.exits import ExitRule
 class Rule(ExitRule):

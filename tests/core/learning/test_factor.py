@@ -160,6 +160,8 @@ def test_pass_at_k_is_exact_whatever_ends_the_pool(rule, k):
         falling = [math.perm(8 - correct, k) / math.perm(8, k + 1) * k * correct for correct in range(9)]
         np.testing.assert_allclose(contrasts(rule, PassAtK(k=k))[8], falling, rtol=1e-12)
     assert declared_deviation(settings) < 1e-12
+    slope = (PassAtK(k=k).value(INSIDE + 1e-6) - PassAtK(k=k).value(INSIDE - 1e-6)) / 2e-6
+    np.testing.assert_allclose(PassAtK(k=k).weight(INSIDE), slope, atol=1e-7)
     fewer = RowSettings(4, StopRule(FixedExit(4), (4,), 4), AdvantageSettings("objective", PassAtK(k=4)))
     assert declared_deviation(fewer) > LARGEST_DEVIATION, "four responses cannot tell the chance of one in four"
 
@@ -178,3 +180,9 @@ def test_a_shrunk_baseline_follows_the_linear_objective_and_est_is_simulated():
     np.testing.assert_array_equal(factors(shrunk, INSIDE), 1.0)
     with pytest.raises(InvariantError, match="simulate"):
         factors(RowSettings(8, StopRule(FixedExit(1), (32,), 32), keep_all=True), INSIDE)
+
+
+def test_a_factor_that_is_not_positive_misses_every_objective():
+    assert deviation(np.array([1.0, -0.1]), np.ones(2)) == float("inf")
+    alone = RowSettings(1, StopRule(FixedExit(1), (1,), 1), AdvantageSettings("objective"))
+    assert declared_deviation(alone) == float("inf")

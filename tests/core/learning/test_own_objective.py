@@ -24,6 +24,10 @@ class OneNumber(Root):
     def weight(self, p): return 1.0
 class Fails(Root):
     def value(self, p): raise ZeroDivisionError("p is not what I thought")
+class Falls(Root):
+    def weight(self, p): return np.where(p > 0.9, -0.1, 1.0)
+class Holes(Root):
+    def weight(self, p): return np.where(p < 0.1, np.nan, 1.0)
 """
 RATE_P = np.array([0.1, 0.5, 1.0])
 
@@ -54,7 +58,9 @@ def test_arguments_reach_the_class_and_two_settings_do_not_share_one_object():
     [
         ("own_objectives:OneNumber", "an array of 49 of float"),
         ("own_objectives:Fails", "own_objectives.py:13"),
-        ("own_objectives:Missing", "it has Root, Logarithm, OneNumber, Fails"),
+        ("own_objectives:Missing", "it has Root, Logarithm, OneNumber, Fails, Falls, Holes"),
+        ("own_objectives:Falls", "weight is negative, and an objective must not decrease at p = 0.92"),
+        ("own_objectives:Holes", "weight is no number at p = 0.02"),
         ("own_objectives:np", "not a function"),
         ("no_such_module:Root", "ModuleNotFoundError"),
         ("os:system", "Python's own"),

@@ -255,3 +255,14 @@ def test_an_abandoned_group_gives_everything_back_and_starts_again_under_its_num
     with pytest.raises(InvariantError):
         step.start(other.number)
     assert step.start(failed.number).number == failed.number == 0
+
+
+def test_a_share_of_the_prompts_gets_a_share_of_what_all_prompts_share():
+    whole = Budget(max_samples=100, max_tokens=1000, max_seconds=7.0)
+    assert whole.shrunk(8.0) == replace(whole, max_samples=13, max_tokens=125)
+
+
+@pytest.mark.parametrize(("rule", "cap", "first"), [(FixedExit(4), 8, True), (BalancedExit(2, 2), 4, True),
+                                                    (BalancedExit(2, 2), 8, False)])  # fmt: skip
+def test_a_plan_knows_whether_anything_is_drawn_after_first_waves(rule, cap, first):
+    assert SamplingPlan(rule, (4,), cap, 4, LONGEST).only_first_waves is first

@@ -279,6 +279,12 @@ def test_groups_of_two_steps_are_refused():
         sampler().finish_step([pools[0], replace(pools[1], step=4)])
 
 
+def test_an_allocation_needs_the_whole_step():
+    shared = sampler(estimator=EmaBeta(), allocation=object())
+    with pytest.raises(InvariantError, match="whole step"):
+        shared.group_session(0, sampler().step_ledger(1).start())
+
+
 def test_a_row_that_its_pool_does_not_have_is_refused():
     for rank_R in ([0, 1, 2, 0], [0, 1, -2, 0], [0, 1, 0]):
         with pytest.raises(InvariantError, match="do not have"):
