@@ -184,7 +184,7 @@ def test_a_node_that_does_not_come_is_named(
     folder.mkdir()
     (folder / "ray").write_text("#!/bin/sh\nexec sleep 600\n")
     (folder / "ray").chmod(0o755)
-    absent = f"if [[ $me == {late} ]]; then export PATH={folder}:$PATH; fi"
+    absent = f"if [[ $SLURMD_NODENAME == {late} ]]; then export PATH={folder}:$PATH; fi"
     run = start(
         two_nodes,
         "cluster.num_nodes=2",
