@@ -112,7 +112,7 @@ def test_other_calls_run_as_they_are():
 
 @pytest.mark.parametrize(
     ("observed", "reward", "counted"),
-    [("correct", 1.0, 0.0), ("no verdict: verifier_timeout", float("nan"), 0.0), ("Environment: correct", 1.0, 1.0)],
+    [("correct", 1.0, 0.0), ("correct", 0.5, 0.0), ("incorrect", 0.0, 0.0), ("Environment: correct", 1.0, 1.0)],
 )
 def test_a_response_that_was_cut_off_is_wrong_for_our_environment_as_on_the_cpu(observed, reward, counted):
     asked = {"role": "user", "content": "1 + 1?", "token_ids": torch.tensor([1, 2])}

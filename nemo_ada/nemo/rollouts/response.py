@@ -19,7 +19,7 @@ ADA_MATH = "ada_math"  # name of the math environment (environment.py, which nee
 ROUTES = "routed_experts"
 """Key of a message: the experts of every token (policy.router_replay.enabled)."""
 NO_VERDICT = "no verdict: "  # the observation of a NaN reward begins so, and the cause follows
-CORRECT, INCORRECT = "correct", "incorrect"  # the observation of every other reward
+CORRECT, INCORRECT = "correct", "incorrect"  # the observation of a reward above 0, and of 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def read(prompt: Sequence[Message], message_log: Sequence[Message], reward: floa
     generated = list(message_log[start:])
     tokens = sum(len(message["token_ids"]) for message in generated if message["role"] == "assistant")
     observed = str(generated[-1].get("content")) if generated else ""
-    if truncated and (observed in (CORRECT, INCORRECT) or observed.startswith(NO_VERDICT)):
+    if truncated and observed == CORRECT:
         reward = 0.0
     return Response(list(prompt), generated, float(reward), bool(truncated), int(tokens))
 
