@@ -254,7 +254,7 @@ def test_an_unhealthy_node_stays_left_out_beside_the_users_own_exclude(
     """sbatch takes the last --exclude. The user's stood behind ours once, and SLURM gave the bad node again."""
     run = start(
         four_nodes, "steps=3", f"--output={tmp_path}/slurm-%j.log", "--exclude=n3", itself=True, HEALTH="1",
-        MIN_TMP_GIB="0", extra=gpus(tmp_path, "n1 n2"),
+        MIN_TMP_GIB="0", RETRY_SECONDS="1", extra=gpus(tmp_path, "n1 n2"),
     )  # fmt: skip
     run.over("done")
     log = run.log()
