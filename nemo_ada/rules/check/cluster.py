@@ -135,7 +135,7 @@ def _node() -> Findings:
     free = shutil.disk_usage("/dev/shm").free >> 30
     if free < LEAST_SHM_GIB:
         yield warning("/dev/shm", f"{free} GiB are free, and Ray's objects want {LEAST_SHM_GIB}: raise its size")
-    first = _number(text_of(Path("/proc/sys/net/ipv4/ip_local_port_range")))
+    first = _number(text_of(Path("/proc/sys/net/ipv4/ip_local_port_range"), 100))
     last = max(LAST_WORKER_PORT, _number(site_setting("RAY_PORT") or "9900") + 69)
     if first <= last:
         yield warning("RAY_PORT", f"the kernel gives out ports from {first} on, Ray's go to {last}, so one may be "
