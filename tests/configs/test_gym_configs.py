@@ -71,7 +71,6 @@ def test_every_key_of_the_fragment_changes_something():
 REFUSED = [
     ("policy.generation.vllm_cfg.async_engine=false", "policy.generation.vllm_cfg.async_engine", "HTTP server needs"),
     ("policy.generation.vllm_cfg.expose_http_server=false", "policy.generation.vllm_cfg.expose_http_server", "HTTP"),
-    ("policy.generation.vllm_kwargs.generation_config=auto", "policy.generation.vllm_kwargs.generation_config", "HTTP"),
     ("policy.generation.backend=sglang", "policy.generation.backend", "vLLM's HTTP server only"),
     ("policy.generation.top_k=20", "policy.generation.top_k", "set it to null"),
     ("policy.generation.stop_strings=[x]", "policy.generation.stop_strings", "set it to null"),
@@ -102,6 +101,22 @@ def test_what_would_fail_later_is_an_error_now(data, override, key, message):
     config = load_config(RECIPES[0], [*data, override])
     found = [one for one in rulebook.findings(config) if one.level == "error" and one.key == key]
     assert any(message in one.message for one in found)
+
+
+@pytest.mark.parametrize(
+    ("known", "level"),
+    [(None, "warning"), ({"temperature": 0.6, "repetition_penalty": 1.0}, None), ({"repetition_penalty": 1.1}, "error")],
+)
+def test_a_models_own_penalty_does_not_reach_the_samples_unseen(data, tmp_path, known, level):
+    """vLLM's HTTP server takes it from the model's folder, and the learner knows nothing of it."""
+    model = tmp_path / "model"
+    if known is not None:
+        model.mkdir()
+        (model / "generation_config.json").write_text(json.dumps(known))
+    key = "policy.generation.vllm_kwargs.generation_config"
+    config = load_config(RECIPES[0], [*data, f"{key}=auto", f"policy.model_name={model}"])
+    found = [one.level for one in rulebook.findings(config) if one.key == key]
+    assert found == ([level] if level else [])
 
 
 def test_the_asynchronous_loop_takes_gym_and_leaves_effort_levels_out(data):
