@@ -29,7 +29,8 @@ def without_fences(text: str) -> str:
 
 
 def links(text: str) -> list[str]:
-    return re.findall(r"\]\(([^()\s]+)\)", without_fences(text))
+    text = without_fences(text)
+    return re.findall(r"\]\(([^()\s]+)\)", text) + re.findall(r'<(?:img|source)\b[^>]*\bsrc(?:set)?="([^"]+)"', text)
 
 
 @cache

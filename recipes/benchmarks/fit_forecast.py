@@ -11,6 +11,7 @@ with `held_out` never enter a fit. The script prints what `nemo_ada/lab/plan/roo
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,16 @@ from measure import measure
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.lab.plan.planned_run import PlannedRun, Schedule, max_concurrent
-from nemo_ada.lab.plan.roofline import DENSE, EXPERTS, PROMPT_TOKENS, RANGE, Efficiencies, Roofline
+from nemo_ada.lab.plan.roofline import (
+    DENSE,
+    EXPERTS,
+    PROMPT_TOKENS,
+    RANGE,
+    Efficiencies,
+    Roofline,
+    Spread,
+    StepCost,
+)
 from nemo_ada.lab.plan.sampling import SimulatedRun, variant
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import MeasuredRates
@@ -308,13 +318,59 @@ response on one core.
 """
 
 
+GPU = ROOT / "recipes/results/gpu"
+LIMITS = {"steps_512": 225.0, "steps_1024": 450.0, "steps_1024_lean_idle": 450.0, "steps_2048": 926.0}
+"""Table of steps on the H200 -> mean tokens of its responses, where a run counted them."""
+
+
+@dataclass(frozen=True)
+class GpuStep:
+    """A step that ran on the H200: its tokens and its seconds."""
+
+    limit: str
+    run: str
+    drawn: float
+    trained: float
+    sampling: float
+    refit: float
+    seconds: float
+
+
+def gpu_steps() -> list[GpuStep]:
+    """Return the steps but the first of each process, whose kernels were not compiled yet."""
+    found = []
+    for name, mean in LIMITS.items():
+        for row in csv.DictReader((GPU / f"{name}.csv").read_text(encoding="utf-8").splitlines()):
+            if (row["run"], row["step"]) == ("grpo", "1"):
+                continue
+            live = 256 * (1 - float(row["zero-signal groups"] or 0))
+            drawn = float(row["tokens"] or 256 * mean)
+            seconds = (float(row[f"{phase}, s"]) for phase in ("sampling", "refit", "step"))
+            found.append(GpuStep(name.split("_")[1], row["run"], drawn, mean * live, *seconds))
+    return found
+
+
+def step_cost(steps: Sequence[GpuStep]) -> tuple[StepCost, Spread, Spread]:
+    """Fit the seconds of a step to those that were measured. Return them and the ends of sampling and refit."""
+    per_token = np.array([step.sampling / step.drawn for step in steps])
+    drawn = math.exp(float(np.log(per_token).mean()))
+    refit = np.array([step.refit for step in steps])
+    rest = np.array([step.seconds - step.sampling - step.refit for step in steps])
+    table = np.array([[1.0, step.trained] for step in steps])
+    fixed, trained = np.linalg.lstsq(table, rest, rcond=None)[0].tolist()
+    counted = np.array([step.sampling / step.drawn for step in steps if step.run != "grpo"]) / drawn
+    far = refit / refit.mean()
+    return (StepCost(fixed, float(refit.mean()), drawn, trained),
+            Spread(float(counted.min()), float(far.max())), Spread(float(counted.max()), float(far.min())))  # fmt: skip
+
+
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     points = read_points()
     theta, judged = judge(points)
     PAGE.write_text(page(points, theta, judged), encoding="utf-8")
     print(constants(theta, error_range(judged)))
-    print(f"now: {DENSE}\n{EXPERTS}\n{RANGE}")
+    print(f"now: {DENSE}\n{EXPERTS}\n{RANGE}", *step_cost(gpu_steps()), sep="\n")
 
 
 def read_points() -> list[Point]:

@@ -19,15 +19,17 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.lab.evaluation.statistics import student_quantile, student_tail
+from nemo_ada.lab.plan.roofline import FAR, H200_STEP, MEAN, NEAR
 from nemo_ada.lab.report.draw import colour_of
 from nemo_ada.run.files import write_atomically
 
 FOUR, TUNED = "four updates", "tuned updates"
 SUMMED = "summed_rates"
 GPU = "gpu_seconds"
-AXES = ("responses", "updates", SUMMED, "prompts", "live_rows", "tokens", GPU)
-GPU_STEP, GPU_RESPONSE, GPU_ROW, GPU_ROWS = 5.6, 0.036, 0.018, 256
-"""Seconds of a step, a response and a trained row, in steps of 256 rows: 1.5B, H200, without refits (results/gpu)."""
+ENDS = {GPU: MEAN, f"{GPU}_near": NEAR, f"{GPU}_far": FAR}
+AXES = ("responses", "updates", SUMMED, "prompts", "live_rows", "tokens", *ENDS)
+GPU_ROWS, GPU_TOKENS = 256, 450.0
+"""Rows of a step and tokens of a response that the GPU's seconds are for: those of recipes/results/gpu.md at 1,024."""
 LAST = 3  # evaluations whose mean is a run's final accuracy
 LEVEL = 0.05
 Result = Mapping[str, Any]
@@ -102,12 +104,13 @@ def costs(result: Result, axis: str) -> FloatArray:
     """Return what a run had cost at each evaluation.
 
     `summed_rates` is the sum of the learning rates of its updates, which is small in the warm-up. `gpu_seconds` are
-    those that an H200 would take if its steps of GPU_ROWS rows had this run's shares of responses and trained rows.
+    those that an H200 would take if its steps of GPU_ROWS rows had this run's shares of responses and trained rows,
+    with the mean of its sampling and refit. `gpu_seconds_near` and `_far` have the ends of both.
     """
-    if axis == GPU:
+    if axis in ENDS:
         steps, responses, live, rows = (costs(result, name) for name in ("steps", "responses", "live_rows", "rows"))
-        scale = GPU_ROWS * steps[-1] / rows[-1]  # a step of the run has fewer rows
-        return np.asarray(GPU_STEP * steps + scale * (GPU_RESPONSE * responses + GPU_ROW * live))
+        scale = GPU_TOKENS * GPU_ROWS * steps[-1] / rows[-1]  # a step of the run has fewer rows
+        return np.asarray(H200_STEP.seconds(steps, scale * responses, scale * live, ENDS[axis]))
     if axis != SUMMED:
         return np.array([point[axis] for point in result["points"]], np.float64)
     done = np.array([point["updates"] for point in result["points"]], np.float64)
@@ -362,7 +365,8 @@ BOTH = ("area at equal responses", "area at equal prompts")
 ALL_AXES = (*BOTH, "area at equal updates", f"area at equal {GPU}")
 JOINED = """
 **More bases.** Two methods that were behind on no axis over six bases were run on further ones and on a third task.
-Gains at equal responses, prompts, updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases:
+Gains at equal responses, prompts, updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases. In
+brackets: the gain if sampling and the refit cost what the ends of the measured steps say.
 
 {table}
 """
@@ -391,6 +395,12 @@ def joined_effects(
     return cells
 
 
+def between(found: Mapping[str, Effect]) -> str:
+    """Return the gains at equal GPU seconds at the ends of what a step was seen to cost."""
+    ends = sorted(found[f"area at equal {axis}"].mean for axis in ENDS if axis != GPU)
+    return " to ".join(text(Effect(mean, math.nan, math.nan), bold=False) for mean in ends)
+
+
 def joined(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]) -> str:
     """Return the table of methods over the seeds of several tasks."""
     cells = {key: found for key, (found, _) in joined_effects(protocol, tables).items()}
@@ -402,6 +412,7 @@ def joined(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequenc
     for method in dict.fromkeys(method for _, method in cells):
         row = [
             "<br>".join(text(cells[name, method][axis], axis in bold[name, method]) for axis in ALL_AXES)
+            + f" ({between(cells[name, method])})"
             if (name, method) in cells
             else ""
             for name in names
