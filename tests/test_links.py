@@ -120,14 +120,14 @@ def test_no_page_gives_run_dir_to_a_train_script() -> None:
 
 
 LIMITS = {
-    "README.md": 900,
+    "README.md": 700,
     "SECURITY.md": 1640,
     "configs/README.md": 1810,
     "docker/README.md": 710,
     "recipes/README.md": 730,
     "recipes/guide/algorithm.md": 2168,
     "recipes/guide/async.md": 720,
-    "recipes/guide/choosing.md": 868,
+    "recipes/guide/choosing.md": 1000,
     "recipes/guide/design.md": 794,
     "recipes/guide/evaluation.md": 900,
     "recipes/guide/first_hour.md": 780,
@@ -141,9 +141,9 @@ LIMITS = {
     "recipes/guide/whatif.md": 1000,
     "recipes/results/async.md": 680,
     "recipes/results/faults.md": 630,
-    "recipes/results/forecast.md": 900,
+    "recipes/results/forecast.md": 1070,  # a model of its own for the steps on the H200
     "recipes/results/gpu.md": 1400,  # five visits
-    "recipes/results/leaderboard.md": 500,
+    "recipes/results/leaderboard.md": 530,
     "recipes/results/open_questions.md": 500,
     "recipes/results/paper.md": 960,
     "recipes/results/rehearsal.md": 1300,

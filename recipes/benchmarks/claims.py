@@ -29,7 +29,8 @@ CLAIMS, TABLE = ROOT / "recipes/results/claims.yaml", ROOT / "recipes/results/le
 RESULTS = ROOT / "recipes/results/leaderboard.jsonl"
 SHOWN = ("area at equal updates", "area at equal summed_rates", "area at equal responses", "accuracy", "responses to 1")
 """The tests of a table over which Holm's correction goes."""
-FORMS = ("mean", "size", "interval", "ratio", "ratio_interval", "by_base")
+FORMS = ("mean", "size", "size_interval", "interval", "ratio", "ratio_interval", "by_base", "ends", "count")
+"""`ends` are those of a gain at equal GPU seconds, `count` is a whole number."""
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*)?\.?\d+(?![\w])")
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 NOT_CLAIMS = re.compile(
@@ -64,11 +65,16 @@ def value(spec: str) -> str:
             found = effects()[task, table, method][measure][0]
         except KeyError:
             raise UserError(f"claim {spec}: {TABLE.name} has no such row") from None
+    if form == "ends":
+        low, high = sorted(effects()[task, table, method][f"{measure}_{end}"][0].mean for end in ("near", "far"))
+        return " to ".join(f"{'+' if end >= 0 else '-'}{_three(abs(end))}" for end in (low, high))
+    if form == "count":
+        return f"{found.mean:.0f}"
     if form.startswith("ratio"):
         low, high = (math.exp(found.mean + sign * found.half) for sign in (-1, 1))
         return _two(math.exp(found.mean)) + ("" if form == "ratio" else f" [{_two(low)}, {_two(high)}]")
-    if form == "size":
-        return _three(abs(found.mean))
+    if form.startswith("size"):
+        return _three(abs(found.mean)) + ("" if form == "size" else f" ± {_three(found.half)}")
     sign = "+" if found.mean >= 0 else "-"
     return f"{sign}{_three(abs(found.mean))}" + ("" if form == "mean" else f" ± {_three(found.half)}")
 
