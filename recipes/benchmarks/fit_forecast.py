@@ -314,14 +314,14 @@ Forecast / published seconds. No fitted point of a mixture of experts has them.
 
 ## A step on one H200
 
-The steps of [our H200](gpu.md#steps) (1.5B, 256 rows) give a model of their own, which the leaderboard reads for its GPU
-seconds, and whose spread `plan` puts round the column `x grpo`:
+The steps of [our H200](gpu.md#steps) (1.5B, 256 rows) give a model of their own. The leaderboard reads it for its GPU
+seconds, and `plan` takes its spread for the column `x grpo`:
 
 {gpu}
 
-The near end has the fastest sampling and the slowest refit that were seen, the far end the opposite. With each step's own
-refit the model meets every ratio of a step to GRPO's within 10 %. The refit is the largest unknown: it took {low_refit:.1f} to
-{high_refit:.1f} s, whatever the method. The model is for this size and card, and knows no other one.
+The near end has the fastest sampling and the slowest refit that were seen, the far end the opposite. With each step's
+own refit the model meets every ratio of a step to GRPO's within 10 %. The refit is the largest unknown: it took
+{low_refit:.1f} to {high_refit:.1f} s, whatever the method. The model is for this size and card, and knows no other one.
 
 ## Constants
 
