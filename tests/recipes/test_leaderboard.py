@@ -264,6 +264,8 @@ def test_seeds_of_two_tasks_are_compared_together_once_all_are_there(protocol):
     seeds = [seed for task in ("words6", "words6b", "words6c") for seed in protocol.of(task, "reported_seeds")]
     for gain in (0.01, 0.002):
         assert pages.text(pages.effect([gain * (seed % 7) for seed in seeds]), True) in found
+    compared = pages.joined_effects(protocol.values, tables)["words, eighteen bases", "value4"][0]["accuracy"]
+    assert compared.p == pytest.approx(2 * pages.effect([0.01 * (seed % 7) for seed in seeds]).p), "a second look"
     del tables["sudoku6b", pages.FOUR]
     assert pages.joined(protocol.values, tables) == ""
 

@@ -122,9 +122,8 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
     values = Values(config)
     rulebook.refuse_out_of_bounds(values)
     section = config.get("reinforce_ada")
-    stock = not isinstance(section, Mapping)  # NeMo-RL's own loop, whose learner computes all rows
-    algorithm = values.get("grpo.adv_estimator.name", "grpo")
-    if stock and (algorithm != "grpo" or values.get("grpo.use_dynamic_sampling")):
+    stock = section is None  # NeMo-RL's own loop, whose learner computes all rows
+    if stock and (values.get("grpo.adv_estimator.name", "grpo") != "grpo" or values.get("grpo.use_dynamic_sampling")):
         raise UserError(
             "this config has no section reinforce_ada, and of NeMo-RL's own algorithms plan knows GRPO without dynamic "
             "sampling only; add reinforce_ada.preset=grpo (or another preset)",
@@ -138,7 +137,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
             "the hub cache; download the model first (slurm/prepare.sh)",
             key="policy.model_name",
         )
-    shape, ada = known[0], ada_settings({"preset": "nemo_rl_grpo"} if stock else section)
+    shape, ada = known[0], ada_settings({"preset": "nemo_rl_grpo"} if section is None else section)
     return PlannedRun(
         backend="nemo_rl",
         ada=ada,
