@@ -36,7 +36,7 @@ BUDGETS = {
     "rules": 6110,  # wanted: 5,400
     "nemo": 7852,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
-    "lab": 9939,  # wanted: 7,600
+    "lab": 9954,  # wanted: 7,600
     "rehearsal": 6184,  # wanted: 5,300
     "cli": 1860,  # wanted: 1,400
 }
