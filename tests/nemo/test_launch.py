@@ -171,7 +171,9 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
     control, progress, hooks = JobControl(tmp_path, 9), Progress(3, 3, 0, 12, 4, 4), SimpleNamespace()
     end = {"v0.7": "finalize_checkpoint", "main": "begin_finalization"}[version]
     checkpointer = SimpleNamespace(init_tmp_checkpoint=lambda: takes(2.0), finalize_checkpoint=lambda: takes(1e9))
-    setattr(checkpointer, end, lambda: takes(2.0))
+    setattr(checkpointer, end, lambda folder: takes(2.0))
+    (tmp_path / "tmp_step_3").mkdir()
+    (tmp_path / "inputs.json").write_text('{"data": "digest"}')
     control.status("running", 3)
     original = type("TimeoutChecker", (), {"start_iterations": lambda self: None, "check_save": lambda self: False})
     timeout = job_timeout(original, control, progress, Loader(), None)()
@@ -183,7 +185,8 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
         loop.run_multi_turn_rollout()
         checkpointer.init_tmp_checkpoint()
         phase()
-        getattr(checkpointer, end)()
+        getattr(checkpointer, end)(str(tmp_path / "tmp_step_3"))
+    assert json.loads((tmp_path / "tmp_step_3" / "inputs.json").read_text()) == {"data": "digest"}
     assert json.loads((tmp_path / "pace.json").read_text())["saved_step"] == 3, (
         "a job chain ends where this stands still"
     )

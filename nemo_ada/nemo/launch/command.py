@@ -171,6 +171,9 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         loader = None if training.draws_ahead else parts["dataloader"]
         progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
         check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
+        if (newest := parts["checkpointer"].get_latest_checkpoint_path()) is not None:
+            run_dir.check_inputs(resolved, Path(newest))
+        run_dir.note_inputs(resolved)  # set-up has filled the hub's cache
         clear_abandoned(parts["checkpointer"])
         if single:
             with _signals(control, progress):
