@@ -32,17 +32,17 @@ BUDGETS = {
     "config": 1657,  # wanted: 1,500
     "verify": 3837,  # wanted: 3,300
     "tasks": 2186,  # wanted: 1,900
-    "run": 2733,  # wanted: 1,900
-    "rules": 6110,  # wanted: 5,400
-    "nemo": 7852,  # wanted: 7,000
-    "cpu": 5012,  # wanted: 4,900
+    "run": 2776,  # wanted: 1,900
+    "rules": 6129,  # wanted: 5,400
+    "nemo": 7861,  # wanted: 7,000
+    "cpu": 5011,  # wanted: 4,900
     "lab": 9954,  # wanted: 7,600
     "rehearsal": 6184,  # wanted: 5,300
     "cli": 1860,  # wanted: 1,400
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 44_000, 45_000  # wanted for tests: 40,000
+TEST_LINES, PAGE_WORDS = 44_600, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/rehearsal/gpu.py": 693,
