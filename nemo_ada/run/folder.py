@@ -155,6 +155,11 @@ class RunDir:
         self._curves: Curves | None = None
         self._lock: IO[str] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has claimed the folder, and not left it."""
+        return self._lock is not None
+
     def check(self, config: Mapping[str, Any], *, resume: bool) -> None:
         """Check that this configuration may use the folder.
 
