@@ -136,6 +136,7 @@ LIMITS = {
     "recipes/guide/operations.md": 810,
     "recipes/guide/rehearsal.md": 890,
     "recipes/guide/single_controller.md": 1070,
+    "recipes/guide/site.md": 700,
     "recipes/guide/tutorial.md": 1190,
     "recipes/guide/whatif.md": 1000,
     "recipes/results/async.md": 680,
