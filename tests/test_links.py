@@ -123,7 +123,7 @@ LIMITS = {
     "SECURITY.md": 1640,
     "configs/README.md": 1810,
     "docker/README.md": 710,
-    "recipes/README.md": 730,
+    "recipes/README.md": 745,
     "recipes/guide/algorithm.md": 2168,
     "recipes/guide/async.md": 720,
     "recipes/guide/choosing.md": 868,
