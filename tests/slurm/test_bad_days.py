@@ -42,6 +42,7 @@ def failing(folder: Path, slow: int) -> str:
     return f"{folder}/bad:{search_path()}"
 
 
+@pytest.mark.slow  # two minutes and more: slow commands, growing waits
 def test_a_chain_whose_slurm_fails_three_times_in_ten_and_is_slow_makes_each_step_once(
     two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_job_that_the_user_ends_ends_the_chain_wherever_its_log_goes(
     assert run.reasons() == ["asked"]
 
 
+@pytest.mark.slow  # a pause of 65 s is the shortest that is no stall of the node
 def test_a_suspended_job_is_no_stalled_one(one_node: Cluster, start: Callable[..., Run]) -> None:
     run = start(one_node, "steps=40", "step_seconds=0.5", "save_each=1", STALL_SECONDS="20", LIMIT_SECONDS="1")
     run.until(lambda: len(run.steps()) >= 2)
