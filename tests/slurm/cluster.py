@@ -178,7 +178,7 @@ class Cluster:
 
     def jobs(self) -> list[int]:
         """Ids of all jobs that are waiting or running."""
-        return [int(line) for line in self.run("squeue", "-h", "-o", "%i").split()]
+        return [int(line) for line in self.run("squeue", "-h", "-o", "%A").split()]
 
     def wait(self, job: int, *states: str, seconds: float) -> str:
         """The state, when it is one of `states`; TimeoutError after `seconds`."""
