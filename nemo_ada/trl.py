@@ -32,7 +32,8 @@ from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.reward import rewarded, try_reward
+from nemo_ada.tasks.reward import try_reward
+from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
 Reward = Callable[..., Sequence[float | None]] | Callable[..., Awaitable[Sequence[float | None]]]
@@ -190,8 +191,8 @@ class Rewards:
 def by_answer(name: str, stops: Callable[[], set[int | None]] = set) -> Reward:
     """Return the reward function that TRL wants, from the name of one that gets a response and its answer.
 
-    The answer is what the column `answer` has, also a list or an object. A response that was cut off is wrong, as on
-    the other back ends. Its first call tries the function on a reference.
+    The answer is what the column `answer` has, also a list or an object. As on the other back ends, it is judged in the
+    verifier's processes with a deadline, and a response that was cut off is wrong. The first call tries the function.
 
     Args:
         name: `module:function`.
@@ -200,23 +201,26 @@ def by_answer(name: str, stops: Callable[[], set[int | None]] = set) -> Reward:
     Raises:
         UserError: The function fails. The message has the user's file and line.
     """
-    function, tried = load("reward", name), False
+    function, pool = load("reward", name), None
 
     def rewards(
         completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] = (), answer: Sequence[Any] | None = None,
         **_: Any,
     ) -> list[float | None]:  # fmt: skip
-        nonlocal tried
+        nonlocal pool
         if answer is None:
             raise UserError(f"reward={name!r} needs a column `answer`, and train_dataset has none; rename your column")
-        if not tried:
+        if pool is None:
             try_reward(function, f"reward={name!r}", answer[0])
-            tried = True
+            from nemo_ada.verify.pool import MathVerifier
+
+            pool = MathVerifier(scorer=name, whole=True, self_test=False)
         texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
         ends = stops()
         finished = [not ends or (bool(ids) and ids[-1] in ends) for ids in completion_ids] or [True] * len(texts)
-        rows = zip(texts, answer, finished, strict=True)
-        verdicts = [rewarded(function, text, own, ended) for text, own, ended in rows]
+        rows = list(zip(texts, answer, finished, strict=True))
+        judged = iter(pool.verify_many((text, own) for text, own, ended in rows if ended))
+        verdicts = [next(judged) if ended else Verdict(0.0) for *_, ended in rows]
         for cause in {verdict.cause for verdict in verdicts} - {None}:
             log.warning("%s: %s", name, cause)
         return [verdict.label for verdict in verdicts]

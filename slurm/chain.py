@@ -345,6 +345,8 @@ def close_last(folder: str, reason: str, detail: str) -> None:
     path, lines = run_dir() / "attempts.tsv", table("attempts.tsv")
     if not lines or (lines[-1] + [folder])[FOLDER] != folder:
         return
+    if reason == OWN and reason_of(lines[-1]) == NODE_LOST:  # the next attempt knows better
+        return
     lines[-1] = [*lines[-1][:COLUMNS], folder, str(int(time.time())), reason, flat(detail)[:500]]
     scratch = path.with_name(f"{path.name}.tmp.{os.getpid()}")
     try:
@@ -355,13 +357,29 @@ def close_last(folder: str, reason: str, detail: str) -> None:
 
 
 def close_killed() -> None:
-    """Give a reason to an earlier attempt whose batch script was killed before it could write one."""
+    """Give a reason to an earlier attempt whose batch script was killed before it could write one.
+
+    A script sees its step end before SLURM knows that a node is lost. It writes its own failure then, which is mended.
+    """
     lines = table("attempts.tsv")
-    if not lines or len(lines[-1]) != FOLDER + 1 or lines[-1][FOLDER] == Path(setting("ATTEMPT_DIR")).name:
+    if not lines or len(lines[-1]) <= FOLDER or lines[-1][FOLDER] == Path(setting("ATTEMPT_DIR")).name:
         return
-    state = of_job(lines[-1][1]).get("JobState", "")
-    reason = {"CANCELLED": ASKED, "TIMEOUT": WALL, "PREEMPTED": PREEMPTED}.get(state, NODE_LOST)
-    close_last(lines[-1][FOLDER], reason, f"the batch script was killed, SLURM says {state or 'nothing'}")
+    written, folder = reason_of(lines[-1]), lines[-1][FOLDER]
+    if written not in ("", OWN):
+        return
+    state, lost = of_job(lines[-1][1]).get("JobState", ""), lost_nodes(folder)
+    if not written:
+        reason = {"CANCELLED": ASKED, "TIMEOUT": WALL, "PREEMPTED": PREEMPTED}.get(state, NODE_LOST)
+        close_last(folder, reason, f"the batch script was killed, SLURM says {state or 'nothing'}")
+    elif state == "NODE_FAIL" or lost:
+        close_last(folder, NODE_LOST, f"SLURM says {lost or state}")
+
+
+def lost_nodes(folder: str) -> str:
+    """The nodes of an attempt that SLURM has lost, each with its state; empty for none, and without an answer."""
+    nodes = [path.stem[len("node-") :] for path in (run_dir() / "attempts" / folder).glob("node-*.log")]
+    shown = ask_slurm("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N %t") if nodes else ""
+    return ", ".join(sorted(set(re.findall(r"^\S+ (?:down|fail|\w+\*).*$", shown or "", re.M))))
 
 
 def called_off() -> int:
@@ -570,6 +588,8 @@ def shown_options() -> "list[str]":
                 value = re.sub(rf"(?<![^\W_]){facts.get(key, 'none')}(?![^\W_])(?=[^/]*$)", mark, value)
         if not _absent(value) and (name, value) not in (("Nice", "0"), ("TimeLimit", "Partition_Limit")):
             found.append(f"--{option}={value}")
+    if not setting("SBATCH_SIGNAL"):
+        say("SLURM does not show --signal of a direct sbatch: the next job has the header's, or that of SBATCH_SIGNAL")
     limit, header = _seconds(facts.get("TimeLimit", "")), whole(setting("LEAD"))
     if limit and 2 * header > limit and not setting("SBATCH_SIGNAL"):
         found.append(f"--signal=B:USR1@{limit // 4}")
@@ -610,14 +630,18 @@ def excluded() -> int:
 
 
 def waiting() -> int:
-    """Print the job of the chain that waits for this one. Exit code 1: there is none. 2: SLURM does not answer."""
+    """Print the job of the chain that waits for this one. Exit code 1: there is none. 2: SLURM does not answer.
+
+    It has begun where SLURM has lost this job's node, and this script lives on there. Then nobody has cancelled it.
+    """
     said = ask_slurm("squeue", "-h", "-r", "-u", str(os.getuid()), "-o", "%i|%E|%o")
     if said is None:
         return EXIT_REFUSED
+    known = [line[1] for line in of_chain(JOBS) if line[2] == job_id()]
     for line in said.splitlines():
         job, after, script = [*line.split("|", 2), "", ""][:3]
         ours = os.path.basename(script.split(" ")[0]) == setting("SCRIPT")
-        if ours and re.search(rf"after\w+:{job_id()}(?![\d_])", after):
+        if ours and (job in known or re.search(rf"after\w+:{job_id()}(?![\d_])", after)):
             print(job)
             return queued(job)
     return EXIT_NO

@@ -189,6 +189,7 @@ prepare() {
   run mkdir -p "$RUN_DIR/attempts"
   if dry; then write "$RUN_DIR/job" "${JOB:-$SLURM_JOB_ID}"; else decide claim || exit 2; fi
   if ! dry && [[ -z ${NEMO_ADA_CHAIN:-} && ${SLURM_RESTART_COUNT:-0} == 0 ]]; then decide begin || exit $(($? - 1)); fi
+  if ! dry; then trap off TERM INT; fi
   if users_stop; then
     say "$RUN_DIR/STOP ends this chain before its next attempt; the file is removed, so that a new submission goes on"
     run rm -f "$RUN_DIR/STOP"
@@ -206,25 +207,19 @@ prepare() {
   done
   if [[ $RAY_AUTH == token ]]; then ray_token; fi
   write "$ATTEMPT_DIR/canary" "$SLURM_JOB_ID"
-  ATTEMPT=1
-  if ! dry; then
-    decide record
-    ATTEMPT=$ANSWER
-  fi
+  if dry; then ATTEMPT=1; else decide record; ATTEMPT=$ANSWER; fi
   RAY_FOLDER=/tmp/nemo-ada-ray-$(random 8)  # on each node; Ray takes the head's name for all of them
   export RAY_FOLDER NEMO_ADA_JOB_END RUN_DIR ATTEMPT_DIR CONFIG STARTED GPUS_PER_NODE NEMO_ADA_HOME=$HOME_DIR NODE_NAMES="${NODES[*]}"
   export PYTHONNOUSERSITE=1  # a home folder's packages must not hide the image's
-  CHECK_FIRST=0
+  export CHECK_FIRST=0
   if ((PREFLIGHT && ATTEMPT == 1)) && [[ -z ${NEMO_ADA_CHECKED:-} && $LAUNCH == nemo-ada\ * ]]; then CHECK_FIRST=1; fi
-  export CHECK_FIRST
-  if dry; then
-    NEMO_ADA_JOB_END='<end of the job, epoch seconds>'
-  else
+  ANSWER='<end of the job, epoch seconds>'
+  if ! dry; then
     queue_next 0 "$@" &
     QUEUE_PID=$!
     decide job-end
-    NEMO_ADA_JOB_END=$ANSWER
   fi
+  NEMO_ADA_JOB_END=$ANSWER
   say "attempt $ATTEMPT of this chain, job $SLURM_JOB_ID on ${#NODES[@]} node(s): ${NODES[*]}"
   if ! dry && [[ -z ${NEMO_ADA_OPTIONS:-} && -n $NEMO_ADA_JOB_END && -n $LEAD ]] && ((NEMO_ADA_JOB_END - STARTED <= LEAD)); then
     say "warning: the job is not longer than $LEAD s, at which the signal comes by the header of $SCRIPT: add --signal=B:USR1@SECONDS to sbatch, or start slurm/train.sh, which plans it"
@@ -281,6 +276,13 @@ on_term() {  # scancel, preemption, a lost node, or the wall: KILL comes later
   if [[ $CALLED_OFF == asked ]]; then end_chain asked & else continue_chain & fi
   while kill -0 "$STEP_PID" 2>/dev/null && ((waited < PREEMPT_SECONDS)); do nap 1; waited=$((waited + 1)); done
   end_step
+}
+
+off() {  # TERM before or after the step: scancel ends the chain, and whatever else it is does not
+  trap '' TERM INT
+  decide called-off
+  if [[ $ANSWER == asked ]]; then end_chain asked; fi
+  exit 143
 }
 
 end_step() {  # our own srun and what it started, nothing else
@@ -373,6 +375,7 @@ send() {  # send WORDS...: sbatch of the next job, with what the first one got; 
 requeue() {  # the way on without a next job. SLURM then ends this script
   say "requeueing job ${JOB:-$SLURM_JOB_ID}"
   run scontrol update "JobId=${JOB:-$SLURM_JOB_ID}" Requeue=1 || true
+  if ! dry; then trap 'exit 143' TERM INT; fi  # SLURM's answer to this: it is no scancel
   run scontrol requeue "${JOB:-$SLURM_JOB_ID}" || return 1
   if ! dry; then nap 60; fi
 }
@@ -432,7 +435,7 @@ attempt() {
   trap '' USR1
   USERS_STOP=$(if users_stop; then echo 1; fi)
   decide ended || code=$?
-  trap 'exit 143' TERM INT  # why the attempt ended is written down, and a requeue ends this script
+  trap off TERM INT  # why the attempt ended is written down
   if [[ -n $USERS_STOP ]]; then rm -f "$RUN_DIR/STOP"; fi
   case $ANSWER in
     called-off) wait || true; exit 143 ;;  # on_term has ended or continued the chain

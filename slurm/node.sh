@@ -221,9 +221,7 @@ if ! dry; then
   fi
 fi
 if [[ -n $NODE_SETUP ]]; then
-  if dry; then echo "+ source $NODE_SETUP"; else
-    foreign "$NODE_SETUP"
-  fi
+  if dry; then echo "+ source $NODE_SETUP"; else foreign "$NODE_SETUP"; fi
 fi
 if ! dry; then  # what Ray and NeMo-RL's own launcher want
   files=$(ulimit -Hn)

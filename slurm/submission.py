@@ -175,9 +175,11 @@ def may_submit() -> int:
     try:
         (run_dir() / "attempts").mkdir(parents=True, exist_ok=True)
         for folder in (run_dir(), run_dir() / "attempts"):
+            owner = folder.stat().st_uid
+            if owner != os.getuid() != 0:  # also where the group may write
+                refuse(f"{folder} belongs to user {owner}, who alone trains in it: put RUN_DIR=FOLDER in front")
             if not os.access(str(folder), os.W_OK):
-                owner = folder.stat().st_uid
-                refuse(f"{folder} belongs to user {owner} and cannot be written: put RUN_DIR=FOLDER in front")
+                refuse(f"{folder} cannot be written: put RUN_DIR=FOLDER in front")
     except OSError as problem:
         refuse(f"RUN_DIR={run_dir()} cannot be made ({problem.strerror}): put RUN_DIR=FOLDER in front, or set RUN_ROOT")
     lines = table(JOBS)

@@ -22,9 +22,8 @@ from nemo_ada.cpu.learner.group import LearnerGroup
 from nemo_ada.cpu.model_folder import kept_config
 from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.run import inputs
 from nemo_ada.run.files import read_json, remove_slowly, write_atomically, write_folder
-from nemo_ada.run.folder import STATE, RunDir, fingerprint, flatten
+from nemo_ada.run.folder import STATE, RunDir, fingerprint
 from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
@@ -73,7 +72,7 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
         settings = config.model_dump(mode="json")
         content = _jsonable(asdict(state)) | {"fingerprint": fingerprint(settings)}
         write_atomically(folder / STATE, json.dumps(content))
-        write_atomically(folder / inputs.FILE, json.dumps(inputs.digests(flatten(settings)), indent=1))
+        run_dir.copy_inputs(folder)
 
     folder = run_dir.checkpoint_folder(state.step)
     try:

@@ -16,7 +16,7 @@ from nemo_ada.run.data_files import records
 from nemo_ada.run.json_lines import DamagedLine, refuse
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
 
-READ_BY_NEMO_RL = (".json", ".jsonl", ".parquet")
+READ_BY_NEMO_RL = (".json", ".jsonl", ".parquet", ".arrow", ".csv")
 EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
 THINKING, THINKING_TOKENS = "policy.tokenizer.chat_template_kwargs.enable_thinking", 16384
 PUBLISHED = {  # columns of the authors' sets
@@ -61,6 +61,11 @@ def parts(values: Values, split: str) -> list[Mapping[str, Any]]:
     return [part for part in (section if isinstance(section, list) else [section]) if isinstance(part, Mapping)]
 
 
+def lies_here(path: Path) -> bool:
+    """Return whether a data set is a file, a folder or a pattern of files on this machine."""
+    return path.is_file() or path.is_dir() or ("*" in path.name and path.parent.is_dir())
+
+
 def dataset(values: Values, split: str = "train") -> Findings:
     """Each set, a local file or a published one, has the columns of its `input_key` and `output_key`, or NeMo-Gym's."""
     for number, part in enumerate(parts(values, split) or [{}]):
@@ -81,9 +86,16 @@ def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
         wanted = {f"{here}.data_path#{column}": column for column in COLUMNS}
     local = Path(str(path))
     first: Mapping[str, Any] = {}
-    if local.suffix in READ_BY_NEMO_RL and (local.is_file() or local.suffix != ".parquet"):
+    if lies_here(local) and not local.is_dir() and local.suffix not in READ_BY_NEMO_RL:
+        yield error(
+            f"{here}.data_path",
+            f"{path}: NeMo-RL reads {', '.join(READ_BY_NEMO_RL)}, and folders of such files; `nemo-ada data prepare "
+            f"{path} --out DIR` makes DIR/dataset.jsonl with input_key=problem and output_key=answer",
+        )
+        return
+    if lies_here(local) or local.suffix in (".json", ".jsonl"):
         try:
-            first = _first_record(local)
+            first = _first_record(local, str(part.get("split") or "train"))
             columns = tuple(first)
         except UserError as problem:
             yield error(f"{here}.data_path", f"{problem}; {PREPARE}" if uses_gym(values) else str(problem))
@@ -126,14 +138,15 @@ def _layout(record: Mapping[str, Any]) -> str:
         return ""
 
 
-def _first_record(path: Path) -> Mapping[str, Any]:
+def _first_record(path: Path, split: str) -> Mapping[str, Any]:
     """Return the first record. Raises UserError where there is none."""
     try:
-        first = next(records(path, refuse), None)
+        first = next(records(path, refuse, split), None)
     except DamagedLine:
         raise UserError(f"{path} does not begin with a JSON object; write one per line, such as {EXAMPLE}") from None
     except UserError as problem:
-        raise UserError(f"{problem}; name a .jsonl, .json or .parquet file that exists") from None
+        advice = "" if path.is_dir() else "; name a .jsonl, .json or .parquet file that exists"
+        raise UserError(f"{problem}{advice}") from None
     if first is None:
         raise UserError(f"{path} is empty; write one JSON object per line, such as {EXAMPLE}")
     return first[1]

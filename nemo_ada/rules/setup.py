@@ -7,6 +7,7 @@ per setting that was tried. It says where a job would end without the rule, and 
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -15,9 +16,10 @@ from pathlib import Path
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
+from nemo_ada.rules.data import lies_here
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
-from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES, other_learner
+from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES, Loop, other_learner
 from nemo_ada.rules.facts.upstream import LOOP
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
@@ -44,7 +46,6 @@ MEDIA_PROCESSOR = "vlm_hf_data_processor"
 EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
-SUFFIXES = (".json", ".jsonl", ".parquet")
 MAX_LINES = 200_000  # lines of a training set that are read
 
 
@@ -371,9 +372,9 @@ def prompt_batches(v: Values) -> Findings:
 
 
 def training_set(v: Values) -> Findings:
-    """A local training set has enough records for one step, and each has a text in both columns."""
+    """A local training set has enough records for the steps, and each has a text in both columns."""
     path = v.get("data.train.data_path")
-    if path is None or Path(str(path)).suffix not in SUFFIXES or not Path(str(path)).is_file():
+    if path is None or not lies_here(Path(str(path))):
         return
     keys = [
         str(v.get(f"data.train.{key}", default)) for key, default in (("input_key", "input"), ("output_key", "output"))
@@ -382,7 +383,7 @@ def training_set(v: Values) -> Findings:
         keys = list(COLUMNS)
     count = 0
     try:
-        for number, record in records(Path(str(path)), refuse):
+        for number, record in records(Path(str(path)), refuse, str(v.get("data.train.split", "train"))):
             if number > MAX_LINES:
                 break
             if count == 0 and not set(keys) <= set(record):
@@ -401,11 +402,21 @@ def training_set(v: Values) -> Findings:
     wanted = v.number("grpo.num_prompts_per_step") or 1
     if v.get("grpo.use_dynamic_sampling", False):
         wanted = int(wanted * (v.number("grpo.batch_multiplier") or 1))
-    if count <= MAX_LINES and left < wanted:
+    steps, epochs = v.number("grpo.max_num_steps") or 0, v.number("grpo.max_num_epochs") or 1
+    if count >= MAX_LINES:
+        return
+    if left < wanted:
         yield error(
             "data.train.data_path",
             f"{path} has {left} records for training, a step draws {wanted:g}: NeMo-RL drops an incomplete batch, "
             f"and would end at once as if all was done; set grpo.num_prompts_per_step to {left} or less",
+        )
+    elif not Loop.of(v).draws_ahead and epochs * (left // wanted) < steps:
+        yield warning(
+            "grpo.max_num_epochs",
+            f"{path} has {left} records for training: {epochs:g} epochs of them make {epochs * (left // wanted):g} "
+            f"steps, and the run ends there, before grpo.max_num_steps={steps:g}; set max_num_epochs to "
+            f"{math.ceil(steps / (left // wanted))} or more",
         )
 
 

@@ -121,12 +121,13 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             yield raw
 
 
-def records(path: Path, on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
-    """Read the records of a data file.
+def records(path: Path, on_damage: OnDamage, split: str = "train") -> Iterator[tuple[int, Record]]:
+    """Read the records of a data file, or of the files of a pattern or a folder.
 
     Args:
-        path: The file.
+        path: The file, pattern or folder.
         on_damage: Called with the number of a line that holds no object, and with the reason.
+        split: The split of a folder.
 
     Yields:
         The number of the line, and its record.
@@ -134,7 +135,7 @@ def records(path: Path, on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
     Raises:
         UserError: The file cannot be read.
     """
-    for number, raw in rows(path):
+    for number, raw in rows(path, split):
         try:
             yield number, parse_line(raw) if isinstance(raw, bytes) else dict(raw)
         except ValueError as problem:

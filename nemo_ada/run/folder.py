@@ -31,6 +31,7 @@ from nemo_ada.run.files import (
     lock_file,
     remove_leftovers,
     strangers,
+    text_of,
     verify_folder,
     write_atomically,
 )
@@ -154,6 +155,11 @@ class RunDir:
         self._curves: Curves | None = None
         self._lock: IO[str] | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has claimed the folder, and not left it."""
+        return self._lock is not None
+
     def check(self, config: Mapping[str, Any], *, resume: bool) -> None:
         """Check that this configuration may use the folder.
 
@@ -168,24 +174,29 @@ class RunDir:
             self._refuse_strangers()
             return
         self._check_same(before, config)
-        self._check_inputs(config)
+        self.check_inputs(config)
         if not resume:
             raise UserError(
                 f"run_dir={self.path} already holds this run; set resume=auto to continue it or name another run_dir"
             )
         self._refuse_lost_checkpoints(config)
 
-    def _check_inputs(self, config: Mapping[str, Any]) -> None:
-        """Raise UserError where data, tokenizer, template, prompt files or own code are not those of the run."""
-        path = self.path / inputs.FILE
+    def check_inputs(self, config: Mapping[str, Any], checkpoint: Path | None = None) -> None:
+        """Raise UserError where data, tokenizer, template, prompt files or own code are not those of the run.
+
+        Args:
+            config: The configuration.
+            checkpoint: A step folder. With it the contents are compared with those that its run had read.
+        """
+        path = (checkpoint or self.path) / inputs.FILE
         flat = flatten(config)
         changed = inputs.differences(json_of(path), inputs.digests(flat)) if path.exists() else []
         if not changed:
             return
         if flat.get(inputs.ASKED) is not True:
             raise UserError(
-                f"run_dir={self.path} has read other contents so far: {'; '.join(changed)} changed; restore what was "
-                f"there, name another run_dir, or set {inputs.ASKED}=true to go on with the new ones"
+                f"{checkpoint or f'run_dir={self.path}'} has read other contents so far: {'; '.join(changed)} changed; "
+                f"restore what was there, name another run_dir, or set {inputs.ASKED}=true to go on with the new ones"
             )
         log.warning("the run goes on with other contents: %s changed", "; ".join(changed))
 
@@ -218,12 +229,21 @@ class RunDir:
             self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
             write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
-            write_atomically(self.path / inputs.FILE, json.dumps(inputs.digests(flatten(config)), indent=1))
+            self.note_inputs(config)
         except UserError:
             raise
         except (OSError, ValueError) as error:  # ValueError: a name that no file can have
             self.close()
             raise UserError(f"run_dir={str(self.path)!r} cannot be written: {error}") from None
+
+    def note_inputs(self, config: Mapping[str, Any]) -> None:
+        """Write down what the run reads. A checkpoint gets a copy, because what is edited later counts at a start."""
+        write_atomically(self.path / inputs.FILE, json.dumps(inputs.digests(flatten(config)), indent=1))
+
+    def copy_inputs(self, checkpoint: Path) -> None:
+        """Write what this attempt has read into a step folder, where both are there."""
+        if checkpoint.is_dir() and (self.path / inputs.FILE).exists():
+            write_atomically(checkpoint / inputs.FILE, text_of(self.path / inputs.FILE))
 
     def _config_before(self) -> Mapping[str, Any] | None:
         """Return the configuration of the folder, or None where it holds no run."""

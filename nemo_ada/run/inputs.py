@@ -19,6 +19,7 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import is_data_file, shards
+from nemo_ada.run.files import text_of
 
 LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 FILE = "inputs.json"
@@ -34,6 +35,8 @@ OF_MODEL: Mapping[str, tuple[str, ...]] = {
     "model's config": ("config.json",),
 }
 FOLDERS = ("policy.tokenizer.name", "policy.model_name")  # the second one gives its name to a folder of both
+OF_HUB = "the hub's "  # what is known of these once they are in the cache
+_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _DATA = re.compile(r"task\.path|data\..*(?:data_path|dataset_path|\.path)")
 _FILES = re.compile(r".*\.(?:system_prompt_file|prompt_file|chat_template)")
 _CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -43,7 +46,7 @@ def digests(flat: Mapping[str, Any]) -> dict[str, str]:
     """Return what a run reads -> SHA-256 of its content.
 
     Args:
-        flat: The configuration with dotted keys. Names of the hub, and files that are not there, are left out.
+        flat: The configuration with dotted keys. Files that are not here, nor in the hub's cache, are left out.
     """
     found: dict[str, str] = {}
     for what, files in _inputs(flat):
@@ -58,31 +61,55 @@ def digests(flat: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
-    """Return the inputs whose content is another one than before, also those that are gone or new."""
-    return sorted(what for what in {*before, *now} if before.get(what) != now.get(what))
+    """Return the inputs whose content is another one than before, also those that are gone or new.
+
+    What the hub has is compared where both attempts had it in their cache: the first one may have filled it.
+    """
+    both = {what for what in {*before, *now} if not what.startswith(OF_HUB) or (what in before and what in now)}
+    return sorted(what for what in both if before.get(what) != now.get(what))
+
+
+def cached(hub: Path, name: str, kind: str) -> Path | None:
+    """Return the folder of the newest version of a repository in a cache, None where it has none."""
+    folder = hub / f"{kind}s--{name.replace('/', '--')}"
+    try:
+        version = folder / "snapshots" / text_of(folder / "refs" / "main").strip()
+    except (OSError, ValueError):
+        return None
+    return version if version.is_dir() else None
+
+
+def _place(name: str, kind: str) -> tuple[Path, str]:
+    """Return the path of a file, a folder or a repository of the hub, and what is said in front of the last one."""
+    path = Path(name).expanduser()
+    if _REPOSITORY.fullmatch(name) and not path.exists():
+        home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+        found = cached(Path(os.environ.get("HF_HUB_CACHE") or home / "hub"), name, kind)
+        return found or path, OF_HUB
+    return path, ""
 
 
 def _inputs(flat: Mapping[str, Any]) -> Iterator[tuple[str, list[Path]]]:
     for key, value in flat.items():
         if not isinstance(value, str) or not value:
             continue
-        path = Path(value).expanduser()
         if _DATA.fullmatch(key):
             with suppress(UserError, OSError, ValueError):
+                path, whose = _place(value, "dataset")
                 files = shards(path)
                 if all(file.is_file() and is_data_file(file) for file in files):
-                    yield f"data ({key})", files
+                    yield f"{whose}data ({key})", files
         elif _FILES.fullmatch(key):
             with suppress(OSError, ValueError):
-                if path.is_file():
+                if (path := Path(value).expanduser()).is_file():
                     yield f"{key.rpartition('.')[2]} ({key})", [path]
         elif _CODE.fullmatch(value) and (source := _source(value.partition(":")[0])) is not None:
             yield f"code of {value} ({key})", [source]
-    folders = {Path(str(flat[key])).expanduser(): key for key in FOLDERS if flat.get(key)}
-    for folder, key in folders.items():
+    folders = {_place(str(flat[key]), "model"): key for key in FOLDERS if flat.get(key)}
+    for (folder, whose), key in folders.items():
         for what, names in OF_MODEL.items():
             if files := [folder / name for name in names if (folder / name).is_file()]:
-                yield f"{what} ({key})", files
+                yield f"{whose}{what} ({key})", files
 
 
 def _source(module: str) -> Path | None:

@@ -16,6 +16,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +172,18 @@ def render(status: Mapping[str, Any]) -> str:
 
 
 def runs_below(root: Path) -> list[Path]:
-    """Return the folders of runs directly below `root`, the newest sign of life first."""
+    """Return the folders of runs in `root` and in its users' folders, the newest sign of life first."""
     if not root.is_dir():
         raise UserError(f"{root} is not a folder: name a run's folder, or set RUN_ROOT")
-    found = [folder for folder in root.iterdir() if any(map(os.path.exists, (folder / name for name in MARKS)))]
+    found = []
+    for place in root.iterdir():
+        with suppress(OSError):  # a file, or a folder that is closed to us
+            found += [one for one in ([place] if _is_run(place) else place.iterdir()) if _is_run(one)]
     return sorted(found, key=lambda folder: _age(folder / "heartbeat") or math.inf)
+
+
+def _is_run(folder: Path) -> bool:
+    return any(map(os.path.exists, (folder / name for name in MARKS)))
 
 
 def _mapping(path: Path) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The user's reward: `module:function`, called with a response's whole text and the reference as the data has it.
 
 The same function works in CPU training (`task.reward`), in NeMo-RL (`env.ada_math.reward`), in `eval` and
-`data prepare` (`--reward`), and in TRL (`AdaRollout("module:function", ...)`). In all but TRL it runs in the verifier's
-processes, which are killed at a deadline.
+`data prepare` (`--reward`), and in TRL (`AdaRollout("module:function", ...)`). It runs in the verifier's processes,
+which are killed at a deadline.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_ada.by_name import place_of
 from nemo_ada.errors import UserError
-from nemo_ada.verify.verdict import REWARD, Verdict, defined, no_score
+from nemo_ada.verify.verdict import defined, no_score
 
 Reward = Callable[[str, Any], float]
 """Takes a response's text and the reference: a text, a number, a list or an object. Returns a number from 0 to 1; 1 is
@@ -46,19 +46,3 @@ def try_reward(reward: Reward, key: str, answer: Any, *, boxed: bool = False) ->
     if (why := no_score(label)) is not None:
         raise UserError(f"{called} returned {why} ({defined(reward)}); return a number from 0 to 1")
     return float(label)
-
-
-def rewarded(reward: Reward, text: str, answer: Any, finished: bool) -> Verdict:
-    """Return the verdict of a user's reward.
-
-    After an error, or for no number in [0, 1], it has no label but file and line.
-    """
-    if not finished:
-        return Verdict(0.0)
-    try:
-        label = reward(text, answer)
-    except (Exception, SystemExit) as problem:  # noqa: BLE001 - no label, and no end of the run
-        return Verdict(None, f"{REWARD} {place_of(problem, __file__)} {type(problem).__name__}")
-    if (why := no_score(label)) is not None:
-        return Verdict(None, f"{REWARD} {defined(reward)} returned {why}")
-    return Verdict(float(label))

@@ -171,7 +171,9 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
     control, progress, hooks = JobControl(tmp_path, 9), Progress(3, 3, 0, 12, 4, 4), SimpleNamespace()
     end = {"v0.7": "finalize_checkpoint", "main": "begin_finalization"}[version]
     checkpointer = SimpleNamespace(init_tmp_checkpoint=lambda: takes(2.0), finalize_checkpoint=lambda: takes(1e9))
-    setattr(checkpointer, end, lambda: takes(2.0))
+    setattr(checkpointer, end, lambda folder: takes(2.0))
+    (tmp_path / "tmp_step_3").mkdir()
+    (tmp_path / "inputs.json").write_text('{"data": "digest"}')
     control.status("running", 3)
     original = type("TimeoutChecker", (), {"start_iterations": lambda self: None, "check_save": lambda self: False})
     timeout = job_timeout(original, control, progress, Loader(), None)()
@@ -183,7 +185,8 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
         loop.run_multi_turn_rollout()
         checkpointer.init_tmp_checkpoint()
         phase()
-        getattr(checkpointer, end)()
+        getattr(checkpointer, end)(str(tmp_path / "tmp_step_3"))
+    assert json.loads((tmp_path / "tmp_step_3" / "inputs.json").read_text()) == {"data": "digest"}
     assert json.loads((tmp_path / "pace.json").read_text())["saved_step"] == 3, (
         "a job chain ends where this stands still"
     )
@@ -215,6 +218,34 @@ def test_nemo_rls_own_call_over_gym_touches_the_heartbeat_while_it_waits(tmp_pat
         assert loop.validate() == (True, {})
     assert getattr(loop, name) is original
     assert not [thread for thread in threading.enumerate() if thread.name == "nemo-ada-heartbeat"]
+
+
+@pytest.mark.parametrize("phase", ["rules", "set-up", "after set-up"])
+def test_a_signal_before_training_begins_is_a_stop_after_the_saved_step(tmp_path, monkeypatch, phase):
+    """SLURM's TERM may come while NeMo-RL is imported. As a failure it would end the chain."""
+
+    def ends(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(PATIENCE)
+
+    monkeypatch.setattr(launch_module.rulebook, "refuse", ends if phase == "rules" else lambda *_: None)
+    for name in ("check_config", "check_environments", "check_architectures", "allow_ours", "write_contract"):
+        monkeypatch.setattr(launch_module, name, lambda *_: None)
+    loop = SimpleNamespace(MasterConfig=lambda **config: config)
+    monkeypatch.setattr(launch_module, "importlib", SimpleNamespace(import_module=lambda _: loop))
+    monkeypatch.setattr(
+        launch_module, "_set_up", ends if phase == "set-up" else lambda *_: {"save_state": {}, "dataloader": []}
+    )
+    monkeypatch.setattr(
+        launch_module, "move_through_pinned_memory", ends if phase == "after set-up" else lambda _: None
+    )
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "pace.json").write_text('{"saved_step": 4, "save_seconds": [], "validation_seconds": []}')
+    config = {"run_dir": str(folder), "resume": "auto", "grpo": {"max_num_steps": 9, "num_prompts_per_step": 2}}
+    assert launch_module.train(config) == EXIT_STOPPED
+    status = json.loads((folder / "status.json").read_text())
+    assert (status["state"], status["step"], status["max_steps"]) == ("stopped", 4, 9)
 
 
 def test_progress_counts_epochs_as_the_loop_does():

@@ -99,6 +99,9 @@ def test_no_training_batch_is_written_out(lab, story):
 def test_durations_of_saves_and_validations_are_kept_for_later_attempts(lab, story):
     pace = json.loads((lab.folder / "broken" / "pace.json").read_text())
     assert pace["saved_step"] == STEPS and len(pace["save_seconds"]) >= 3
+    folders = sorted((lab.folder / "broken" / "checkpoints").glob("step_*"))
+    read = [json.loads((folder / "inputs.json").read_text()) for folder in folders]
+    assert read and all(one == read[0] and any(what.startswith("tokenizer") for what in one) for one in read)
     assert len(pace["validation_seconds"]) >= 4 and min(pace["validation_seconds"]) > 2.0, "one reference hangs for 3 s"
 
 

@@ -62,6 +62,13 @@ def test_a_pipe_in_a_folder_hangs_nothing(tmp_path: Path, name: str) -> None:
     assert str(good) in done.stdout and "Traceback" not in done.stderr
 
 
+def test_runs_in_the_folders_of_users_are_found_and_what_a_run_holds_is_no_run(tmp_path: Path) -> None:
+    own, users = made(tmp_path / "runs" / "own"), [made(tmp_path / "runs" / name / "first") for name in ("ann", "bob")]
+    made(own / "inner")
+    (tmp_path / "runs" / "notes.txt").touch()
+    assert sorted(runs_below(tmp_path / "runs")) == sorted([own, *users])
+
+
 @pytest.mark.parametrize("files", BAD.values(), ids=BAD)
 def test_no_content_ends_the_command_or_hides_another_run(tmp_path: Path, files: dict[str, str]) -> None:
     good, bad = made(tmp_path / "runs" / "good"), made(tmp_path / "runs" / "bad")

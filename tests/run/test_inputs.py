@@ -107,6 +107,49 @@ def test_an_input_that_is_gone_or_new_is_a_change(place):
         RunDir(place / "run").check(cpu(place), resume=True)
 
 
+def in_the_cache(place, kind, name, version, **files):
+    """Put a repository's version into the cache of the hub."""
+    folder = place / f"hub/hub/{kind}s--{name.replace('/', '--')}"
+    for file, text in files.items():
+        path = folder / "snapshots" / version / file.replace("__", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "refs").mkdir(exist_ok=True)
+    (folder / "refs" / "main").write_text(version)
+
+
+def test_what_the_hub_gives_under_the_same_name_is_compared_once_it_is_in_the_cache(place, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(place / "hub"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    config = {
+        "data": {"train": {"data_path": "owner/set"}},
+        "policy": {"model_name": "owner/model", "tokenizer": {"name": "owner/model"}},
+    }
+    opened(place, config)
+    in_the_cache(place, "model", "owner/model", "a", tokenizer__json="{}", README__md="one")
+    in_the_cache(place, "dataset", "owner/set", "a", train__jsonl='{"problem": "1", "answer": "1"}')
+    opened(place, config)  # the first attempt has filled the cache
+    in_the_cache(place, "model", "owner/model", "b", tokenizer__json="{}", README__md="two")
+    opened(place, config)  # a version that changes nothing of it
+    in_the_cache(place, "model", "owner/model", "c", tokenizer__json='{"a": 1}')
+    in_the_cache(place, "dataset", "owner/set", "c", train__jsonl='{"problem": "2", "answer": "2"}')
+    said = r"the hub's data \(data.train.data_path\); the hub's tokenizer \(policy.model_name\) changed"
+    with pytest.raises(UserError, match=said):
+        RunDir(place / "run").check(config, resume=True)
+
+
+def test_a_checkpoint_has_what_its_attempt_has_read_and_not_what_was_edited_since(place):
+    opened(place, nemo_rl(place))
+    (place / "shards" / "train-0.jsonl").write_text("{}")
+    step = place / "elsewhere" / "step_3"
+    step.mkdir(parents=True)
+    RunDir(place / "run").copy_inputs(step)
+    assert (step / FILE).read_text() == (place / "run" / FILE).read_text()
+    with pytest.raises(UserError, match=r"step_3 has read other contents so far: data \(data.train.data_path\)"):
+        RunDir(place / "new").check_inputs(nemo_rl(place), step)
+    RunDir(place / "new").check_inputs(nemo_rl(place) | {"changed_inputs": True}, step)
+
+
 def test_code_of_a_library_and_names_of_the_hub_are_no_inputs(place):
     config = {"task": {"path": "owner/name", "reward": "json:loads"}, "policy": {"model_name": "owner/model"}}
     opened(place, config)

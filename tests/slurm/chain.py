@@ -25,6 +25,7 @@ class Run:
     folder: Path
     job: int
     name: str = "run"
+    printed: str = ""
 
     @property
     def run_dir(self) -> Path:

@@ -45,10 +45,10 @@ def free_port() -> int:
 
 
 class Cluster:
-    """A running cluster; `env` is what commands need to find it."""
+    """A running cluster of unequal nodes; `env` is what commands need to find it."""
 
-    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
-        self.folder, self.nodes = folder, list(nodes)
+    def __init__(self, folder: Path, nodes: Sequence[str], rule: str = "") -> None:
+        self.folder, self.nodes, self.rule = folder, list(nodes), rule
         self.env = {"PATH": search_path(), "SLURM_CONF": str(folder / "slurm.conf"), "HOME": str(folder)}
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._controller: subprocess.Popen[bytes]
@@ -64,6 +64,7 @@ class Cluster:
         (self.folder / "slurm.conf").write_text(self._conf(), encoding="utf-8")
         for number in range(GPUS):  # files in place of devices: the scripts' --gpus-per-node=8 is granted
             (self.folder / f"gpu{number}").touch()
+        (self.folder / "job_submit.lua").write_text(self.rule, encoding="utf-8")
         gres = f"Name=gpu File={self.folder}/gpu[0-{GPUS - 1}]\n"
         (self.folder / "gres.conf").write_text(gres, encoding="utf-8")
         munge = self.folder / "munge"
@@ -88,7 +89,8 @@ class Cluster:
             # cred_expire is also how long a requeued job waits before it may start again (default 120 s)
             "AuthType=auth/munge", f"AuthInfo=socket={self.folder}/munge/socket,cred_expire=5",
             "CredType=cred/munge", "ProctrackType=proctrack/linuxproc", "TaskPlugin=task/none", "MpiDefault=none",
-            "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU", "GresTypes=gpu", "ReturnToService=2",
+            "SelectType=select/cons_tres", "SelectTypeParameters=CR_CPU_Memory", "GresTypes=gpu", "ReturnToService=2",
+            "SlurmdParameters=config_overrides",  # more CPUs than this machine has
             "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
             "JobRequeue=1", "KillWait=15", "InactiveLimit=0", "MessageTimeout=20", "SchedulerType=sched/backfill",
             "AccountingStorageType=accounting_storage/none",
@@ -99,11 +101,14 @@ class Cluster:
         ]  # fmt: skip
         for weight, node in enumerate(self.nodes, 1):  # SLURM takes the node of the lowest weight first
             where = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()}"
-            lines.append(f"NodeName={node} {where} CPUs={os.cpu_count()} Gres=gpu:{GPUS} Weight={weight}")
+            size = f"CPUs={weight + 1} RealMemory={1000 * (weight + 1)}"  # no two nodes have the same size
+            lines.append(f"NodeName={node} {where} {size} Gres=gpu:{GPUS} Weight={weight}")
         where = f"Nodes={','.join(self.nodes)} MaxTime=INFINITE State=UP"
         lines.append(f"PartitionName=main {where} Default=YES PriorityTier=1 PreemptMode=CANCEL GraceTime=30")
         lines.append(f"PartitionName=urgent {where} PriorityTier=10")
         lines.append(f"PartitionName=again {where} PriorityTier=1 PreemptMode=REQUEUE")
+        if self.rule:
+            lines.append("JobSubmitPlugins=lua")
         return "\n".join(lines) + "\n"
 
     def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -173,7 +178,7 @@ class Cluster:
 
     def jobs(self) -> list[int]:
         """Ids of all jobs that are waiting or running."""
-        return [int(line) for line in self.run("squeue", "-h", "-o", "%i").split()]
+        return [int(line) for line in self.run("squeue", "-h", "-o", "%A").split()]
 
     def wait(self, job: int, *states: str, seconds: float) -> str:
         """The state, when it is one of `states`; TimeoutError after `seconds`."""
@@ -222,9 +227,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, nodes: Sequence[str] = ("n1",)) -> Iterator[Cluster]:
-    """A cluster for the duration of the block."""
-    running = Cluster(folder, nodes)
+def cluster(folder: Path, nodes: Sequence[str] = ("n1",), rule: str = "") -> Iterator[Cluster]:
+    """A cluster for the duration of the block. rule: the site's own job_submit.lua."""
+    running = Cluster(folder, nodes, rule)
     try:
         running.start()
         yield running

@@ -84,8 +84,8 @@ def start(tmp_path: Path) -> Callable[..., Run]:
         site.write_text("".join(f'{name}="{value}"\n' for name, value in values.items()))
         where = {"NEMO_ADA_SITE": str(site), "NEMO_ADA_HOME": str(ROOT), **(shell or {})}
         if itself:
-            printed = cluster.run("bash", str(SCRIPT), *arguments, **where)
-            return Run(cluster, tmp_path, int(printed.split()[-1]))
+            printed = cluster.run("bash", "-c", 'exec "$@" 2>&1', "bash", "bash", str(SCRIPT), *arguments, **where)
+            return Run(cluster, tmp_path, int(printed.split()[-1]), printed=printed)
         job = cluster.submit(ROOT / "slurm" / script, *arguments, cwd=tmp_path, options=options, **where)
         return Run(cluster, tmp_path, job)
 

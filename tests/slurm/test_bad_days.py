@@ -5,6 +5,7 @@ folder that is gone, a log that nobody keeps, exports of the user's shell.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from chain import Run
-from cluster import Cluster, search_path
+from cluster import Cluster, cluster, search_path, why_not
 
 pytestmark = pytest.mark.slurm
 
@@ -41,6 +42,7 @@ def failing(folder: Path, slow: int) -> str:
     return f"{folder}/bad:{search_path()}"
 
 
+@pytest.mark.slow  # two minutes and more: slow commands, growing waits
 def test_a_chain_whose_slurm_fails_three_times_in_ten_and_is_slow_makes_each_step_once(
     two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -67,6 +69,7 @@ def test_a_job_that_the_user_ends_ends_the_chain_wherever_its_log_goes(
     assert run.reasons() == ["asked"]
 
 
+@pytest.mark.slow  # a pause of 65 s is the shortest that is no stall of the node
 def test_a_suspended_job_is_no_stalled_one(one_node: Cluster, start: Callable[..., Run]) -> None:
     run = start(one_node, "steps=40", "step_seconds=0.5", "save_each=1", STALL_SECONDS="20", LIMIT_SECONDS="1")
     run.until(lambda: len(run.steps()) >= 2)
@@ -123,6 +126,58 @@ def test_attempts_whose_step_alone_is_ended_are_bounded(one_node: Cluster, start
         beat.unlink(missing_ok=True)
     run.over("preempted")
     assert run.attempts() == 2
+
+
+@pytest.mark.parametrize(
+    ("asks", "said"),
+    [
+        ({"SLURM_GRES": "gpu:99"}, "generic resource|gres"),
+        ({"SLURM_TRES_PER_TASK": "gres:none:1", "SLURM_GPUS_PER_TASK": "99"}, "tres|generic resource|gpus"),
+        ({"SLURM_MEM_PER_CPU": "900000"}, "memory"),
+    ],
+    ids=["gres", "tres", "memory"],
+)
+def test_a_step_that_slurm_never_takes_is_bounded_and_its_message_is_kept(
+    one_node: Cluster, start: Callable[..., Run], asks: dict[str, str], said: str
+) -> None:
+    """site.env, or the site's own variables, ask for more than the job has."""
+    run = start(one_node, "steps=2", MAX_WITHOUT_STEP="2", RETRY_SECONDS="1", **asks)
+    run.over("own failure")
+    assert run.attempts() == 2 and run.steps() == []
+    table = (run.run_dir / "attempts.tsv").read_text()
+    assert len(re.findall(f"own failure\t.*({said})", table, re.I)) == 2, table
+
+
+ONE_JOB = """
+function slurm_job_submit(asked, partitions, user)
+  for _, job in pairs(slurm.jobs) do
+    if job.user_id == user and (job.job_state % 256 < 3 or job.job_state >= 32768) then  -- also one that is ending
+      slurm.log_user("Job violates accounting/QOS policy (job submit limit)")
+      return 2050
+    end
+  end
+  return slurm.SUCCESS
+end
+function slurm_job_modify() return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+
+
+def test_where_a_second_job_is_refused_the_submission_says_so_and_the_job_is_requeued(
+    start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """As MaxSubmitJobs=1 of an account does, which needs a data base. Here the site's own rule refuses."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with cluster(tmp_path / "c", rule=ONE_JOB) as running:
+        run = start(running, "steps=8", "step_seconds=0.3", f"--output={tmp_path}/slurm-%j.log", itself=True)
+        assert "SLURM does not take a second job beside this one" in run.printed
+        assert "job submit limit" in run.printed
+        run.until(lambda: len(run.steps()) >= 2)
+        run.signal()
+        run.over("done")
+        assert run.steps() == list(range(1, 9)), "each step once, in order"
+        assert run.reasons() == ["wall", "done"] and run.ledger() == [[str(run.job), "-"], ["over", "done"]]
 
 
 def test_a_second_submission_of_a_run_that_waits_or_runs_is_refused(

@@ -174,7 +174,7 @@ def test_ray_spans_both_nodes(two_nodes: Cluster, start: Callable[..., Run]) -> 
     run.until(lambda: not two_nodes.processes())
 
 
-@pytest.mark.parametrize("late", ["n2", "n1"])
+@pytest.mark.parametrize("late", ["n2", pytest.param("n1", marks=pytest.mark.slow)])
 def test_a_node_that_does_not_come_is_named(
     late: str, two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:

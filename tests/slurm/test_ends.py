@@ -11,12 +11,13 @@ the chain.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from chain import SCRIPT, Run
-from cluster import Cluster
+from cluster import Cluster, search_path
 
 pytestmark = pytest.mark.slurm
 
@@ -65,6 +66,25 @@ def test_scancel_leaves_the_run_its_time_to_save_and_ends_the_chain(
     assert run.reasons() == ["asked"]
 
 
+def test_scancel_in_the_last_moment_of_a_job_ends_the_chain(
+    one_node: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """The attempt has ended, and the batch script still asks SLURM for the job that waits."""
+    slow = tmp_path / "bad" / "squeue"
+    slow.parent.mkdir()
+    slow.write_text(f'#!/bin/bash\n[ -e {tmp_path}/late ] && sleep 60\nexec {shutil.which("squeue")} "$@"\n')
+    slow.chmod(0o755)
+    run = start(one_node, "steps=1000", "step_seconds=0.2", "save_each=1", PATH=f"{slow.parent}:{search_path()}")
+    run.until(lambda: len(run.steps()) >= 2 and len(run.ledger()) == 2)
+    (tmp_path / "late").touch()
+    run.signal()
+    run.until(lambda: "attempt 1 ended: stopped" in run.log())
+    (tmp_path / "late").unlink()
+    one_node.run("scancel", str(run.job))
+    run.over("asked")
+    assert run.attempts() == 1
+
+
 def test_a_job_that_is_submitted_right_after_scancel_waits_for_the_save_and_goes_on_from_it(
     two_nodes: Cluster, start: Callable[..., Run]
 ) -> None:
@@ -110,7 +130,7 @@ def test_what_runs_on_a_lost_node_ends_when_the_next_attempt_starts(
         two_nodes.raise_node("n1")
         two_nodes.run("scontrol", "update", "nodename=n1", "state=resume")
     assert run.steps() == list(range(1, 61)), "each step once, in order"
-    assert run.reasons()[1:] == ["done"], "the first one is node lost, or own failure where SLURM has not seen it yet"
+    assert run.reasons() == ["node lost", "done"], "also where SLURM had not seen it when the attempt ended"
     run.until(lambda: not two_nodes.processes())
 
 

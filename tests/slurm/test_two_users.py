@@ -1,18 +1,21 @@
-"""One read-only installation, two users of a group with umask 022: each trains alone, and reads the other one's run."""
+"""The page of a group's installation (slurm/site.md), walked by two users of a group with umask 022."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chain import ROOT
-from cluster import Cluster, cluster, why_not
+from cluster import Cluster, cluster, search_path, why_not
 
 from tests.patience import PATIENCE
 from tests.people import OTHER
@@ -21,9 +24,35 @@ pytestmark = pytest.mark.slurm
 
 GROUP = 64000
 SECOND = 1  # daemon: SLURM starts jobs of known users only
+PAGE = (ROOT / "slurm/site.md").read_text()
+STEP = re.compile(r"\*\*(\d+)\. (?:(?!\*\*\d).)*?```bash\n(.*?)```", re.DOTALL)
 DRIVER = """#!/bin/bash
 for word; do case $word in run_dir=*) dir=${word#*=} ;; esac; done
+echo "$WANDB_MODE" >"$dir/mode"
+mkdir -p "$HF_HOME/hub/models--org--name/blobs" && echo >"$HF_HOME/hub/models--org--name/blobs/$UID" || exit 1
 echo '{"state": "done", "step": 1, "max_steps": 1}' >"$dir/status.json"
+"""
+MODULE = """module() {  # what a module file of ours needs of Lmod
+  if [[ $1 == use ]]; then MODULES=$2; return; fi
+  local root word name value
+  while read -r word name value; do
+    value=${value//\\$root/$root}
+    case $word in
+      set) root=$value ;;
+      setenv) export "$name=$value" ;;
+      prepend-path) export "$name=$value:${!name}" ;;
+    esac
+  done <"$MODULES/$2"
+}
+"""
+SETTINGS = """CONTAINER=
+NEMO_RL_HOME=/opt/nemo-rl
+RUN_ROOT=/shared/runs
+HF_HOME=/shared/huggingface
+LAUNCH=/shared/driver
+RAY_START=0 HEALTH=0 PREFLIGHT=0 POLL_SECONDS=1
+unset SBATCH_ACCOUNT SBATCH_PARTITION
+umask 002
 """
 
 
@@ -36,51 +65,84 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def as_user(
-    user: int, running: Cluster, cwd: Path, *command: object, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        list(map(str, command)), user=user, group=GROUP, extra_groups=[], umask=0o022, cwd=cwd, text=True, check=False,
-        env={**running.env, "HOME": str(cwd), **variables}, capture_output=True, timeout=PATIENCE,
-    )  # fmt: skip
+class Walk:
+    """The commands of the page, with a folder in place of /shared and a group's number in place of its name."""
+
+    def __init__(self, folder: Path, running: Cluster) -> None:
+        self.folder, self.running = folder, running
+        self.steps = {int(number): self.named(text) for number, text in STEP.findall(PAGE)}
+
+    def named(self, text: str) -> str:
+        text = text.replace("/shared", f"{self.folder}/shared").replace(" ml ", f" {GROUP} ")
+        return text.replace("git clone URL", f"git clone --quiet {ROOT}")
+
+    def step(self, number: int, cwd: Path, user: int | None = None, **variables: str) -> str:
+        """Run the commands of a step. What it sets holds for it alone, so users load the module again."""
+        load = self.steps[6].splitlines()[0] + "\n" if user is not None and number != 6 else ""
+        as_user: dict[str, Any] = {} if user is None else {"user": user, "group": GROUP, "extra_groups": []}
+        environment = {**self.running.env, "HOME": str(cwd), "BASH_ENV": f"{self.folder}/module.sh", **variables}
+        environment["PATH"] = f"{self.folder}/bin:{environment['PATH']}"
+        done = subprocess.run(
+            ["bash", "-e", "-c", load + self.steps[number]], cwd=cwd, env=environment, umask=0o022, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False, **as_user,
+        )  # fmt: skip
+        return done.stdout + (f"exit code {done.returncode}" if done.returncode else "")
 
 
-def test_two_users_train_from_one_installation_that_neither_can_write(open_folder: Path) -> None:
+def program(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def test_the_page_of_a_groups_installation_is_walked_by_two_users(open_folder: Path) -> None:
     if (reason := why_not()) is not None:
         pytest.skip(reason)
-    tree, runs = open_folder / "nemo-ada", open_folder / "runs"
-    for name in ("slurm", "configs"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "site.env"))
-    (open_folder / "driver").write_text(DRIVER)
-    (open_folder / "driver").chmod(0o755)
-    settings = f"CONTAINER=\nNEMO_RL_HOME=/opt/nemo-rl\nRUN_ROOT={runs}\nLAUNCH={open_folder}/driver\nRAY_START=0\n"
-    settings += "HEALTH=0 PREFLIGHT=0 POLL_SECONDS=1\numask 002\n"
-    (tree / "slurm" / "site.env").write_text(settings)
-    subprocess.run(["chmod", "-R", "a+rX,go-w", tree], check=True)
-    runs.mkdir()
-    os.chown(runs, 0, GROUP)
-    runs.chmod(0o2775)
+    if not (ROOT / ".git").exists():
+        pytest.skip("the page clones a repository, and this tree is none")
+    shared = open_folder / "shared"
+    program(shared / "driver", DRIVER)
+    program(open_folder / "module.sh", MODULE)
+    (open_folder / "settings").write_text(SETTINGS.replace("/shared", str(shared)))
+    program(open_folder / "bin" / "editor", f'#!/bin/bash\ncat {open_folder}/settings >>"$1"\n')
+    program(open_folder / "bin" / "make", f"#!/bin/bash\nln -s {sys.prefix} .venv\n")
     with cluster(open_folder / "c") as running:
         for folder in (open_folder / "c", open_folder / "c" / "munge"):
             folder.chmod(0o711)
-        for user in (OTHER, SECOND):
-            home = open_folder / f"home{user}"
+        walk = Walk(open_folder, running)
+        assert sorted(walk.steps) == [1, 2, 3, 4, 5, 6, 7, 8], "no step of the page is left out"
+        tree = shared / "nemo-ada"
+        for number in (1, 2, 3, 4, 5):
+            said = walk.step(number, open_folder if number == 1 else tree, EDITOR="editor")
+            assert "exit code" not in said, (number, said)
+        homes = {user: open_folder / f"home{user}" for user in (OTHER, SECOND)}
+        for user, home in homes.items():
             home.mkdir()
             os.chown(home, user, GROUP)
-            own = home / "site.env"
-            own.write_text(f"source {tree}/slurm/site.env\nRETRY_SECONDS=7\n")
-            done = as_user(user, running, home, "bash", tree / "slurm" / "train_7b_ada.sh", RUN_DIR=f"{runs}/{user}",
-                           NEMO_ADA_SITE=str(own), NEMO_ADA_HOME=str(tree))  # fmt: skip
-            assert done.returncode == 0, done
-            deadline = time.monotonic() + PATIENCE
-            while "\tover\tdone" not in (runs / str(user) / "jobs.tsv").read_text():
-                assert time.monotonic() < deadline, [path.read_text() for path in runs.rglob("*.log")]
-                time.sleep(0.3)
-        other = as_user(SECOND, running, runs, "bash", "-c", f"cat {runs}/{OTHER}/*.tsv {runs}/{OTHER}/status.json")
-        assert other.returncode == 0 and "done" in other.stdout, "the group reads all runs"
-        home = open_folder / f"home{OTHER}"
-        (runs / str(OTHER)).chmod(0o2755)
-        taken = as_user(SECOND, running, home, "bash", tree / "slurm" / "train_7b_ada.sh", RUN_DIR=f"{runs}/{OTHER}",
-                        NEMO_ADA_HOME=str(tree))  # fmt: skip
-        assert taken.returncode == 2 and "cannot be written: put RUN_DIR=FOLDER in front" in taken.stderr, taken
-    assert not list(tree.rglob("*.log")) and not list(tree.rglob("__pycache__"))
+            for number, name in ((6, "first"), (7, "second")):
+                said = walk.step(number, home, user, USER=f"user{user}")
+                assert "exit code" not in said and "Submitted batch job" in said, said
+                over(shared / f"runs/user{user}/{name}")
+        models = shared / "huggingface/hub/models--org--name/blobs"
+        assert sorted(path.name for path in models.iterdir()) == [str(SECOND), str(OTHER)], "both added to one model"
+        run = shared / f"runs/user{OTHER}/first"
+        modes = [(run.with_name(name) / "mode").read_text().strip() for name in ("first", "second")]
+        assert modes == ["offline", "online"], "the user's own settings win"
+        closed = {
+            path.name for path in run.rglob("*") if path.stat().st_gid != GROUP or not path.stat().st_mode & 0o040
+        }
+        assert closed == {"ray-token"}, "the group reads all but the key of the job's Ray"
+        taken = walk.step(6, homes[SECOND], SECOND, USER=f"user{OTHER}")
+        assert f"{run} belongs to user {OTHER}, who alone trains in it" in taken and "exit code 2" in taken
+        ours = {"PATH": f"{sys.prefix}/bin:{search_path()}", "PYTHONPATH": str(ROOT)}
+        shown = walk.step(8, open_folder, NEMO_ADA_SITE=f"{tree}/slurm/site.env", **ours)
+        assert all(f"user{user}" in shown for user in homes) and shown.count("done") >= 4, shown
+    assert not list(tree.rglob("*.log")) and not list((tree / "slurm").rglob("__pycache__"))
+
+
+def over(run: Path) -> None:
+    """Wait until the chain of a run is over."""
+    deadline = time.monotonic() + PATIENCE
+    while "\tover\tdone" not in (run / "jobs.tsv").read_text():
+        assert time.monotonic() < deadline, [path.read_text() for path in run.rglob("*.log")]
+        time.sleep(0.3)

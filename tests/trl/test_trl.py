@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -216,16 +217,29 @@ def test_an_async_reward_works_in_a_running_loop_and_all_calls_share_one():
     assert len(set(map(id, loops))) == 1
 
 
-def test_a_reward_by_name_gets_the_answer_as_it_is_and_a_response_that_was_cut_off_is_wrong(tmp_path, monkeypatch):
-    (tmp_path / "raw_reward.py").write_text(
-        "def judge(response, answer):\n    assert isinstance(answer, list), answer\n    return 1.0\n"
-    )
+def test_a_reward_by_name_is_judged_as_on_the_other_back_ends(tmp_path, monkeypatch, caplog):
+    """The answer is as it is, a cut response is wrong, and what fails, ends its process or hangs has no label."""
+    body = """
+        import os
+        def judge(response, answer):
+            assert isinstance(answer, list), answer
+            if response == "ends":
+                os._exit(3)
+            while response == "hangs":
+                pass
+            return {"right": 1.0, "half": 0.5}[response]
+    """
+    (tmp_path / "raw_reward.py").write_text(textwrap.dedent(body))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "raw_reward", raising=False)
+    monkeypatch.setattr("nemo_ada.trl.try_reward", lambda *_: 1.0)  # it raises an error for a response that is no text
     rewards = Rewards("raw_reward:judge")
     rewards.end_with(SimpleNamespace(eos_token_id=9, pad_token_id=0))
-    given = {"completions": ["a", "b", "c"], "completion_ids": [[1, 9], [1, 2], []], "answer": [["assert f(1)"]] * 3}
-    assert rewards(given) == [1.0, 0.0, 0.0]
+    texts = ["right", "right", "right", "half", "unknown", "ends", "hangs", "right"]
+    ends = [[1, 9], [1, 2], [], [9], [9], [9], [9], [9]]
+    given = {"completions": texts, "completion_ids": ends, "answer": [["assert f(1)"]] * 8}
+    assert rewards(given) == [1.0, 0.0, 0.0, 0.5, None, None, None, 1.0]
+    assert "raw_reward.py:9 KeyError" in caplog.text
 
 
 def test_reserve_prompts_are_refused():

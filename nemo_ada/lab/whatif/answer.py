@@ -219,15 +219,18 @@ def _of_averages(log: Averages, options: Options) -> WhatifReport:
 def _notes(rollouts: Rollouts, logged: Labels, threshold: float) -> list[str]:
     """Return what a reader must know about rewards, groups and tokens."""
     notes = []
-    there = rollouts.reward_N[np.isfinite(rollouts.reward_N)]
-    values = np.unique(there)
-    if len(values) > 2:
+    keep_N = np.isfinite(rollouts.reward_N)
+    there, correct = rollouts.reward_N[keep_N], rollouts.correct_N(threshold)[keep_N]
+    values, told = np.unique(there), np.isfinite(rollouts.right_N[keep_N])
+    if told.any():
+        notes.append(f"{told.mean():.0%} of the responses say themselves if they are right: {correct.mean():.1%} are")
+    elif len(values) > 2:
         some = ", ".join(f"{value:g}" for value in values[:5])
         notes.append(
             f"rewards have {len(values):,} values ({some}{', ...' if len(values) > 5 else ''}); a response counts as "
-            f"correct above {threshold:g} ({np.mean(there > threshold):.1%} of them); --threshold changes this"
+            f"correct above {threshold:g} ({correct.mean():.1%} of them); --threshold changes this"
         )
-    if len(there) and (np.all(there > threshold) or not np.any(there > threshold)):
+    if not told.any() and len(there) and (correct.all() or not correct.any()):
         side = "above" if there[0] > threshold else "at or below"
         notes.append(f"every reward is {side} the threshold {threshold:g}: is it the right one? see --threshold")
     without = len(rollouts.reward_N) - len(there)
@@ -257,7 +260,7 @@ def _tokens_by_rate(rollouts: Rollouts, logged: Labels, mixture: Mixture, thresh
     group_N, tokens_N = rollouts.group_N[known_N], rollouts.tokens_N[known_N]
     if not tokens_N.any():
         return np.full((2, len(RATE_J)), math.nan), 0.0
-    correct_N = rollouts.reward_N[known_N] > threshold
+    correct_N = rollouts.correct_N(threshold)[known_N]
     pos_G, total_G = (np.bincount(one_N, minlength=groups) for one_N in (group_N[correct_N], group_N))
     pair_KI, place_G = np.unique(np.stack([pos_G, total_G], axis=1), axis=0, return_inverse=True)
     share_KJ = binomial(*pair_KI.T) * np.maximum(mixture.weight_J, 1e-12)

@@ -27,6 +27,7 @@ NAN = math.nan
 NAMES: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt_id", "prompt_tokens", "prompt", "input", "problem", "question", "example_id", "id"),
     "reward": ("reward", "score", "total_reward", "correct", "is_correct", "rewards", "scores"),
+    "right": ("acc",),  # of verl's reward managers, such as DAPO's, whose score has a penalty for length
     "tokens": (
         "tokens", "response_tokens", "completion_tokens", "output_tokens", "num_tokens", "response_length",
         "token_usage.output_tokens", "response_lengths", "completion_lengths",
@@ -52,6 +53,7 @@ class LoggedResponse:
         prompt: Digest of what identifies the prompt.
         name: The beginning of the prompt, or its id, for people.
         reward: The reward. It is NaN without a label.
+        right: Whether the answer is right, 0 or 1, where the log says so beside the reward. Else NaN.
         tokens: Generated tokens. NaN where the log does not say.
         step: Training step. None where the record does not say.
         group: Number or id of the group within its step. Empty where the record does not say.
@@ -67,6 +69,7 @@ class LoggedResponse:
     group: str = ""
     key: str = ""
     counted: bool = True
+    right: float = NAN
 
     def at(self, step: int | None) -> LoggedResponse:
         """Return the response with the step that the file's name gives."""
@@ -86,7 +89,8 @@ def reader_for(record: Record, columns: Mapping[str, str]) -> tuple[str, Reader]
     Returns:
         The name of the form, and its reader.
     """
-    names = {**NAMES, **{field: (name,) for field, name in columns.items()}}
+    named = {field: (name,) for field, name in columns.items()}
+    names = {**NAMES, **({"right": ()} if "reward" in named else {}), **named}  # who names the reward means that one
     if not columns:
         if "token_loss_mask" in record and "rewards" in record:
             return "NeMo-RL", read_nemo_rl
@@ -216,7 +220,7 @@ def read_table(
     if tokens is None:
         text, counted = _find(record, names["text"], None), False
         tokens = None if text is None else max(1, round(len(text_of(text)) / LETTERS_PER_TOKEN))
-    step, group = (_find(record, names[field], None) for field in ("step", "group"))
+    step, group, right = (_find(record, names[field], None) for field in ("step", "group", "right"))
     yield LoggedResponse(
         digest(prompt),
         _shown(prompt),
@@ -225,6 +229,7 @@ def read_table(
         None if step is None else _step("step", step),
         "" if group is None else str(group)[:SHOWN],
         counted=counted,
+        right=float(right) if right in (0, 1) else NAN,
     )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.formats import LoggedResponse, Reader, UnreadableRecord, reader_for
 from nemo_ada.run import data_files
@@ -44,6 +44,7 @@ class Rollouts:
     Attributes:
         group_N: Group of each response. Responses have the order of the log.
         reward_N: Reward. NaN without a label.
+        right_N: Whether the answer is right, 0 or 1, where the log says so beside the reward. Else NaN.
         tokens_N: Generated tokens, or NaN.
         prompt_G: Prompt of each group.
         step_G: Position of the group's step among all steps.
@@ -55,6 +56,7 @@ class Rollouts:
 
     group_N: IntArray
     reward_N: FloatArray
+    right_N: FloatArray
     tokens_N: FloatArray
     prompt_G: IntArray
     step_G: IntArray
@@ -67,6 +69,10 @@ class Rollouts:
     def steps(self) -> int:
         """Number of training steps."""
         return int(self.step_G.max()) + 1
+
+    def correct_N(self, threshold: float) -> BoolArray:
+        """Return which responses count as correct: what the log says, else those with a reward above the threshold."""
+        return np.where(np.isnan(self.right_N), self.reward_N > threshold, self.right_N == 1.0)
 
 
 def read_logs(paths: Sequence[Path], columns: Mapping[str, str] | None = None) -> Rollouts:
@@ -105,9 +111,9 @@ def _rollouts(read: Sequence[tuple[int, int, LoggedResponse]], forms: tuple[str,
     import pandas as pd
 
     frame = pd.DataFrame(
-        [(log, file, one.step, one.prompt, one.name, one.group, one.key, one.reward, one.tokens, one.counted)
+        [(log, file, one.step, one.prompt, one.name, one.group, one.key, one.reward, one.right, one.tokens, one.counted)
          for log, file, one in read],
-        columns=["log", "file", "step", "prompt", "name", "number", "key", "reward", "tokens", "counted"],
+        columns=["log", "file", "step", "prompt", "name", "number", "key", "reward", "right", "tokens", "counted"],
     )  # fmt: skip
     copy_N = (frame["key"] != "") & frame.duplicated(["log", "key"])
     if copy_N.any():
@@ -124,8 +130,9 @@ def _rollouts(read: Sequence[tuple[int, int, LoggedResponse]], forms: tuple[str,
             "prompt. If the files are of different runs, give each file or folder as an argument of its own"
         )
     firsts = frame.drop_duplicates("group")
+    reward_N, right_N, tokens_N = (frame[key].to_numpy(np.float64) for key in ("reward", "right", "tokens"))
     return Rollouts(
-        frame["group"].to_numpy(np.int64), frame["reward"].to_numpy(np.float64), frame["tokens"].to_numpy(np.float64),
+        frame["group"].to_numpy(np.int64), reward_N, right_N, tokens_N,
         pd.factorize(firsts["prompt"])[0].astype(np.int64), firsts.groupby(unit).ngroup().to_numpy(np.int64),
         tuple(firsts.drop_duplicates("prompt")["name"]), forms, tuple(notes),
         bool((frame["counted"] | frame["tokens"].isna()).all()),

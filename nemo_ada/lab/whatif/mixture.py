@@ -76,7 +76,7 @@ def labels(log: Rollouts, threshold: float, first: int | None = None) -> Labels:
         UserError: Most groups have fewer than two responses.
     """
     keep_N, groups = np.isfinite(log.reward_N), len(log.prompt_G)
-    group_N, correct_N = log.group_N[keep_N], log.reward_N[keep_N] > threshold
+    group_N, correct_N = log.group_N[keep_N], log.correct_N(threshold)[keep_N]
     index_N = _positions(group_N)
     if first is not None:
         group_N, correct_N, index_N = (column_N[index_N < first] for column_N in (group_N, correct_N, index_N))

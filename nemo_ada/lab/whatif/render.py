@@ -58,7 +58,7 @@ def sentences(answer: WhatifReport) -> str:
         )
     if abs(answer.log.equal_labels - logged.value) > SHAPED:
         lines.append(
-            f"What follows is about right and wrong alone, by the threshold: so read, "
+            f"What follows is about right and wrong alone: so read, "
             f"{_percent(answer.log.equal_labels)} of them are all equal. Rewards between tell more than that."
         )
     if logged.value > 1.0 - 1e-9:

@@ -12,7 +12,7 @@ import inspect
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS,
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.folder import RunDir, identity
-from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, key_to_lower, on_signals
+from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import without_working_folder
 from nemo_ada.run.tracking import tracking_id
 from nemo_ada.run.yaml_file import read_yaml
@@ -145,34 +145,29 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     run_dir = RunDir(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR))))
     resume = resolved.get("resume", "never")
     run_dir.check(resolved, resume=resume == "auto")
-    if not judged:
-        rulebook.refuse(resolved, upstream)
-    training = Loop.of(Values(resolved))
-    single = training is Loop.CONTROLLER
-    loop = importlib.import_module(LOOP)
-    module = _controller_config() if single else loop
-    master_config = module.MasterConfig(**resolved)
-    check_config(master_config)
-    check_environments(resolved)
-    check_architectures(resolved)
-    run_dir.open(resolved, resume=resume == "auto")
-    allow_ours(run_dir.path / "config.yaml")
-    write_contract(run_dir.path, Values(resolved))
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
-    control.heartbeat(0, "set-up")
-    control.status("running", 0)
+    training = Loop.of(Values(resolved))
     progress: Progress | None = None
     parts: dict[str, Any] = {}
     try:
-        with on_signals(_stop_set_up):
+        with on_signals(stop_early):  # it passes NeMo-RL's `except Exception`
+            loop, master_config = _configured(resolved, None if judged else lambda: rulebook.refuse(resolved, upstream))
+            run_dir.open(resolved, resume=resume == "auto")
+            allow_ours(run_dir.path / "config.yaml")
+            write_contract(run_dir.path, Values(resolved))
+            control.heartbeat(0, "set-up")
+            control.status("running", 0)
             parts = _set_up(loop, master_config, run_dir.path, resolved)
             if resolved.get(OFFLOAD, OFFLOADS[0]) == OFFLOADS[0]:
                 move_through_pinned_memory(parts.get("policy"))
-        loader = None if training.draws_ahead else parts["dataloader"]
-        progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
-        check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
-        clear_abandoned(parts["checkpointer"])
-        if single:
+            loader = None if training.draws_ahead else parts["dataloader"]
+            progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
+            check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
+            if (newest := parts["checkpointer"].get_latest_checkpoint_path()) is not None:
+                run_dir.check_inputs(resolved, Path(newest))
+            run_dir.note_inputs(resolved)  # set-up has filled the hub's cache
+            clear_abandoned(parts["checkpointer"])
+        if training is Loop.CONTROLLER:
             with _signals(control, progress):
                 stopped = controller.supervised(parts, control, progress)
         else:
@@ -181,10 +176,11 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         reason = str(progress.reason) if stopped else None
         saved = bool(Values(parts["master_config"]).get("checkpointing.enabled", False))
         code, message = control.ended(progress.total_steps, reason, saved=saved)
-    except _SetUpStopped as signal:
-        control.status("stopped", 0)
-        code, message = EXIT_STOPPED, f"stopped during set-up: {signal}; resume=auto continues"
+    except StoppedEarly as signal:
+        code, message = control.ended_early(str(signal))
     except BaseException as error:
+        if not run_dir.is_open:
+            raise
         step = 0 if progress is None else progress.total_steps
         lost = lost_process(error)
         again = lost is not None or isinstance(error, StallError | ProcessLostError)
@@ -202,13 +198,17 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     return code
 
 
-class _SetUpStopped(BaseException):
-    """A signal arrived during set-up. There is nothing to save, so nothing is waited for."""
-
-
-def _stop_set_up(reason: str) -> None:
-    """Raise _SetUpStopped, through NeMo-RL's `except Exception`."""
-    raise _SetUpStopped(reason)
+def _configured(resolved: dict[str, Any], refuse: Callable[[], None] | None) -> tuple[Any, Any]:
+    """Return NeMo-RL's module with the loop, and its configuration, after all that refuses one."""
+    if refuse is not None:
+        refuse()
+    loop = importlib.import_module(LOOP)
+    module = _controller_config() if Loop.of(Values(resolved)) is Loop.CONTROLLER else loop
+    master_config = module.MasterConfig(**resolved)
+    check_config(master_config)
+    check_environments(resolved)
+    check_architectures(resolved)
+    return loop, master_config
 
 
 def _controller_config() -> Any:

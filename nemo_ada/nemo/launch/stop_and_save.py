@@ -28,6 +28,7 @@ from nemo_ada.nemo.launch.checkpoint import finalizers, methods_replaced
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS
 from nemo_ada.rules.facts.upstream import ASYNC_ROLLOUT, GYM_ROLLOUT, GYM_SYNC, ROLLOUT
+from nemo_ada.run.folder import RunDir
 from nemo_ada.run.job_control import STOP_FILE, JobControl
 
 CHECK_SECONDS = 0.5
@@ -197,7 +198,10 @@ def errors_raised(loop: Any) -> Iterator[None]:
 
 @contextmanager
 def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> Iterator[None]:
-    """Within the block the control gets the seconds of every save, and the heartbeat shows the phase."""
+    """Within the block the control gets the seconds of every save, and the heartbeat shows the phase.
+
+    Each checkpoint has what the run has read (`run.inputs`), as on the CPU.
+    """
     begin = checkpointer.init_tmp_checkpoint
     started = [time.monotonic()]
 
@@ -208,6 +212,8 @@ def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> I
 
     def timed(end: Callable[..., Any]) -> Callable[..., Any]:
         def finalize(*args: Any, **kwargs: Any) -> Any:
+            for checkpoint in args[:1]:
+                RunDir(control.run_dir).copy_inputs(Path(checkpoint))
             result = end(*args, **kwargs)
             seconds = time.monotonic() - started[0]
             progress.pause_seconds += seconds

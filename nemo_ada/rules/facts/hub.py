@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.run.files import json_of, text_of
+from nemo_ada.run.inputs import cached
 
 Kind = Literal["model", "dataset"]
 SECONDS = 5
@@ -59,13 +60,7 @@ def cache_home() -> Path:
 
 def snapshot(name: str, kind: Kind = "model") -> Path | None:
     """Return the folder of a repository's newest cached version, or None where the cache has none."""
-    hub = Path(os.environ.get("HF_HUB_CACHE") or cache_home() / "hub")
-    folder = hub / f"{kind}s--{name.replace('/', '--')}"
-    try:
-        version = folder / "snapshots" / text_of(folder / "refs" / "main").strip()
-    except (OSError, ValueError):
-        return None
-    return version if version.is_dir() else None
+    return cached(Path(os.environ.get("HF_HUB_CACHE") or cache_home() / "hub"), name, kind)
 
 
 def prepared(name: str) -> bool:

@@ -34,7 +34,8 @@ def rollouts(rate_G, n, seed=0, *, prompt_G=None, step_G=None, tokens=True):
     prompt_G = np.arange(groups) if prompt_G is None else prompt_G
     step_G = np.arange(groups) * 4 // groups if step_G is None else step_G
     names = tuple(f"p{u}" for u in range(int(prompt_G.max()) + 1))
-    return Rollouts(group_N, reward_N, tokens_N, prompt_G, step_G, names, ("test",), (), True)
+    right_N = np.full(groups * n, np.nan)
+    return Rollouts(group_N, reward_N, right_N, tokens_N, prompt_G, step_G, names, ("test",), (), True)
 
 
 def fitted(log, first=None):
@@ -281,6 +282,29 @@ def test_every_answer_ends_with_what_to_do_next(rate_G, says):
     assert last.startswith("Next: ") and says in last
     refill = next(row for row in found.rows if row.name.startswith("DAPO"))
     assert refill.signal.value <= 10.0 + 1e-9 and refill.signal_per_response.value <= 1.0 + 1e-9
+
+
+def test_dapos_own_acc_says_which_answers_are_right_and_its_score_what_taught(tmp_path):
+    """verl's dump of DAPO: the score is 1 or -1 with a penalty for length, so no threshold finds the right ones."""
+    rng = np.random.default_rng(5)
+    lines, right, spread = [], [], []
+    for prompt in range(60):
+        acc_N, penalty_N = rng.random(8) < 0.6, np.where(rng.random(8) < 0.5, 0.0, -rng.random(8))
+        right.append(acc_N.mean())
+        spread.append(len(set((2.0 * acc_N - 1.0 + penalty_N).tolist())) == 1)
+        lines += [
+            json.dumps({"input": f"p{prompt}", "output": "x", "score": 2.0 * acc - 1.0 + penalty, "acc": bool(acc)})
+            for acc, penalty in zip(acc_N, penalty_N, strict=True)
+        ]
+    file = tmp_path / "1.jsonl"
+    file.write_text("\n".join(lines))
+    found = answer(read_logs([file]), Options())
+    assert found.log.pass_rate.value == pytest.approx(np.mean(right))
+    assert found.log.zero_signal.value == pytest.approx(np.mean(spread))
+    assert any("say themselves if they are right" in note for note in found.notes)
+    named = answer(read_logs([file], {"reward": "score"}), Options())
+    assert named.log.pass_rate.value < np.mean(right), "who names the score means the score"
+    assert answer(read_logs([file], {"right": "acc", "reward": "score"}), Options()).log == found.log
 
 
 @pytest.mark.parametrize(

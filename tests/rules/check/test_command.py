@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from unittest.mock import Mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -107,6 +109,74 @@ def test_the_columns_of_a_local_file_are_read(tmp_path):
     assert keys("gt") == [("error", "data.train.output_key")]
     path.write_text("\n" + path.read_text())
     assert keys("answer") == [("ok", "data.train.data_path")]
+
+
+def as_downloaded(place, form):
+    """A data set of two records as it lies on hubs; returns what `data_path` names."""
+    rows = [{"problem": "1+1", "answer": "2"}, {"problem": "1+2", "answer": "3"}]
+    table, folder = pa.Table.from_pylist(rows), place / "set"
+    (folder / "data").mkdir(parents=True)
+    lines = [json.dumps(row) + "\n" for row in rows]
+    if form == "shards":
+        for number in range(2):
+            pq.write_table(table.slice(number, 1), folder / "data" / f"train-0000{number}-of-00002.parquet")
+        pq.write_table(pa.Table.from_pylist([{"other": 1}]), folder / "data" / "test-00000-of-00001.parquet")
+    if form == "pattern":
+        for number, line in enumerate(lines):
+            (folder / "data" / f"part-{number}.jsonl").write_text(line)
+        return folder / "data" / "part-*.jsonl"
+    if form == "arrow":
+        with pa.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), table.schema) as stream:
+            stream.write_table(table)
+    if form in ("zst", "zst in a folder"):
+        file = folder / "train.jsonl.zst"
+        file.write_bytes(pa.compress("".join(lines).encode(), codec="zstd", asbytes=True))
+        return file if form == "zst" else folder
+    if form == "test only":
+        (folder / "data" / "test-0.jsonl").write_text(lines[0])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ("shards", None), ("pattern", None), ("arrow", None), ("zst in a folder", None),
+        ("zst", "NeMo-RL reads .json, .jsonl, .parquet, .arrow, .csv"), ("test only", "no files of the split 'train'"),
+    ],
+)  # fmt: skip
+def test_a_data_set_for_nemo_rl_is_read_as_it_lies_on_a_hub(form, told, tmp_path):
+    keys = {"input_key": "problem", "output_key": "answer"}
+    path = str(as_downloaded(tmp_path, form))
+    found = list(data.dataset(Values({"data": {"train": {"data_path": path} | keys}})))
+    assert [finding.level for finding in found] == ["ok" if told is None else "error"]
+    assert told is None or told in found[0].message
+    if told is None:
+        missing = list(data.dataset(Values({"data": {"train": {"data_path": path} | keys | {"output_key": "gt"}}})))
+        assert [(finding.level, finding.key) for finding in missing] == [("error", "data.train.output_key")]
+        few = {"data": {"train": {"data_path": path} | keys}, "grpo": {"num_prompts_per_step": 3}}
+        assert "has 2 records for training, a step draws 3" in next(iter(setup.training_set(Values(few)))).message
+
+
+@pytest.mark.parametrize(
+    ("grpo", "said"),
+    [
+        ({"max_num_epochs": 1}, "1 epochs of them make 5 steps, and the run ends there, before grpo.max_num_steps=500"),
+        ({"max_num_epochs": 99}, "set max_num_epochs to 100 or more"),
+        ({"max_num_epochs": 100}, None),
+        ({"max_num_epochs": 1, "max_num_steps": 5}, None),
+        ({"max_num_epochs": 1, "async_grpo": {"enabled": True}}, None),  # that loop counts no epochs
+    ],
+)
+def test_more_steps_than_the_data_gives_are_said(grpo, said, tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"input": "1+1", "output": "2"}\n' * 11)
+    config = {
+        "data": {"train": {"data_path": str(path)}},
+        "grpo": {"max_num_steps": 500, "num_prompts_per_step": 2} | grpo,
+    }
+    found = [(finding.level, finding.key, finding.message) for finding in setup.training_set(Values(config))]
+    assert [finding[:2] for finding in found] == [("warning", "grpo.max_num_epochs")] * (said is not None)
+    assert said is None or said in found[0][2]
 
 
 @pytest.mark.parametrize(
