@@ -34,18 +34,18 @@ BUDGETS = {
     "tasks": 2186,  # wanted: 1,900
     "run": 2733,  # wanted: 1,900
     "rules": 6110,  # wanted: 5,400
-    "nemo": 7702,  # wanted: 7,000
+    "nemo": 7699,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
-    "lab": 9939,  # wanted: 7,600
-    "rehearsal": 6184,  # wanted: 5,300
+    "lab": 9944,  # wanted: 7,600
+    "rehearsal": 6180,  # wanted: 5,300
     "cli": 1860,  # wanted: 1,400
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 44_000, 45_000  # wanted for tests: 40,000
+TEST_LINES, PAGE_WORDS = 44_030, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
-    "nemo_ada/rehearsal/gpu.py": 693,
+    "nemo_ada/rehearsal/gpu.py": 689,
     "nemo_ada/run/files.py": 596,
     "nemo_ada/rules/facts/nemo_config.py": 509,
 }
