@@ -34,7 +34,7 @@ BUDGETS = {
     "tasks": 2170,  # wanted: 1,900
     "run": 2789,  # wanted: 1,900
     "rules": 6129,  # wanted: 5,400
-    "nemo": 7858,  # wanted: 7,000
+    "nemo": 7705,  # wanted: 7,000
     "cpu": 5011,  # wanted: 4,900
     "lab": 10036,  # wanted: 7,600
     "rehearsal": 6180,  # wanted: 5,300
@@ -47,7 +47,6 @@ FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/rehearsal/gpu.py": 689,
     "nemo_ada/run/files.py": 596,
-    "nemo_ada/nemo/asynchronous/actors.py": 511,
     "nemo_ada/rules/facts/nemo_config.py": 509,
 }
 LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Two are signatures of commands

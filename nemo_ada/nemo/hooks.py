@@ -44,7 +44,7 @@ from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.training_batch import (
     build_batch,
     leave_masked_out,
-    mean_prompt_length,
+    pool_metrics,
     pool_rewards,
     shaped_rewards,
 )
@@ -316,16 +316,8 @@ class Hooks:
             leave_masked_out(batch)
         self.rollout_calls, self.current = number, batch
         self.sampling_seconds = result.seconds
-        responses = [source.response(row) for row in result.response_id_N.tolist()]
-        tokens_N = np.array([response.tokens for response in responses] or [0])
-        metrics: dict[str, Any] = source.reported | {
-            "mean_gen_tokens_per_sample": float(tokens_N.mean()),
-            "max_gen_tokens_per_sample": float(tokens_N.max()),
-            "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
-            # NeMo-RL's own would count placeholder rows.
-            "mean_prompt_length": mean_prompt_length(prompts, responses, repeated_batch["length"]),
-        }
-        metrics |= sampled.metrics | nemo_metrics.mean_reward(result)
+        measured = pool_metrics(prompts, source, result, repeated_batch["length"])
+        metrics: dict[str, Any] = source.reported | measured | sampled.metrics
         self.lists = sampled.lists
         self._say(sampled)
         steps = nemo_metrics.engine_steps_at_least(result, barrier=not one_by_one)

@@ -39,6 +39,7 @@ from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.seeds import shuffled
+from nemo_ada.nemo.metrics import mean_reward
 from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.response import ROUTES, Message, Response, placeholder
 from nemo_ada.nemo.settings import NemoSettings
@@ -92,12 +93,21 @@ def shaped_rewards(result: SamplingResult, source: Responses) -> FloatArray:
     return np.array([raw if response.shaped is None else response.shaped for response, raw in rewards], np.float64)
 
 
-def mean_prompt_length(prompts: Prompts, responses: Sequence[Response], length_R: torch.Tensor) -> float:
-    """Return NeMo-RL's metric `mean_prompt_length`. Over NeMo-Gym only the responses know their prompts' lengths."""
-    if not prompts.requests:
-        return float(length_R.float().mean())
+def pool_metrics(
+    prompts: Prompts, source: Responses, result: SamplingResult | None, length_R: torch.Tensor
+) -> dict[str, float]:
+    """Return NeMo-RL's metrics of the responses of the pools. There is no result without a prompt to draw for."""
+    responses = [] if result is None else [source.response(row) for row in result.response_id_N.tolist()]
+    tokens_N = np.array([response.tokens for response in responses] or [0])
     lengths = [len(message["token_ids"]) for response in responses for message in response.prompt]
-    return float(np.mean(lengths or [0]))
+    return {
+        "mean_gen_tokens_per_sample": float(tokens_N.mean()),
+        "max_gen_tokens_per_sample": float(tokens_N.max()),
+        "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
+        # NeMo-RL's own would count placeholder rows. Over NeMo-Gym only the responses know their prompts' lengths.
+        "mean_prompt_length": float(np.mean(lengths or [0]) if prompts.requests else length_R.float().mean()),
+        **({} if result is None else mean_reward(result)),
+    }
 
 
 def build_batch(

@@ -27,8 +27,9 @@ from nemo_ada.nemo.asynchronous.groups import GroupRollouts
 from nemo_ada.nemo.groups.prompt_queue import REDRAWN, TICKET, Delivered, PromptQueue
 from nemo_ada.nemo.groups.step import GROUP, GroupAdvantageEstimator, add_spares
 from nemo_ada.nemo.install import installed
+from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import RolloutCall
-from nemo_ada.nemo.rollouts.requests import AsyncSource
+from nemo_ada.nemo.rollouts.requests import InFlight
 
 GROUP_SIZE = 4
 BALANCE = {"preset": "ada_seq_balance", "sampling": {"wave_size": 4, "max_responses": 16}}
@@ -117,10 +118,14 @@ class Ahead:
         self.master = config(GROUP_SIZE, prompts, ada, asynchronous=True, **AHEAD, **changes)
         self.settings = nemo_settings.read(self.master)
         _, rollouts = loop_module(engine)
-        self.may_start, self.version = threading.Event(), 1
+        self.may_start, self.version, self.failed = threading.Event(), 1, []
         self.may_start.set()
         self.groups = GroupRollouts(
-            self.settings, rollouts.run_sample_multi_turn_rollout, self.may_start, lambda: self.version
+            self.settings,
+            rollouts.run_sample_multi_turn_rollout,
+            self.may_start,
+            lambda: self.version,
+            self.failed.append,
         )
 
     def draw(self, prompt, target=1, too_long=False):
@@ -129,7 +134,7 @@ class Ahead:
             batch["loss_multiplier"][0] = 0.0
         batch[TICKET], batch[REDRAWN] = torch.tensor([prompt]), torch.tensor([False])
         call = RolloutCall(None, None, None, {}, 512, 1)
-        return self.groups.draw(call, batch.repeat_interleave(GROUP_SIZE), target)[0]
+        return self.groups.draw(call, batch.repeat_interleave(GROUP_SIZE), target).result()[0]
 
     def finish(self, batches):
         """(batch, advantages, metrics) of the step."""
@@ -260,13 +265,13 @@ def test_an_error_of_the_engine_reaches_the_groups_thread_and_frees_the_budget()
     ahead.groups._rollout = broken
     with pytest.raises(ValueError, match="said no"):
         ahead.draw(11)
-    assert ahead.groups.running == 0
+    assert ahead.groups.running == 0 and [str(error) for error in ahead.failed] == ["the engine said no"]
 
 
 def test_what_finished_before_an_error_is_counted(monkeypatch):
     """A response too many in flight would let a refit wait for ever."""
     ahead = Ahead(Engine(labels({11: 5})), prompts=1)
-    whole, poll, numbers, waits = ahead.groups._rollout, AsyncSource.poll, itertools.count(), iter([GROUP_SIZE])
+    whole, take, numbers = ahead.groups._rollout, InFlight.take, itertools.count()
     finished: list[object] = []
 
     async def broken(**given):
@@ -277,14 +282,11 @@ def test_what_finished_before_an_error_is_counted(monkeypatch):
         finished.append(await whole(**given))
         return finished[-1]
 
-    def late(source):
-        expected = next(waits, 0)
-        while source._finished.qsize() < expected:
-            time.sleep(0.001)
-        return poll(source)
+    async def late(responses):
+        return await take(responses) if responses.done or len(responses._ended) == GROUP_SIZE else outcomes([], [])
 
     ahead.groups._rollout = broken
-    monkeypatch.setattr(AsyncSource, "poll", late)
+    monkeypatch.setattr(InFlight, "take", late)
     with pytest.raises(ValueError, match="said no"):
         ahead.draw(11)
     assert ahead.groups.running == 0

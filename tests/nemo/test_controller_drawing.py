@@ -1,4 +1,4 @@
-"""A group of the single controller, drawn in one event loop over a scripted engine. It needs no NeMo-RL.
+"""Groups that are drawn in one event loop over a scripted engine. It needs no NeMo-RL.
 
 1. A group draws waves until its session has enough. A refit delays the next wave, whose responses have the new version.
 2. An error cancels the other responses and undoes the group's budget. A group that hangs is given up.
@@ -8,18 +8,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 import numpy as np
 import pytest
-from standin import config
+import torch
+from standin import config, prompt_batch
 
 from nemo_ada.core.sampling.budget import Budget, StepLedger
 from nemo_ada.core.sampling.source import Requests
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.groups.drawing import Drawing, Groups
+from nemo_ada.nemo.groups.step import GROUP
+from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.response import Response
-from nemo_ada.nemo.single_controller.drawing import Drawing
 
 BALANCE = {"preset": "ada_seq_balance", "sampling": {"wave_size": 4, "max_responses": 16}}
 CONTROLLER = {
@@ -50,20 +52,16 @@ def settings_of(ada=BALANCE, **changes):
     return nemo_settings.read(config(4, 3, ada, asynchronous=True, **{**CONTROLLER, **changes}))
 
 
-class Engine:
+class Engine(Groups):
     """The gate and the version of the weights."""
 
-    def __init__(self):
-        self.version, self.gate, self.ended = 0, asyncio.Event(), asyncio.Condition()
+    version = 0
+
+    def __init__(self, settings=None):
+        settings = settings or settings_of()
+        super().__init__(settings, settings.sampler(), lambda: self.version)
+        self.gate = asyncio.Event()
         self.gate.set()
-
-    async def may_start(self):
-        await self.gate.wait()
-
-    async def wait(self, seconds):
-        async with self.ended:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.ended.wait(), seconds)
 
 
 def answer(reward, tokens=5):
@@ -73,17 +71,17 @@ def answer(reward, tokens=5):
 class Group:
     """One group of a step."""
 
-    def __init__(self, respond, engine, ledger, sampler, limit=1800.0):
+    def __init__(self, respond, engine, ledger, sampler):
         self.ledger = ledger.start()
-        self.drawing = Drawing(respond, engine, longest=64, limit=limit)
+        self.drawing = Drawing(lambda response_id, _: respond(response_id), engine)
         self.session = sampler.group_session(1, self.ledger)
         self._engine = engine
 
     async def run(self):
         result = await self.drawing.run(self.session)
         self.ledger.end()
-        async with self._engine.ended:
-            self._engine.ended.notify_all()
+        async with self._engine._ended:
+            self._engine._ended.notify_all()
         return result
 
 
@@ -119,7 +117,7 @@ def test_waves_go_on_until_the_session_has_enough_and_later_ones_have_the_new_ve
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_response_that_ended_before_it_was_dropped_counts_with_its_tokens_and_its_error_is_raised(fails):
-    async def respond(index):
+    async def respond(index, _):
         if index == 1:
             await asyncio.Event().wait()  # it runs until it is cancelled
         if fails:
@@ -127,18 +125,46 @@ def test_a_response_that_ended_before_it_was_dropped_counts_with_its_tokens_and_
         return answer(1, tokens=9)
 
     async def scenario():
-        drawing = Drawing(respond, Engine(), longest=64, limit=1800.0)
+        drawing = Drawing(respond, Engine())
         two = np.arange(2)
         await drawing._submit(Requests(two, np.zeros(2, np.int64), two, np.zeros(2, np.int64), two))
         await asyncio.sleep(0)
-        tokens = await drawing._abort(two)
-        return tokens.tolist(), drawing._tasks
+        tokens = await drawing._drop(two)
+        return tokens.tolist(), len(drawing.responses)
 
     if fails:
         with pytest.raises(ValueError, match="said no"):
             asyncio.run(scenario())
     else:
-        assert asyncio.run(scenario()) == ([9, 0], {}), "the other one has no pace to be estimated from"
+        assert asyncio.run(scenario()) == ([9, 0], 0), "the other one has no pace to be estimated from"
+
+
+def test_a_group_that_was_drawn_and_not_delivered_is_undone_when_it_is_drawn_again():
+    """A group that failed keeps its number, too, and the seeds depend on it."""
+    settings = settings_of(BALANCE | {"budget": {"max_samples": 24}})
+    engine, broken, answered = Engine(settings), [True], [{"role": "assistant", "token_ids": torch.ones(5)}]
+
+    async def respond(response_id, _):
+        if response_id == 3 and broken[0]:
+            raise ValueError("the engine said no")
+        return Response(prompt_batch([11])["message_log"][0], answered, float(response_id % 2), False, 5), {}
+
+    def draw(ticket):
+        prompts = Prompts(prompt_batch([11]), 1, whole=False)
+        return engine.draw_group(prompts, respond, 0, ticket=ticket, redrawn=False)
+
+    async def scenario():
+        with pytest.raises(ValueError, match="said no"):
+            await draw(7)
+        assert engine.ledger(0).samples == engine.running == 0
+        broken[0] = False
+        numbers = []
+        for ticket in (7, 7, 8):  # ticket 7 is drawn again, although it was whole
+            _, _, batch = await draw(ticket)
+            numbers.append(batch[GROUP][0]["number"])
+        return numbers, engine.ledger(0).samples
+
+    assert asyncio.run(scenario()) == ([0, 0, 1], 8)
 
 
 def test_an_error_cancels_the_other_responses_and_the_group_can_start_again():
@@ -173,17 +199,18 @@ def test_an_error_cancels_the_other_responses_and_the_group_can_start_again():
 
 
 def test_a_group_that_hangs_is_given_up_with_its_complete_waves(monkeypatch):
-    monkeypatch.setattr("nemo_ada.nemo.single_controller.drawing.WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("nemo_ada.nemo.groups.drawing.WAIT_SECONDS", 0.01)
 
     async def scenario():
-        sampler, engine = settings_of().sampler(), Engine()
+        settings = settings_of(BALANCE | {"budget": {"max_group_seconds": 0.05}})
+        sampler, engine = settings.sampler(), Engine(settings)
 
         async def respond(index):
             if index == 5:
                 await asyncio.sleep(3600)
             return answer(False)
 
-        group = Group(respond, engine, ledger_of(sampler), sampler, limit=0.05)
+        group = Group(respond, engine, ledger_of(sampler), sampler)
         return await group.run(), group.drawing
 
     result, drawing = asyncio.run(scenario())

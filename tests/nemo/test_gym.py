@@ -17,8 +17,8 @@ import torch
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, UserError
 from nemo_ada.nemo import StepDroppedError, reinforce_ada
 from nemo_ada.nemo.features import request_features
+from nemo_ada.nemo.gym import actor as watched
 from nemo_ada.nemo.gym.request import canonical, prompt_id
-from nemo_ada.nemo.gym.source import GymSource
 from nemo_ada.nemo.rollouts.call import Prompts
 
 pytestmark = pytest.mark.nemo_rl
@@ -198,7 +198,7 @@ def test_7_lost_servers_are_a_lost_process(gym, step, how):
 def test_7_silence_is_looked_into(gym, step, monkeypatch):
     """Gym asks a dead server for ever, so its rollouts neither end nor fail."""
     Made = gym.Rollout
-    monkeypatch.setattr(GymSource, "patience", 0.5)
+    monkeypatch.setattr(watched, "SILENT_SECONDS", 0.5)
     with pytest.raises(ProcessLostError, match="server math has ended"):
         step(
             lambda prompt, draw: Made(1.0),

@@ -19,7 +19,7 @@ import pytest
 
 from nemo_ada.errors import ProcessLostError
 from nemo_ada.nemo import reinforce_ada
-from nemo_ada.nemo.gym.source import GymSource
+from nemo_ada.nemo.gym import actor as watched
 
 pytestmark = [
     pytest.mark.nemo_rl,
@@ -100,7 +100,7 @@ def test_grpo_train_trains_on_it(gym, running, tmp_path):
 
 def test_a_server_that_died_is_a_lost_process(gym, running, tmp_path, monkeypatch):
     """Gym asks a dead server for ever, so no rollout fails. The last test of this module."""
-    monkeypatch.setattr(GymSource, "patience", 3.0)
+    monkeypatch.setattr(watched, "SILENT_SECONDS", 3.0)
     lab, servers = gym
     actor, _ = running
     kill = "math_with_judge"

@@ -24,13 +24,11 @@ import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from nemo_ada.config.values import Values
-from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.groups import GroupRollouts
@@ -174,7 +172,8 @@ class Collector(Upstream):
         self._settings = nemo_settings.read(self.master_config)
         rollouts, gym = importlib.import_module(ROLLOUTS), self._settings.gym
         rollout = getattr(rollouts, (GYM_ROLLOUT if gym else SAMPLE_ROLLOUT).name)
-        self._groups = GroupRollouts(self._settings, rollout, self._refit_pause_cleared, self.get_weight_version)
+        gate = self._refit_pause_cleared
+        self._groups = GroupRollouts(self._settings, rollout, gate, self.get_weight_version, self._fail)
         if gym:  # NeMo-RL's collector looks the name up for every group or batch
             setattr(rollouts, GYM_ROLLOUT.name, self._gym_rollout)
 
@@ -189,8 +188,7 @@ class Collector(Upstream):
     def _start(self, dataloader: Any) -> None:
         delivered, groups = self.ray.get(self.replay_buffer.delivered.remote())
         for target, group in groups:
-            pool = group["pool"]
-            self._groups.restore(None if pool is None else GroupPool.from_dict(pool), target, group["number"])
+            self._groups.restore(target, group)
         config = self.master_config
         shuffled = bool(Values(config).get("data.shuffle", True))
         queue = PromptQueue(
@@ -278,13 +276,9 @@ class PerGroup(Collector):
             self._hand_over(int(repeated_batch[TICKET][0]))
 
     def _rollout(self, **given: Any) -> tuple[Any, dict[str, float]]:
-        """Draw a group in its own thread. This replaces `run_async_multi_turn_rollout`."""
+        """Draw a group. This replaces `run_async_multi_turn_rollout`."""
         batch = given.pop("input_batch")
-        try:
-            drawn = self._groups.draw(RolloutCall.of(self._rollout, given), batch, self._here.target)
-        except BaseException as error:
-            self._fail(error)
-            raise
+        drawn = self._groups.draw(RolloutCall.of(self._rollout, given), batch, self._here.target).result()
         self._here.drawn = True
         return drawn
 
@@ -367,26 +361,14 @@ class PerBatch(Collector):
     ) -> AsyncGenerator[tuple[int, Any, dict[str, Any]], None]:
         """Yield the number, the rows and the metrics of each group, in the order of completion."""
         target = self._here.target  # the thread of this event loop belongs to one batch
-        groups = repeated_batch.size // num_generations
-        threads = ThreadPoolExecutor(groups)  # NeMo-RL limits the responses in flight in its engine
-        try:
-            loop = asyncio.get_running_loop()
-            drawing = [
-                loop.run_in_executor(threads, self._draw, call, index, batch, target)
-                for index in range(groups)
-                for batch in [repeated_batch.slice(index * num_generations, (index + 1) * num_generations)]
-            ]
-            for one in asyncio.as_completed(drawing):
-                yield await one
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)  # after an error we do not wait for the other groups
 
-    def _draw(self, call: RolloutCall, index: int, batch: Any, target: int) -> tuple[int, Any, dict[str, Any]]:
-        try:
-            return index, *self._groups.draw(call, batch, target)
-        except BaseException as error:
-            self._fail(error)
-            raise
+        async def draw(index: int) -> tuple[int, Any, dict[str, Any]]:
+            batch = repeated_batch.slice(index * num_generations, (index + 1) * num_generations)
+            return index, *await asyncio.wrap_future(self._groups.draw(call, batch, target))
+
+        groups = range(repeated_batch.size // num_generations)
+        for one in asyncio.as_completed(map(draw, groups)):  # NeMo-RL limits the responses in flight in its engine
+            yield await one
 
     async def _enqueue_rollout_group(self, **given: Any) -> None:
         ticket = int(given["rollout_result"].final_batch[TICKET][0])

@@ -36,10 +36,10 @@ class GroupRows:
             settings: settings of the run.
             sampler: it selects the rows.
         """
-        self._settings, self._sampler = settings, sampler
-        rows = sampler.rows
-        self._always_live = rows.shrunk_baseline  # With it every row of a pool has an advantage. The step computes it.
-        self._rows = replace(rows, advantage=replace(rows.advantage, baseline="pool", normalize="none"))
+        # The step computes the advantages. Here they only say which rows have none, and for that the pool alone is
+        # enough. With a shrunk baseline every row of a pool has an advantage.
+        placeholders = settings.placeholder_rows and not sampler.rows.shrunk_baseline
+        self._settings, self._sampler = replace(settings, placeholder_rows=placeholders), sampler
 
     def pool(
         self, prompts: Prompts, result: SamplingResult, versions: Mapping[int, int], *, step: int, redrawn: bool,
@@ -82,14 +82,13 @@ class GroupRows:
             number: number of the group within its step.
         """
         rows, rewards = _NO_ROWS, PoolRewards(np.zeros(0), np.zeros(0), np.zeros(0))
-        settings = replace(self._settings, placeholder_rows=self._settings.placeholder_rows and not self._always_live)
         step = 0
         if pool is not None:
             step, result = pool.step, pool.result
             selection = self._sampler.select(step, result)
-            rows = weigh(result, selection, self._rows, prior_P=None)
+            rows = weigh(result, selection, self._sampler.rows, prior_P=None)
             rewards = pool_rewards(result, result.reward_N)
-        batch, skipped = build_batch(prompts, source, rows, rewards, settings, step, whole=False)
+        batch, skipped = build_batch(prompts, source, rows, rewards, self._settings, step, whole=False)
         if self._settings.gym and "mask_sample" not in batch:  # all groups of a step have the same columns
             batch["mask_sample"] = torch.zeros(batch.size, dtype=torch.bool)
         leave_masked_out(batch)

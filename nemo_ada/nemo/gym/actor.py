@@ -22,6 +22,7 @@ from typing import Any
 import ray
 
 from nemo_ada.errors import ProcessLostError
+from nemo_ada.nemo.rollouts.engine_abort import SharedCheck
 
 ENVIRONMENT = "nemo_gym"  # the name of the actor in task_to_env, which NeMo-RL's function looks for
 CHECK_SECONDS = 60.0  # wait for the actor, which may be busy
@@ -209,9 +210,8 @@ class ServerWatch:
     """Awaits the rollouts of one event loop, and has the servers checked while none ends."""
 
     def __init__(self, environment: Any) -> None:
-        self._servers = GymServers(environment)
+        self._check = SharedCheck(GymServers(environment).check)
         self._heard = time.monotonic()
-        self._checking: asyncio.Future[None] | None = None
 
     async def result(self, work: Coroutine[Any, Any, Any], started: list[Any]) -> Any:
         """Return the result of a rollout.
@@ -236,10 +236,8 @@ class ServerWatch:
         return task.result()
 
     async def check(self) -> None:
-        """Raise ProcessLostError when a server is lost. Who asks during a check gets the answer of that check."""
-        if self._checking is None or self._checking.done():
-            self._checking = asyncio.ensure_future(asyncio.to_thread(self._servers.check))
-        await asyncio.shield(self._checking)
+        """Raise ProcessLostError when a server is lost."""
+        await self._check()
         self._heard = time.monotonic()
 
 

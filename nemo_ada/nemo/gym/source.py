@@ -1,4 +1,4 @@
-"""The source for NeMo-Gym. A response is one call of NeMo-RL's own rollout function with one row.
+"""Single responses over NeMo-Gym. A response is one call of NeMo-RL's own rollout function with one row.
 
 Gym cannot stop a rollout, so none is dropped but at the end of a job. A rollout that fails is a response without a
 label, and the sampler draws another one. That holds for an agent, a tool or a verifier that fails, for a result without
@@ -8,72 +8,73 @@ tokens, and for an actor that returns nothing for the row.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import ray
 
 from nemo_ada.core.sampling.source import Outcomes
-from nemo_ada.errors import StallError
+from nemo_ada.errors import ProcessLostError, StallError
 from nemo_ada.nemo.gym.actor import (
     ENVIRONMENT,
     SILENT_SECONDS,
     AskedError,
     GymAnswer,
-    GymServers,
+    ServerWatch,
     SharedTokenizer,
     actor_for,
     answered,
     asking,
-    awaited,
     streaming,
 )
 from nemo_ada.nemo.gym.failures import Failures
 from nemo_ada.nemo.gym.metrics import of_responses
 from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
-from nemo_ada.nemo.rollouts.requests import STALL_SECONDS, AsyncSource
+from nemo_ada.nemo.rollouts.requests import STALL_SECONDS, AsyncSource, Responder
 from nemo_ada.nemo.rollouts.response import Response, read
 from nemo_ada.rules.facts.upstream import PER_PROMPT
 
 
-class GymSource(AsyncSource):
-    """A ResponseSource that runs rollouts on Gym's servers. Its thread runs until `close`.
+class GymResponder(Responder):
+    """Draws single responses on Gym's servers."""
 
-    Attributes:
-        patience: interval of the checks while no response finishes, in seconds.
-    """
-
-    patience = SILENT_SECONDS
-
-    def __init__(self, call: RolloutCall, prompts: Prompts, rollout: Callable[..., Any], longest: int) -> None:
-        """Start the event loop in its thread.
+    def __init__(self, call: RolloutCall, prompts: Prompts, rollout: Callable[..., Any]) -> None:
+        """Prepare to draw.
 
         Args:
             call: arguments of the rollout. Its `task_to_env` has NeMo-RL's NemoGym actor, or a set of such actors.
-            prompts: prompts of the step, which have requests.
+            prompts: prompts of a step or of a group, which have requests.
             rollout: NeMo-RL's `run_async_nemo_gym_rollout`: a function (v0.7.0) or an asynchronous generator (main).
-            longest: tokens of the longest response.
         """
-        super().__init__(call, prompts, rollout, longest)
-        self._gym = rollout
+        super().__init__(call, prompts, rollout)
         self._environment = call.task_to_env[ENVIRONMENT]
-        self._servers = GymServers(self._environment)
+        self._servers = ServerWatch(self._environment)
         self._streams = inspect.isasyncgenfunction(rollout)
         self._tokenizer = None if self._streams else SharedTokenizer(call.tokenizer)
         self._failures = Failures()
-        self._silent = 0.0  # seconds since a response finished
 
-    async def _respond(self, response_id: int, prompt: int) -> tuple[Response, dict[str, Any]]:
-        answer = GymAnswer()
+    async def respond(self, response_id: int, prompt: int) -> tuple[Response, dict[str, Any]]:
+        """Draw a response. Returns NeMo-RL's metrics of it, too.
+
+        Raises:
+            ProcessLostError: the response failed, or no rollout ends, and a process has died.
+        """
+        answer, calls = GymAnswer(), list[Any]()
         batch = self._prompts.rows([prompt])  # a copy, because NeMo-RL writes the sampling parameters into its rows
+        work = (self._stream if self._streams else self._ask)(batch, answer, calls)
         try:
-            result = await (self._stream if self._streams else self._ask)(batch, answer)
+            result = await self._servers.result(work, calls)
+        except ProcessLostError:
+            raise
         except Exception as error:
             if not (answer.rows or isinstance(error, ray.exceptions.RayError)):
                 raise  # NeMo-RL's function refused the call before any rollout began
-            return self._failures.response(error), {}
+            failed = self._failures.response(error)
+            await self._check()
+            await self._servers.check()
+            return failed, {}
         return self._of(result, answer), result.rollout_metrics
 
     def _of(self, result: Any, answer: GymAnswer) -> Response:
@@ -91,32 +92,44 @@ class GymSource(AsyncSource):
         given.pop(PER_PROMPT, None)  # of the loop's own call; here a prompt has one row per call
         return given
 
-    async def _ask(self, batch: Any, answer: GymAnswer) -> Any:
+    async def _ask(self, batch: Any, answer: GymAnswer, calls: list[Any]) -> Any:
         """Run v0.7.0's function, which would block, around a call that is awaited."""
         try:
-            self._gym(**self._arguments(batch, asking()))
+            self._rollout(**self._arguments(batch, asking()))
         except AskedError as asked:
             rows, _, *others = asked.arguments
         reference = self._environment.run_rollouts.remote(rows, self._tokenizer, *others)
-        results, _ = await awaited(reference, [reference])
+        calls.append(reference)
+        results, _ = await reference
         for result in results:
             answer.read(result)
-        return self._gym(**self._arguments(batch, answered(reference)))
+        return self._rollout(**self._arguments(batch, answered(reference)))
 
-    async def _stream(self, batch: Any, answer: GymAnswer) -> Any:
+    async def _stream(self, batch: Any, answer: GymAnswer, calls: list[Any]) -> Any:
         """Run main's asynchronous generator, which yields one group of one row."""
-        generators: list[Any] = []
         served = actor_for(self._environment, batch["extra_env_info"][0])
-        actor = streaming(served, answer, generators.append)
+        actor = streaming(served, answer, calls.append)
+        groups = self._rollout(**self._arguments(batch, actor), num_generations=1)
+        return [group async for group in groups][-1]
 
-        async def last() -> Any:
-            groups = self._gym(**self._arguments(batch, actor), num_generations=1)
-            return [group async for group in groups][-1]
+    def joined(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """NeMo-RL's metrics of several responses together. A response that failed has none."""
+        return of_responses([sample for sample in samples if sample])
 
-        return await awaited(last(), generators)
+
+class GymSource(AsyncSource):
+    """A ResponseSource over Gym's servers.
+
+    Attributes:
+        patience: longest time until `poll` returns, in seconds. It reports nothing when no response has finished.
+    """
+
+    patience = SILENT_SECONDS
+    kind = GymResponder
+    _silent = 0.0  # seconds since a response finished
 
     def poll(self) -> Outcomes:
-        """Wait for responses and report them. After `patience` without one, check the servers and report none.
+        """Wait for responses and report them. After `patience` without one, report none.
 
         Raises:
             StallError: no response has finished for STALL_SECONDS.
@@ -128,23 +141,13 @@ class GymSource(AsyncSource):
         return found
 
     def _silence(self) -> Outcomes:
-        self._check()
         self._silent += self.patience
         if self._silent < STALL_SECONDS:
             return outcomes([], [])
         self._stalled = True
         raise StallError(f"no rollout of NeMo-Gym has finished for {self._silent:.0f} s")
 
-    def _check(self) -> None:
-        super()._check()
-        self._servers.check()
-
     @property
     def metrics(self) -> dict[str, float]:
         """Metrics that the session does not have."""
         return {}
-
-    @property
-    def reported(self) -> dict[str, Any]:
-        """NeMo-RL's metrics, joined over all responses that were reported and have some."""
-        return of_responses([metrics for response_id in self._done if (metrics := self._samples[response_id])])

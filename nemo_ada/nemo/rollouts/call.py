@@ -121,6 +121,10 @@ class Prompts:
         state.setdefault("stop_strings", None)
         return state
 
+    def tokens(self, prompt: int) -> list[int]:
+        """Return the token ids of a prompt (position among the P)."""
+        return [token for message in self.logs[prompt] for token in message["token_ids"].tolist()]
+
     def training_rows(self, positions: list[int]) -> Any:
         """Return one row per entry of `positions` (in the batch). The caller replaces its message log by a response.
 

@@ -97,6 +97,20 @@ class EngineAbort:
             return 0
 
 
+class SharedCheck:
+    """A check that blocks, run in a thread. Who asks during a check gets the answer of that check."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._running: asyncio.Future[None] | None = None
+
+    async def __call__(self) -> None:
+        """Wait for the check, and raise its error."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.ensure_future(asyncio.to_thread(self._check))
+        await asyncio.shield(self._running)
+
+
 def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
     """Make the function that aborts requests on a vLLM worker.
 

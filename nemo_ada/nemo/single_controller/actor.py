@@ -37,6 +37,7 @@ from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.sampler import SampledStep
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
+from nemo_ada.nemo.groups.drawing import Groups
 from nemo_ada.nemo.groups.prompt_queue import Delivered, PromptQueue, saved_queue
 from nemo_ada.nemo.launch.checkpoint import methods_replaced, restore, saved_with
 from nemo_ada.nemo.launch.lost import losses_said
@@ -48,7 +49,6 @@ from nemo_ada.nemo.single_controller.rollout import (
     AdaRolloutManager,
     ControllerRollout,
     DrawnGroup,
-    Groups,
 )
 from nemo_ada.nemo.single_controller.step import ControllerEstimator, ReadyGroups, StepSampler
 from nemo_ada.rules.facts.upstream import ADVICE, CONTROLLER, CONTROLLER_METHODS
@@ -127,7 +127,9 @@ class Parts:
         self.manager: Any = as_subclass(manager, AdaRolloutManager)
         values = Values(as_dicts(master_config))
         self.ahead = lookahead(values)
-        self.groups = Groups(settings, self.sampler, lambda: self.manager._weight_version, max(self.ahead, 1))
+        self.groups = Groups(
+            settings, self.sampler, lambda: self.manager._weight_version, first=1, rounds=max(self.ahead, 1)
+        )
         shuffled = bool(Values(master_config).get("data.shuffle", True))
         self.queue = PromptQueue(
             actor_args.dataloader,
@@ -154,7 +156,7 @@ class Parts:
         self.queue.done(ticket)
 
     def _restored(self, drawn: DrawnGroup) -> None:
-        self.groups.restore(drawn)
+        self.groups.restore(drawn.target, drawn.group)
         self.queue.hold([drawn.ticket])
 
     def _evicted(self, ticket: int) -> None:
@@ -203,11 +205,11 @@ class AdaController(PLAIN):  # type: ignore[misc]
             ),
             setup_timing_metrics,
         )
-        ada.groups.bind(self._rollout_permitted)
+        ada.groups.gate = self._rollout_permitted
         sampler = vars(self)["_sampler"]
         if isinstance(sampler, ReadyFirstSampler):
             sampler = as_subclass(sampler, ReadyGroups, oldest=ada.ahead + LATE)
-        self._sampler = StepSampler(sampler, ada.buffer, ada.queue, ada.estimator, ada.groups.trained)
+        self._sampler = StepSampler(sampler, ada.buffer, ada.queue, ada.estimator, ada.groups.forget)
         state = restore(self._checkpointer)
         if state is not None:
             ada.load_state_dict(state)

@@ -2,13 +2,11 @@
 
 ControllerRollout draws with NeMo-RL's own rollouts, and AdaGymRollout over NeMo-Gym. Both share GroupRollout. Over Gym
 a response is one row of Gym, and a rollout that fails has no label, as in synchronous training (gym/source.py).
-
-All groups of the controller share one event loop. So the ledgers of the steps need no lock (core/sampling/budget.py).
+NeMo-RL's retry budgets decide what follows an error of a group.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -27,21 +25,16 @@ from nemo_rl.experience.rollout_manager import (
     RolloutOutcome,
 )
 
-from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import GroupLedger
-from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.errors import ProcessLostError
-from nemo_ada.nemo.groups.ledgers import StepLedgers
+from nemo_ada.nemo.groups.drawing import Drawing, Groups
 from nemo_ada.nemo.groups.prompt_queue import REDRAWN, TICKET
-from nemo_ada.nemo.groups.rows import GroupRows
 from nemo_ada.nemo.groups.step import GROUP, RANK
 from nemo_ada.nemo.gym.actor import ENVIRONMENT, GymAnswer, ServerWatch, streaming
 from nemo_ada.nemo.gym.failures import Failures
 from nemo_ada.nemo.gym.request import AGENT
 from nemo_ada.nemo.rollouts.call import Prompts
+from nemo_ada.nemo.rollouts.requests import Respond
 from nemo_ada.nemo.rollouts.response import Response, read
-from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.single_controller.drawing import Drawing, Respond
 from nemo_ada.nemo.training_batch import COLUMNS
 
 log = logging.getLogger(__name__)
@@ -69,87 +62,6 @@ class DrawnGroup:
     columns: dict[str, torch.Tensor]
     mask_R: torch.Tensor
     revived: bool = False
-
-
-class Groups:
-    """What the groups of a controller share: ledgers, versions of the weights, and the gate of refits."""
-
-    def __init__(self, settings: NemoSettings, sampler: AdaSampler, version: Callable[[], int], rounds: int) -> None:
-        """Prepare for a run.
-
-        Args:
-            settings: settings of the run.
-            sampler: the run's sampler.
-            version: returns the version of the engine's weights.
-            rounds: training steps that share a number in the seeds, as the updates of one synchronous step do.
-        """
-        self.settings, self.sampler, self.rows = settings, sampler, GroupRows(settings, sampler)
-        self._version, self._rounds = version, rounds
-        self._ledgers = StepLedgers(sampler, settings.prompts, version)
-        self._numbers: dict[int, int] = {}  # ticket of a group that failed -> its number
-        self._drawn: dict[int, GroupLedger] = {}  # by the tickets of groups that wait for their step
-        self._permitted: asyncio.Event | None = None
-        self._ended = asyncio.Condition()
-
-    def bind(self, permitted: asyncio.Event) -> None:
-        """Learn the controller's gate, which is closed during a refit."""
-        self._permitted = permitted
-
-    @property
-    def version(self) -> int:
-        """Version of the weights of a response that starts now."""
-        return self._version()
-
-    async def may_start(self) -> None:
-        """Wait until no refit is under way."""
-        if self._permitted is not None:
-            await self._permitted.wait()
-
-    async def wait(self, seconds: float) -> None:
-        """Wait until another group ends, or until so much time has passed."""
-        async with self._ended:
-            try:
-                await asyncio.wait_for(self._ended.wait(), seconds)
-            except TimeoutError:
-                return
-
-    def seeds(self, target: int, number: int) -> tuple[int, int]:
-        """Return step and number of a group in the seeds. `rounds` steps are numbered as one synchronous step."""
-        return target // self._rounds + 1, target % self._rounds * self.settings.prompts + number
-
-    def start(self, target: int, ticket: int) -> GroupLedger:
-        """Begin a group. A group that was drawn before did not reach the buffer, and is undone."""
-        drawn = self._drawn.pop(ticket, None)
-        if drawn is not None:
-            drawn.abandon()
-            self._numbers[ticket] = drawn.number
-        return self._ledgers.of(target).start(self._numbers.pop(ticket, None))
-
-    async def end(self, ledger: GroupLedger, ticket: int, *, whole: bool) -> None:
-        """End a group. One that failed keeps its number for its next attempt."""
-        if whole:
-            ledger.end()
-            self._drawn[ticket] = ledger
-        else:
-            ledger.abandon()
-            self._numbers[ticket] = ledger.number
-        async with self._ended:
-            self._ended.notify_all()
-
-    def trained(self, ticket: int) -> None:
-        """Forget a group whose step trains on it."""
-        self._drawn.pop(ticket, None)
-
-    def drop(self, target: int, ticket: int) -> None:
-        """Give up a group whose retries have failed. Its step closes without it."""
-        if ticket in self._numbers:
-            self._ledgers.restore(None, target, self._numbers.pop(ticket))
-        self._drawn.pop(ticket, None)
-
-    def restore(self, drawn: DrawnGroup) -> None:
-        """Book a group that an earlier attempt of the run has drawn."""
-        pool = drawn.group["pool"]
-        self._ledgers.restore(None if pool is None else GroupPool.from_dict(pool), drawn.target, drawn.group["number"])
 
 
 class AdaRolloutManager(RolloutManager):  # type: ignore[misc]
@@ -193,39 +105,11 @@ class GroupRollout:
         Args:
             input_sample: NeMo-RL's DatumSpec, with the columns of the queue and the target step.
         """
-        groups, ticket, target = self.groups, int(input_sample[TICKET]), int(input_sample[TARGET])
-        prompts = Prompts(_batch(input_sample), 1, whole=False, gym=self.over_gym)
+        ticket, target, sample = int(input_sample[TICKET]), int(input_sample[TARGET]), input_sample
+        prompts = Prompts(_batch(sample), 1, whole=False, gym=self.over_gym)
         self.begun(ticket)
-        ledger = groups.start(target, ticket)
-        settings = groups.settings
-        limit = settings.ada.budget.max_group_seconds
-        drawing = Drawing(self._responder(prompts, input_sample), groups, longest=settings.longest, limit=limit)
-        whole = False
-        try:
-            step, uid = groups.seeds(target, ledger.number)
-            pool = None
-            if prompts.ids:
-                result = await drawing.run(groups.sampler.group_session(step, ledger, uid))
-                # Steps count from 1. So the weights of version v are those that step v + 1 starts from.
-                versions = {row: version + 1 for row, version in drawing.versions.items()}
-                redrawn = bool(input_sample[REDRAWN])
-                pool = groups.rows.pool(prompts, result, versions, step=step, redrawn=redrawn, gave_up=drawing.gave_up)
-            whole = True
-        finally:
-            await groups.end(ledger, ticket, whole=whole)
-        return self._record(input_sample, prompts, drawing, pool, ticket, target, ledger.number)
-
-    def _record(
-        self,
-        sample: Any,
-        prompts: Prompts,
-        drawing: Drawing,
-        pool: GroupPool | None,
-        ticket: int,
-        target: int,
-        number: int,
-    ) -> PromptGroupRecord:
-        batch = self.groups.rows.of(prompts, drawing, pool, number=number)
+        respond, redrawn = self._responder(prompts, sample), bool(sample[REDRAWN])
+        drawing, pool, batch = await self.groups.draw_group(prompts, respond, target, ticket=ticket, redrawn=redrawn)
         group = batch[GROUP][0]
         if pool is not None:
             group["pool"]["step"] = target + 1
@@ -246,18 +130,18 @@ class GroupRollout:
 
     def _metrics(self, drawing: Drawing) -> dict[str, Any]:
         """NeMo-RL's metrics of all responses with a label, and not of the selected rows."""
-        judged = {row: one for row, one in drawing.responses.items() if one.reward == one.reward}
+        judged = {row: one for row, one in drawing.responses.done.items() if one.reward == one.reward}
         if not judged:
             return {}
-        return self._summary(list(judged.values()), [drawing.samples[row] for row in judged])
+        return self._summary(list(judged.values()), [drawing.responses.samples[row] for row in judged])
 
 
 class ControllerRollout(GroupRollout, AsyncRolloutImpl):  # type: ignore[misc]
     """NeMo-RL's native rollout, whose groups draw waves."""
 
     def _responder(self, prompts: Prompts, sample: Any) -> Respond:
-        async def respond(index: int) -> tuple[Response, dict[str, Any]]:
-            completion, metrics = await self._run_single_rollout(sample, index)
+        async def respond(response_id: int, _: int) -> tuple[Response, dict[str, Any]]:
+            completion, metrics = await self._run_single_rollout(sample, response_id)
             return read(prompts.logs[0], completion.message_log, completion.reward, completion.truncated), metrics
 
         return respond
@@ -280,7 +164,7 @@ class AdaGymRollout(GroupRollout, AsyncNemoGymRolloutImpl):  # type: ignore[misc
         row, failures = self._build_inputs(sample)[0], Failures()  # Ray sends a copy of the row with each call
         agent = row[AGENT]["name"]
 
-        async def respond(index: int) -> tuple[Response, dict[str, Any]]:
+        async def respond(*_: int) -> tuple[Response, dict[str, Any]]:
             answer, started, results = GymAnswer(), list[Any](), [None]
             actor = streaming(self._task_to_env[ENVIRONMENT], answer, started.append)
             work = self._stream_rows(actor, [row], results, 1, TIMER)
