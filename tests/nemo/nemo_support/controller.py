@@ -36,6 +36,7 @@ import nemo_support.gym
 from nemo_ada.core.sampling.result import joined
 from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.single_controller.actor import PLAIN, AdaController
+from nemo_ada.nemo.single_controller.plug_in import plugged_in
 from nemo_support.environment import environment
 from nemo_support.harness import OURS, TASK, TRAIN_PROMPTS, MetricRecorder, loader, make_config
 from nemo_support.tiny_generation import Labels, TinyGeneration, WeightChannel, seeded_labels
@@ -196,9 +197,11 @@ def run_controller(
     pools: list[list[Any]] | None = None,
     each: Callable[[Any], None] = lambda controller: None,
     gym: Any = None,
+    plugged: bool = False,
 ) -> SimpleNamespace:
     """Run the controller to its end, from the newest checkpoint in `folder`. `each` gets it before it runs. `pools`
-    collects the groups of each step. `gym` is a NemoGym actor, which the rollouts then go over."""
+    collects the groups of each step. `gym` is a NemoGym actor, which the rollouts then go over. With `plugged` it is
+    NeMo-RL's own controller, which gets our two objects (plug_in.py)."""
     master = MasterConfig(**config)
     grpo = config["grpo"]
     set_seed(grpo["seed"])
@@ -241,7 +244,7 @@ def run_controller(
         dp_client=client,
         dataloader=train,
         weight_synchronizer=Refits(policy, generation, during_refit),
-        advantage_estimator=None if ours else _create_advantage_estimator(master),
+        advantage_estimator=None if ours and not plugged else _create_advantage_estimator(master),
         loss_fn=ClippedPGLossFn(master.loss_fn),
         rollout_manager=RolloutManager(
             tokenizer=tokenizer,
@@ -266,11 +269,13 @@ def run_controller(
 
     async def run() -> Any:
         more = {} if run_dir is None else {"run_dir": str(run_dir)}
-        controller = (AdaController if ours else PLAIN)(master, arguments, SetupTimingMetrics(), **more)
+        given = plugged_in(master, arguments) if plugged else arguments
+        controller = (AdaController if ours and not plugged else PLAIN)(master, given, SetupTimingMetrics(), **more)
         controller._logger.loggers.append(recorder)
         if ours:
-            finish = controller._ada.sampler.finish_step
-            controller._ada.sampler.finish_step = lambda pools, rows: (trained.append(pools), finish(pools, rows))[1]
+            sampler = given.rollout_manager.groups.sampler if plugged else controller._ada.sampler
+            finish = sampler.finish_step
+            sampler.finish_step = lambda pools, *rows: (trained.append(pools), finish(pools, *rows))[1]
         each(controller)
         return await controller.run(), controller
 
