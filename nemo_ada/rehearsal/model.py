@@ -90,8 +90,9 @@ def shape_of(model_name: str) -> ModelShape:
     found = find_shape(model_name)
     if found is None:
         raise UserError(
-            f"policy.model_name={model_name}: its shape is not known; download its config.json and name its "
-            f"folder, or take one of {', '.join(TABLE)}"
+            f"policy.model_name={model_name}: its shape is not known. A folder with its config.json works for the "
+            f"families {', '.join(FAMILIES)}; for another family name a model of one of them, which the recipe's layout "
+            f"is then rehearsed with: one of {', '.join(TABLE)}"
         )
     return found[0]
 

@@ -34,6 +34,7 @@ ASYNCHRONOUS = (
 
 
 GYM = ("tests/nemo/test_gym.py", "test_")
+PLUG_IN = ("tests/nemo/test_plug_in.py", "test_")
 
 
 @pytest.fixture
@@ -71,3 +72,8 @@ def test_rollouts_over_gym_with_the_changes_of_v0_8_0(run):
 @pytest.mark.slow
 def test_asynchronous_training_resumes_with_the_changes_of_v0_8_0(run):
     run(*ASYNCHRONOUS)
+
+
+def test_the_plug_in_of_the_single_controller_with_the_changes_of_v0_8_0(run):
+    """Its rows, advantages and masks pass NeMo-RL's own controller, buffer and checkpoints."""
+    run(*PLUG_IN)

@@ -30,14 +30,14 @@ from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.learning.rows import Selection, weigh
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.groups import GroupPool
-from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.groups.prompt_queue import REDRAWN, TICKET
 from nemo_ada.nemo.groups.step import GROUP, RANK
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.single_controller.actor import as_subclass
 from nemo_ada.nemo.single_controller.rollout import TARGET, ControllerRollout, DrawnGroup, Groups
-from nemo_ada.rules.single_controller import lookahead
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.single_controller import lookahead, plug_in_needs
 
 MASKED = {"instance_config": {"mask_sample": True}}
 """How an environment says that a row is not trained on. NeMo-RL writes it into the column mask_sample."""
@@ -51,15 +51,13 @@ def plugged_in(master_config: Any, actor_args: Any) -> Any:
         actor_args: what `setup_single_controller` has built.
 
     Raises:
-        UserError: settings cannot work together, or the advantages are computed where our estimator is not.
+        UserError: settings cannot work together.
     """
     if not nemo_settings.uses_reinforce_ada(master_config):
         return actor_args
     settings = nemo_settings.read(master_config)
-    if getattr(actor_args, "advantage_actors", None):
-        raise UserError(
-            "async_rl.num_advantage_workers makes actors with NeMo-RL's estimator; set it to 0", key="async_rl"
-        )
+    values = Values(as_dicts(master_config))
+    rulebook.raise_errors(plug_in_needs(values, settings.ada))
     # Rows without advantage leave the loss only where its mean is over the others: no later stage knows their tokens.
     leave = settings.placeholder_rows and not settings.keep_denominator
     manager = actor_args.rollout_manager
@@ -67,7 +65,7 @@ def plugged_in(master_config: Any, actor_args: Any) -> Any:
         manager,
         PluggedManager,
         settings=dataclasses.replace(settings, placeholder_rows=leave),
-        rounds=max(lookahead(Values(as_dicts(master_config))), 1),
+        rounds=max(lookahead(values), 1),
     )
     ours._impl = as_subclass(manager._impl, PluggedRollout)
     return dataclasses.replace(actor_args, rollout_manager=ours, advantage_estimator=CommittedAdvantage())

@@ -266,6 +266,7 @@ def run_controller(
     )
     recorder = MetricRecorder()
     trained = [] if pools is None else pools
+    steps: list[Any] = []
 
     async def run() -> Any:
         more = {} if run_dir is None else {"run_dir": str(run_dir)}
@@ -275,7 +276,13 @@ def run_controller(
         if ours:
             sampler = given.rollout_manager.groups.sampler if plugged else controller._ada.sampler
             finish = sampler.finish_step
-            sampler.finish_step = lambda pools, *rows: (trained.append(pools), finish(pools, *rows))[1]
+
+            def noted(pools: Any, *rows: Any) -> Any:
+                trained.append(pools)
+                steps.append(finish(pools, *rows))
+                return steps[-1]
+
+            sampler.finish_step = noted
         each(controller)
         return await controller.run(), controller
 
@@ -286,6 +293,7 @@ def run_controller(
         metrics=recorder.metrics,
         batches=policy.batches,
         pools=trained,
+        steps=steps,
         generation=generation.log,
         metas=trainer.metas,
         client=client,
@@ -304,6 +312,10 @@ def rows_of(batch: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
     return sorted(rows)
 
 
+CLOCKED = ("seconds", "utilisation", "engine_steps", "rollout_calls", "estimated", "too_long")
+"""Parts of the names of metrics that a clock decides, or how the engine is called."""
+
+
 def columns_of(result: Any) -> dict[str, list[Any]]:
     """The columns of a SamplingResult without the numbers that a session gives its responses."""
     names = [field.name for field in dataclasses.fields(result) if field.name.endswith(("_N", "_P"))]
@@ -318,13 +330,17 @@ def assert_synchronous(found: Any, expected: Any, sampled: Sequence[Any]) -> Non
         expected: the synchronous run.
         sampled: the sampler's steps of the synchronous run (`watched`).
     """
+    assert_same_steps(found, expected, sampled)
+    for step in range(1, len(sampled) + 1):
+        for name, value in expected.metrics[step].items():
+            if name.startswith("train/ada/") and not any(word in name for word in CLOCKED):
+                assert found.metrics[step][name] == pytest.approx(value), name
+
+
+def assert_same_steps(found: Any, expected: Any, sampled: Sequence[Any]) -> None:
+    """Compare rows and pools of the two runs. See `assert_synchronous`."""
     assert len(found.batches) == len(expected.batches) == len(sampled) > 0
     for ours, theirs in zip(found.batches, expected.batches, strict=True):
         assert rows_of(ours) == rows_of(theirs)
     for pools, step in zip(found.pools, sampled, strict=True):
         assert columns_of(joined([pool.result for pool in pools])) == columns_of(step.result)
-    clock = ("seconds", "utilisation", "engine_steps", "rollout_calls", "estimated", "too_long")
-    for step in range(1, len(sampled) + 1):
-        for name, value in expected.metrics[step].items():
-            if name.startswith("train/ada/") and not any(word in name for word in clock):
-                assert found.metrics[step][name] == pytest.approx(value), name
