@@ -91,8 +91,8 @@ def shape_of(model_name: str) -> ModelShape:
     if found is None:
         raise UserError(
             f"policy.model_name={model_name}: its shape is not known. A folder with its config.json works for the "
-            f"families {', '.join(FAMILIES)}; for another family name a model of one of them, which the recipe's layout "
-            f"is then rehearsed with: one of {', '.join(TABLE)}"
+            f"families {', '.join(FAMILIES)}. For another family, rehearse the recipe's layout with one of "
+            f"{', '.join(TABLE)}"
         )
     return found[0]
 

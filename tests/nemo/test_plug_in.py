@@ -63,9 +63,10 @@ def test_at_age_0_a_step_is_the_synchronous_step(harness, single, run, tmp_path,
     overrides = {**harness.OURS, **single.SYNCHRONOUS, "reinforce_ada": ada, **stay}
     expected = harness.run_grpo(tmp_path / "synchronous", 3, overrides, async_engine=True, hooks=hooks)
     found = run(3, ada, changes={key.replace(".", "__"): value for key, value in stay.items()})
-    found.pools = [sorted(pools, key=lambda pool: int(pool.result.uid_P[0])) for pools in found.pools]
+    # The groups of a fourth step may be there before the run ends. A step's pools come in the order of their ends.
+    found.pools = [sorted(pools, key=lambda pool: int(pool.result.uid_P[0])) for pools in found.pools[:3]]
     single.assert_same_steps(found, expected, sampled)
-    for step, own in enumerate(found.steps, start=1):
+    for step, own in enumerate(found.steps[:3], start=1):
         for metric, value in own.metrics.items():
             if f"train/{metric}" in expected.metrics[step] and not any(word in metric for word in single.CLOCKED):
                 assert value == pytest.approx(expected.metrics[step][f"train/{metric}"]), metric
@@ -105,20 +106,25 @@ def test_nemo_rls_own_replay_brings_groups_back_with_their_advantages(single, ru
         for tokens, counted, advantages, _ in single.rows_of(batch):
             if any(counted):
                 found.append(committed[tuple(tokens), advantages[0]])
-    assert set(found) == {1, 2} or set(found) == {1}, "no row was drawn before the kill, so the test shows nothing"
+    assert 1 in found, "no row was drawn before the kill, so the test shows nothing"
 
 
-def test_a_row_without_weight_is_masked_and_a_response_without_a_verdict_is_none(single, run):
+def test_a_response_without_a_verdict_gives_no_label(run):
     record = run(1, labels=lambda prompt, draw: "=" if draw == 1 and prompt == "p10=" else draw % 2 == 0)
     assert record.steps[0].metrics["ada/failed/verifier_timeout"] == 1
-    weightless = run(1, {"preset": "grpo"}, labels=lambda prompt, draw: "=" if draw == 1 else draw % 2 == 0)
-    masks = [row[3] for row in single.rows_of(weightless.batches[0])]
+    assert all(len(pool.result.reward_N) >= 4 for pool in record.pools[0])
+
+
+def test_a_row_without_weight_is_masked_by_nemo_rl(single, run):
+    """Every first response has no verdict, and a fixed group of four draws no other one."""
+    record = run(1, {"preset": "grpo"}, labels=lambda prompt, draw: "=" if draw == 1 else draw % 2 == 0)
+    masks = [row[3] for row in single.rows_of(record.batches[0])]
     assert len(masks) == 16 and 0 < sum(mask == 0 for mask in masks) < 16
 
 
 def test_a_run_without_labels_ends_and_is_not_drawn_again(run):
     """NeMo-RL would try the prompt again, and a second attempt would see one failure less."""
-    with pytest.raises((FailedResponsesError, ExceptionGroup), match="(?s)label|TaskGroup"):
+    with pytest.raises((FailedResponsesError, ExceptionGroup), match=r"no label|TaskGroup"):
         run(2, BALANCE | {"max_failed_share": 0.01}, labels=lambda prompt, draw: "=" if draw == 1 else True)
 
 

@@ -174,7 +174,8 @@ EDITS = (
          "nemo_rl/experience/payload.py",
          substituted(r"    sample_mask = torch.ones\(n, dtype=torch.float32\)\n", MASK_SAMPLE, 1)),
     Edit(3766, "its advantage stage knows the column", "nemo_rl/algorithms/single_controller_utils/config.py",
-         substituted(r'(    sample_mask_field: str = "sample_mask"\n)', r'\1    mask_sample_field: str = "mask_sample"\n', 1)),
+         substituted(r'(    sample_mask_field: str = "sample_mask"\n)',
+                     r'\1    mask_sample_field: str = "mask_sample"\n', 1)),
 )  # fmt: skip
 
 
