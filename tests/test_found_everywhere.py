@@ -37,7 +37,7 @@ COMMANDS = (
     "eval {model} --data math500 --server http://127.0.0.1:9 --out {out}/eval1",
     "eval {model} --data heldout.yaml --server http://127.0.0.1:9 --out {out}/eval2",
     "data prepare {data} --out {out}/set --verifier exact --max-prompt-tokens 0", "export {run} --out {out}/hf",
-    "report {run} --out {out}/r.html --no-figures",
+    "report {run} --out {out}/r.html",
 )  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def test_no_command_uses_what_was_only_found(tmp_path: Path, owner: int) -> None
         "data": shared / "data" / "x.jsonl", "out": tmp_path / "out",
     }  # fmt: skip
     places["data"].write_text('{"problem": "1+1", "answer": "2"}\n' * 20)
+    os.mkfifo(shared / "matplotlibrc")
     for folder in (shared, shared / "runs", shared / "data", places["run"], places["model"]):
         planted(folder, where, owner)
     (shared / "runs" / "pipe").mkdir()

@@ -36,8 +36,8 @@ BUDGETS = {
     "rules": 6110,  # wanted: 5,400
     "nemo": 7852,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
-    "lab": 9939,  # wanted: 7,600
-    "rehearsal": 6184,  # wanted: 5,300
+    "lab": 9944,  # wanted: 7,600
+    "rehearsal": 6180,  # wanted: 5,300
     "cli": 1860,  # wanted: 1,400
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
@@ -45,7 +45,7 @@ TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 44_000, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
-    "nemo_ada/rehearsal/gpu.py": 693,
+    "nemo_ada/rehearsal/gpu.py": 689,
     "nemo_ada/run/files.py": 596,
     "nemo_ada/nemo/asynchronous/actors.py": 511,
     "nemo_ada/rules/facts/nemo_config.py": 509,

@@ -455,11 +455,7 @@ class Forecasts:
         paths = {}
         for name, config in made.configs.items():
             paths[name] = folder / f"{name}.yaml"
-            known = {
-                "reinforce_ada": {"preset": "grpo"},
-                **config,
-            }  # for NeMo-RL's own loop, whose rows are all trained on
-            known["env"] = {key: _without_reward(section) for key, section in config.get("env", {}).items()}
+            known = {**config, "env": {key: _without_reward(one) for key, one in config.get("env", {}).items()}}
             write_atomically(paths[name], json.dumps(known, default=str))  # JSON is YAML
         spawned = start.listed(**start.SAFE)
         with spawned, ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:

@@ -88,7 +88,6 @@ BROKEN: dict[str, tuple[str, ...]] = {
     "misspelled FP8 key": ("check", "fp8_recipe", MATH_7B, "+policy.megatron_cfg.fp8_cfg.fp8_recipy=blockwise"),
     "save format of DTensor v2 in v1": ("check", "model_save_format", DTENSOR, "policy.dtensor_cfg._v2=false"),
     "unknown environment": ("check", "ada_maths", MATH_7B, "data.default.env_name=ada_maths"),
-    "unknown data processor": ("check", "math_hf_processor", MATH_7B, "data.default.processor=math_hf_processor"),
     "unknown vLLM argument": (
         "check", "max_num_seqs", MATH_7B, "+policy.generation.vllm_kwargs.max_num_sequences=64"),
     "unknown packing algorithm": (

@@ -109,7 +109,7 @@ def test_a_slice_that_has_no_time_is_left_out_and_one_that_has_gets_what_is_left
 def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: Path) -> None:
     config = load_config(CONFIG, ["policy.generation.max_new_tokens=1024"])
     made = Configs.of(config, tmp_path, steps=3, scale=0.25, machine=H200, dry_run=False)
-    assert list(made.configs) == [GRPO, *gpu.PRESETS]
+    assert list(made.configs) == [gpu.STOCK, GRPO, *gpu.PRESETS]
     assert "reinforce_ada" not in made.configs[GRPO]
     rows = {
         one["grpo"]["num_prompts_per_step"] * one["grpo"]["num_generations_per_prompt"] for one in made.configs.values()

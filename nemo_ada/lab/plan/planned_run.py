@@ -121,10 +121,12 @@ def _embedded(config: Mapping[str, Any]) -> PlannedRun:
 def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
     values = Values(config)
     rulebook.refuse_out_of_bounds(values)
-    if not isinstance(config.get("reinforce_ada"), Mapping):
+    section = config.get("reinforce_ada")
+    stock = section is None  # NeMo-RL's own loop, whose learner computes all rows
+    if stock and (values.get("grpo.adv_estimator.name", "grpo") != "grpo" or values.get("grpo.use_dynamic_sampling")):
         raise UserError(
-            "this config has no section reinforce_ada: it is NeMo-RL's own algorithm, which plan does not know; add "
-            "reinforce_ada.preset=grpo (or another preset)",
+            "this config has no section reinforce_ada, and of NeMo-RL's own algorithms plan knows GRPO without dynamic "
+            "sampling only; add reinforce_ada.preset=grpo (or another preset)",
             key="reinforce_ada",
         )
     nemo_config = NemoConfig.of(config)
@@ -135,7 +137,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
             "the hub cache; download the model first (slurm/prepare.sh)",
             key="policy.model_name",
         )
-    shape, ada = known[0], ada_settings(config["reinforce_ada"])
+    shape, ada = known[0], ada_settings({"preset": "nemo_rl_grpo"} if section is None else section)
     return PlannedRun(
         backend="nemo_rl",
         ada=ada,
@@ -145,7 +147,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
         draws_ahead=nemo_config.loop.draws_ahead,
         gym=uses_gym(values),
         dtensor=nemo_config.dtensor,
-        placeholders=not placeholder_obstacles(values, ada),
+        placeholders=not stock and not placeholder_obstacles(values, ada),
         schedule=Schedule(
             steps=values.integer("grpo.max_num_steps"),
             val_period=max(int(values.number("grpo.val_period") or 0), 0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,10 +140,13 @@ def _canvas(panels: Sequence[Panel], columns: int, above: int = 0, below: int = 
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Use the project's settings of matplotlib, not the user's. The font may lack letters of a run's name."""
-    import matplotlib
+    """Use the project's settings of matplotlib, not those of a file. The font may lack letters of a run's name."""
+    with chdir(Path(__file__).parent):  # the first import reads a file matplotlibrc of the working folder
+        import matplotlib
 
-    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(SETTINGS)
         warnings.filterwarnings("ignore", "Glyph", UserWarning)
         yield
 

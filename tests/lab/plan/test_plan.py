@@ -461,6 +461,20 @@ def test_options_and_values_that_cannot_be_are_refused(overrides, options, messa
         make_plan(config(tmp_path), overrides, **({"time": "04:00:00", "steps": 1} | options))
 
 
+def test_nemo_rls_own_grpo_needs_no_section_and_its_learner_computes_every_row(tmp_path):
+    with_section = seven(tmp_path, preset="nemo_rl_grpo").forecast.phases
+    path = config(tmp_path, {"grpo.use_dynamic_sampling": False})
+    whole = yaml.safe_load(path.read_text())
+    del whole["reinforce_ada"]
+    path.write_text(yaml.safe_dump(whole))
+    stock = make_plan(path, [], time="04:00:00", steps=3).forecast.phases
+    assert stock["update"].p50 > 1.1 * with_section["update"].p50
+    assert stock["sampling"].p50 == pytest.approx(with_section["sampling"].p50, rel=0.1)
+    path.write_text(yaml.safe_dump(whole | {"grpo": whole["grpo"] | {"use_dynamic_sampling": True}}))
+    with pytest.raises(UserError, match="without dynamic sampling only"):
+        make_plan(path, [], time="04:00:00", steps=3)
+
+
 def test_a_plan_without_a_long_enough_run_or_with_two_sources_of_lengths_is_refused(past, tmp_path):
     write_run(tmp_path, steps=2)
     with pytest.raises(UserError, match="at least 3 are needed"):
