@@ -134,6 +134,7 @@ LIMITS = {
     "recipes/guide/gym.md": 1010,
     "recipes/guide/health.md": 870,
     "recipes/guide/operations.md": 780,
+    "recipes/guide/controller_plug_in.md": 540,
     "recipes/guide/rehearsal.md": 890,
     "recipes/guide/single_controller.md": 1070,
     "recipes/guide/tutorial.md": 1190,
@@ -145,7 +146,7 @@ LIMITS = {
     "recipes/results/leaderboard.md": 500,
     "recipes/results/open_questions.md": 500,
     "recipes/results/paper.md": 960,
-    "recipes/results/rehearsal.md": 1300,
+    "recipes/results/rehearsal.md": 1480,
     "recipes/results/smollm2.md": 550,
     "slurm/README.md": 1780,
 }
