@@ -146,7 +146,7 @@ LIMITS = {
     "recipes/results/leaderboard.md": 500,
     "recipes/results/open_questions.md": 500,
     "recipes/results/paper.md": 960,
-    "recipes/results/rehearsal.md": 1480,
+    "recipes/results/rehearsal.md": 1560,
     "recipes/results/smollm2.md": 550,
     "slurm/README.md": 1780,
 }
