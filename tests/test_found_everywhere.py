@@ -86,7 +86,6 @@ def test_no_command_uses_what_was_only_found(tmp_path: Path, owner: int) -> None
         "data": shared / "data" / "x.jsonl", "out": tmp_path / "out",
     }  # fmt: skip
     places["data"].write_text('{"problem": "1+1", "answer": "2"}\n' * 20)
-    os.mkfifo(shared / "matplotlibrc")
     for folder in (shared, shared / "runs", shared / "data", places["run"], places["model"]):
         planted(folder, where, owner)
     (shared / "runs" / "pipe").mkdir()

@@ -36,13 +36,13 @@ BUDGETS = {
     "rules": 6159,  # wanted: 5,400
     "nemo": 8063,  # wanted: 7,000
     "cpu": 5012,  # wanted: 4,900
-    "lab": 9944,  # wanted: 7,600
+    "lab": 10021,  # wanted: 7,600
     "rehearsal": 6180,  # wanted: 5,300
     "cli": 1860,  # wanted: 1,400
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 44_320, 45_000  # wanted for tests: 40,000
+TEST_LINES, PAGE_WORDS = 44_600, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/rehearsal/gpu.py": 689,

@@ -29,7 +29,8 @@ def without_fences(text: str) -> str:
 
 
 def links(text: str) -> list[str]:
-    return re.findall(r"\]\(([^()\s]+)\)", without_fences(text))
+    text = without_fences(text)
+    return re.findall(r"\]\(([^()\s]+)\)", text) + re.findall(r'<(?:img|source)\b[^>]*\bsrc(?:set)?="([^"]+)"', text)
 
 
 @cache
@@ -119,29 +120,16 @@ def test_no_page_gives_run_dir_to_a_train_script() -> None:
 
 
 LIMITS = {
-    "README.md": 900,
+    "README.md": 700,
     "SECURITY.md": 1640,
     "configs/README.md": 1810,
     "docker/README.md": 710,
     "recipes/README.md": 730,
-    "recipes/guide/algorithm.md": 2168,
-    "recipes/guide/async.md": 720,
-    "recipes/guide/choosing.md": 868,
-    "recipes/guide/design.md": 794,
-    "recipes/guide/evaluation.md": 900,
-    "recipes/guide/first_hour.md": 780,
-    "recipes/guide/guarantees.md": 1130,
-    "recipes/guide/gym.md": 1010,
-    "recipes/guide/health.md": 870,
-    "recipes/guide/operations.md": 780,
+    "recipes/guide/algorithm.md": 2200,
     "recipes/guide/controller_plug_in.md": 540,
-    "recipes/guide/rehearsal.md": 890,
-    "recipes/guide/single_controller.md": 1070,
-    "recipes/guide/tutorial.md": 1190,
-    "recipes/guide/whatif.md": 1000,
     "recipes/results/async.md": 680,
     "recipes/results/faults.md": 630,
-    "recipes/results/forecast.md": 900,
+    "recipes/results/forecast.md": 1070,  # a model of its own for the steps on the H200
     "recipes/results/gpu.md": 1400,  # five visits
     "recipes/results/leaderboard.md": 500,
     "recipes/results/open_questions.md": 500,
@@ -151,6 +139,21 @@ LIMITS = {
     "slurm/README.md": 1780,
 }
 """Most words of a page, as `wc -w` counts them: a page that grows past its limit has become two pages, or a diary."""
+
+
+GUIDES = sorted((ROOT / "recipes" / "guide").glob("*.md"))
+MAX_GUIDES, GUIDE_WORDS = 18, 1000
+
+
+def test_there_are_few_guides() -> None:
+    assert len(GUIDES) <= MAX_GUIDES, "merge two that answer one question"
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+def test_a_guide_is_short_and_says_at_once_which_question_it_answers(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert re.match(r"# [^\n]{15,90}\?\n", text)
+    assert len(text.split()) <= LIMITS.get(str(page.relative_to(ROOT)), GUIDE_WORDS)
 
 
 @pytest.mark.parametrize(("page", "limit"), LIMITS.items())

@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"\]\(([^)\s#]+)(#[^)]*)?\)")
+PICTURE = re.compile(r'<(?:img|source)\b[^>]*\bsrc(?:set)?="([^"]+)"')
 TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 HIDDEN = (".github/",)
 TRAIN_REPORT = ROOT / "runs" / "compare" / "report.html"
@@ -39,7 +40,7 @@ def on_files(files: Files, config: Any) -> Files:
     for page in pages:
         text = (ROOT / page).read_text(encoding="utf-8")
         files.append(File.generated(config, page, abs_src_path=str(ROOT / page)))
-        for target, _ in LINK.findall(text):
+        for target in [target for target, _ in LINK.findall(text)] + PICTURE.findall(text):
             path = (ROOT / page).parent / target
             if "://" not in target and path.is_file() and path.suffix != ".md":
                 linked.add(str(path.resolve().relative_to(ROOT)))

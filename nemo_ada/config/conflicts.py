@@ -1,6 +1,6 @@
 """Settings of `reinforce_ada:` that contradict each other: one table, from which errors and a page are made.
 
-`python -m nemo_ada.config.conflicts` prints the page recipes/guide/conflicts.md.
+`python -m nemo_ada.config.conflicts` prints the page recipes/results/conflicts.md.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ def refuse(messages: Iterable[str]) -> None:
 
 
 def page() -> str:
-    """Return the page of all conflicts, for recipes/guide/conflicts.md."""
+    """Return the page of all conflicts, for recipes/results/conflicts.md."""
 
     def shown(text: str) -> str:
         for name in ("f.n", "f.cap", "f.fewest", "f.end", "f.first_wave", "f.largest_wave", "f.rule.smallest_pool"):

@@ -154,8 +154,8 @@ def on_gpu() -> Installation:
     look = "import torch, sys; sys.exit(not torch.cuda.is_available())"
     if run(interpreter(python, "-c", look), capture_output=True).returncode:
         raise UserError(
-            f"--gpu: torch of {python} sees no GPU; run this on a machine with one (recipes/guide/one_gpu.md), or add "
-            "--dry-run for the same slices at a small size on this CPU"
+            f"--gpu: torch of {python} sees no GPU; run this on a machine with one (recipes/guide/first_gpu_hour.md), "
+            "or add --dry-run for the same slices at a small size on this CPU"
         )
     if os.environ.get(CONTAINER):
         return replace(here(), home=Path(), stand_ins=True, gpu=True)

@@ -9,7 +9,6 @@ A claim is a phrase of a page. `{}` in it stands for a number that is computed f
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from leaderboard_page import Effect, area, costs, effect, holm
+from leaderboard_page import Effect
 from measure import measure
 
 from nemo_ada.errors import UserError
@@ -26,10 +25,8 @@ from nemo_ada.run.yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, TABLE = ROOT / "recipes/results/claims.yaml", ROOT / "recipes/results/leaderboard.csv"
-RESULTS = ROOT / "recipes/results/leaderboard.jsonl"
-SHOWN = ("area at equal updates", "area at equal summed_rates", "area at equal responses", "accuracy", "responses to 1")
-"""The tests of a table over which Holm's correction goes."""
-FORMS = ("mean", "size", "interval", "ratio", "ratio_interval", "by_base")
+FORMS = ("mean", "size", "size_interval", "interval", "ends", "count")
+"""`ends` are those of a gain at equal GPU seconds, `count` is a whole number."""
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*)?\.?\d+(?![\w])")
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 NOT_CLAIMS = re.compile(
@@ -57,74 +54,23 @@ def value(spec: str) -> str:
     task, table, method, measure = where.split("/", 3)
     if form not in FORMS:
         raise UserError(f"claim {spec}: no such form; use {', '.join(FORMS)}")
-    if form == "by_base":
-        found = by_base(task, method, measure.removeprefix("area at equal "))
-    else:
-        try:
-            found = effects()[task, table, method][measure][0]
-        except KeyError:
-            raise UserError(f"claim {spec}: {TABLE.name} has no such row") from None
-    if form.startswith("ratio"):
-        low, high = (math.exp(found.mean + sign * found.half) for sign in (-1, 1))
-        return _two(math.exp(found.mean)) + ("" if form == "ratio" else f" [{_two(low)}, {_two(high)}]")
-    if form == "size":
-        return _three(abs(found.mean))
+    try:
+        found = effects()[task, table, method][measure][0]
+    except KeyError:
+        raise UserError(f"claim {spec}: {TABLE.name} has no such row") from None
+    if form == "ends":
+        low, high = sorted(effects()[task, table, method][f"{measure}_{end}"][0].mean for end in ("near", "far"))
+        return " to ".join(f"{'+' if end >= 0 else '-'}{_three(abs(end))}" for end in (low, high))
+    if form == "count":
+        return f"{found.mean:.0f}"
+    if form.startswith("size"):
+        return _three(abs(found.mean)) + ("" if form == "size" else f" ± {_three(found.half)}")
     sign = "+" if found.mean >= 0 else "-"
     return f"{sign}{_three(abs(found.mean))}" + ("" if form == "mean" else f" ± {_three(found.half)}")
 
 
-def _two(number: float) -> str:
-    return f"{number:.2f}".removeprefix("0")
-
-
 def _three(number: float) -> str:
     return f"{number:.3f}".removeprefix("0")
-
-
-def marked(spec: str) -> bool:
-    """Return whether an effect is significant after Holm's correction over its table."""
-    task, table, method, measure = spec.split("/", 3)
-    own = {key: found for key, found in effects().items() if key[:2] == (task, table)}
-    seeds = max(count for found in own.values() for _, count in found.values())
-    tests = {
-        (key[2], found[name][0].mean, found[name][0].half): found[name][0].p
-        for key, found in own.items() for name in SHOWN
-        if name in found and found[name][1] == seeds and not math.isnan(found[name][0].p)
-    }  # fmt: skip
-    passed = dict(zip(tests, holm(list(tests.values())), strict=True))
-    one = effects()[task, table, method][measure][0]
-    return passed.get((method, one.mean, one.half), False)
-
-
-@cache
-def _lines() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text_of(RESULTS).splitlines()]
-
-
-def _runs(task: str, method: str) -> dict[int, dict[str, Any]]:
-    """Return the reported runs of a row of the table `four updates`, by seed."""
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
-        own = next(row for row in rows if (row["task"], row["table"], row["method"]) == (task, "four updates", method))
-    found: dict[int, dict[str, Any]] = {}
-    for line in _lines():
-        name = (line["task"], line["method"], line["updates"], f"{line['rate']:g}")
-        if name == (task, method, 4, own["rate"]) and "points" in line and line["commit"] in own["commits"].split("+"):
-            columns = line["points"]
-            points = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-            found[line["seed"]] = line | {"points": points}
-    return found
-
-
-def by_base(task: str, method: str, axis: str) -> Effect:
-    """Return a gain whose sample is the base models: a mean over seeds for each, and its spread over them."""
-    mine, baseline = _runs(task, method), _runs(task, "grpo4")
-    gains: dict[int, list[float]] = {}
-    for seed in sorted(mine.keys() & baseline.keys()):
-        pair = mine[seed], baseline[seed]
-        limit = min(float(costs(run, axis)[-1]) for run in pair)
-        gains.setdefault(mine[seed]["base"], []).append(area(pair[0], axis, limit) - area(pair[1], axis, limit))
-    return effect([sum(values) / len(values) for values in gains.values()])
 
 
 def claims() -> list[dict[str, Any]]:
@@ -149,9 +95,6 @@ def problems(page: str, text: str, entries: list[dict[str, Any]]) -> Iterator[st
         if phrase not in rest:
             yield f"{page} does not say: {entry['phrase']}"
         rest = rest.replace(phrase, " ")
-        for spec, mark in entry.get("marks", {}).items():
-            if marked(spec) != mark:
-                yield f"{page}: {spec} is {'' if marked(spec) else 'not '}significant after Holm's correction"
         if "from" in entry:
             source = text_of(ROOT / entry["from"])
             absent = [number for number in NUMBER.findall(phrase) if number.strip("+") not in source]

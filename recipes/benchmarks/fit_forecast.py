@@ -11,6 +11,7 @@ with `held_out` never enter a fit. The script prints what `nemo_ada/lab/plan/roo
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +27,17 @@ from measure import measure
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.lab.plan.planned_run import PlannedRun, Schedule, max_concurrent
-from nemo_ada.lab.plan.roofline import DENSE, EXPERTS, PROMPT_TOKENS, RANGE, Efficiencies, Roofline
+from nemo_ada.lab.plan.roofline import (
+    DENSE,
+    EXPERTS,
+    MEAN,
+    PROMPT_TOKENS,
+    RANGE,
+    Efficiencies,
+    Roofline,
+    Spread,
+    StepCost,
+)
 from nemo_ada.lab.plan.sampling import SimulatedRun, variant
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import MeasuredRates
@@ -251,6 +262,7 @@ def page(points: Sequence[Point], theta: np.ndarray, judged: Sequence[Judged]) -
         held_rows="\n".join(held_row(point, theta) for point in held),
         others="\n".join(held_row(point, theta) for point in others),
         phases="\n".join(phase_row(point, theta) for point in points if "phases" in point.facts),
+        **gpu_section(),
     )  # fmt: skip
 
 
@@ -300,6 +312,19 @@ Forecast / published seconds. No fitted point of a mixture of experts has them.
 |---|---|---|---|---|
 {phases}
 
+## A step on one H200
+
+The steps of [our H200](gpu.md#steps) (1.5B, 256 rows) give a model of their own. The leaderboard reads it for its GPU
+seconds, and `plan` takes its spread for the column `x grpo`:
+
+{gpu}
+
+The near end has the fastest sampling and the slowest refit that were seen, the far end the opposite. With each step's
+own refit the model meets every ratio of a step to GRPO's within 10 %. The refit is the largest unknown: it took
+{low_refit:.1f} to {high_refit:.1f} s, whatever the method. The model is for this size and card, and knows no other one.
+
+## Constants
+
 The constants stand in `nemo_ada/lab/plan/roofline.py`; a test refits the fitted ones. Others come from
 [our H200](gpu.md): the optimizer's way to the CPU (.35 seconds per GB on a GPU as NeMo-RL moves it, .04 through pinned
 memory, which only copies have shown), and an engine's least time for a token. Not in the forecast: the first step's
@@ -308,13 +333,75 @@ response on one core.
 """
 
 
+GPU = ROOT / "recipes/results/gpu"
+LIMITS = {"steps_512": 225.0, "steps_1024": 450.0, "steps_1024_lean_idle": 450.0, "steps_2048": 926.0}
+"""Table of steps on the H200 -> mean tokens of its responses, where a run counted them."""
+
+
+@dataclass(frozen=True)
+class GpuStep:
+    """A step that ran on the H200: its tokens and its seconds."""
+
+    limit: str
+    run: str
+    drawn: float
+    trained: float
+    sampling: float
+    refit: float
+    seconds: float
+
+
+def gpu_steps() -> list[GpuStep]:
+    """Return the steps but the first of each process, whose kernels were not compiled yet."""
+    found = []
+    for name, mean in LIMITS.items():
+        for row in csv.DictReader((GPU / f"{name}.csv").read_text(encoding="utf-8").splitlines()):
+            if (row["run"], row["step"]) == ("grpo", "1"):
+                continue
+            live = 256 * (1 - float(row["zero-signal groups"] or 0))
+            drawn = float(row["tokens"] or 256 * mean)
+            seconds = (float(row[f"{phase}, s"]) for phase in ("sampling", "refit", "step"))
+            found.append(GpuStep(name.split("_")[1], row["run"], drawn, mean * live, *seconds))
+    return found
+
+
+def step_cost(steps: Sequence[GpuStep]) -> tuple[StepCost, Spread, Spread]:
+    """Fit the seconds of a step to those that were measured. Return them and the ends of sampling and refit."""
+    per_token = np.array([step.sampling / step.drawn for step in steps])
+    drawn = math.exp(float(np.log(per_token).mean()))
+    refit = np.array([step.refit for step in steps])
+    rest = np.array([step.seconds - step.sampling - step.refit for step in steps])
+    table = np.array([[1.0, step.trained] for step in steps])
+    fixed, trained = np.linalg.lstsq(table, rest, rcond=None)[0].tolist()
+    counted = np.array([step.sampling / step.drawn for step in steps if step.run != "grpo"]) / drawn
+    far = refit / refit.mean()
+    return (StepCost(fixed, float(refit.mean()), drawn, trained),
+            Spread(float(counted.min()), float(far.max())), Spread(float(counted.max()), float(far.min())))  # fmt: skip
+
+
+def gpu_section() -> dict[str, Any]:
+    """Return what the page says of the steps on the H200."""
+    steps = gpu_steps()
+    cost, near, far = step_cost(steps)
+    refits = [step.refit for step in steps]
+    rows = [
+        row("", "mean", "near", "far"),
+        "|---|---|---|---|",
+        row("every step, s", f"{cost.fixed:.1f}", "", ""),
+        row("its refit, s", *(f"{end.refit * cost.refit:.1f}" for end in (MEAN, near, far))),
+        row("a token that is drawn, µs", *(f"{1e6 * end.sampling * cost.drawn:.0f}" for end in (MEAN, near, far))),
+        row("a token that is trained on, µs", f"{1e6 * cost.trained:.0f}", "", ""),
+    ]
+    return {"gpu": "\n".join(rows), "low_refit": min(refits), "high_refit": max(refits)}
+
+
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     points = read_points()
     theta, judged = judge(points)
     PAGE.write_text(page(points, theta, judged), encoding="utf-8")
     print(constants(theta, error_range(judged)))
-    print(f"now: {DENSE}\n{EXPERTS}\n{RANGE}")
+    print(f"now: {DENSE}\n{EXPERTS}\n{RANGE}", *step_cost(gpu_steps()), sep="\n")
 
 
 def read_points() -> list[Point]:

@@ -11,7 +11,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,17 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.lab.evaluation.statistics import student_quantile, student_tail
+from nemo_ada.lab.plan.roofline import FAR, H200_STEP, MEAN, NEAR
 from nemo_ada.lab.report.draw import colour_of
 from nemo_ada.run.files import write_atomically
 
 FOUR, TUNED = "four updates", "tuned updates"
 SUMMED = "summed_rates"
 GPU = "gpu_seconds"
-AXES = ("responses", "updates", SUMMED, "prompts", "live_rows", "tokens", GPU)
-GPU_STEP, GPU_RESPONSE, GPU_ROW, GPU_ROWS = 5.6, 0.036, 0.018, 256
-"""Seconds of a step, a response and a trained row, in steps of 256 rows: 1.5B, H200, without refits (results/gpu)."""
+ENDS = {GPU: MEAN, f"{GPU}_near": NEAR, f"{GPU}_far": FAR}
+AXES = ("responses", "updates", SUMMED, "prompts", "live_rows", "tokens", *ENDS)
+GPU_ROWS, GPU_TOKENS = 256, 450.0
+"""Rows of a step and tokens of a response that the GPU's seconds are for: those of recipes/results/gpu.md at 1,024."""
 LAST = 3  # evaluations whose mean is a run's final accuracy
 LEVEL = 0.05
 Result = Mapping[str, Any]
@@ -62,6 +64,10 @@ class Effect:
     half: float
     p: float
     bound: str = ""
+
+    def looked_at(self, times: int) -> Effect:
+        """Return the effect of runs that were decided after a look at earlier ones: its p-value counts so often."""
+        return replace(self, p=min(1.0, times * self.p))
 
 
 def setting(protocol: Mapping[str, Any], task: str, name: str) -> Any:
@@ -102,12 +108,13 @@ def costs(result: Result, axis: str) -> FloatArray:
     """Return what a run had cost at each evaluation.
 
     `summed_rates` is the sum of the learning rates of its updates, which is small in the warm-up. `gpu_seconds` are
-    those that an H200 would take if its steps of GPU_ROWS rows had this run's shares of responses and trained rows.
+    those that an H200 would take if its steps of GPU_ROWS rows had this run's shares of responses and trained rows,
+    with the mean of its sampling and refit. `gpu_seconds_near` and `_far` have the ends of both.
     """
-    if axis == GPU:
+    if axis in ENDS:
         steps, responses, live, rows = (costs(result, name) for name in ("steps", "responses", "live_rows", "rows"))
-        scale = GPU_ROWS * steps[-1] / rows[-1]  # a step of the run has fewer rows
-        return np.asarray(GPU_STEP * steps + scale * (GPU_RESPONSE * responses + GPU_ROW * live))
+        scale = GPU_TOKENS * GPU_ROWS * steps[-1] / rows[-1]  # a step of the run has fewer rows
+        return np.asarray(H200_STEP.seconds(steps, scale * responses, scale * live, ENDS[axis]))
     if axis != SUMMED:
         return np.array([point[axis] for point in result["points"]], np.float64)
     done = np.array([point["updates"] for point in result["points"]], np.float64)
@@ -338,8 +345,8 @@ SUMMARY = """\
 
 Gains in area, which is the mean held-out accuracy over a run, against GRPO with n = 4. The first number of a cell is at
 equal **responses**, the second at equal **prompts**: a method with one response per prompt takes four times GRPO's
-prompts, and a method with extra waves takes fewer. Both have 95 % intervals over seeds. Bold: significant after Holm's
-correction over this table. `recipes/benchmarks/leaderboard.py page` writes it from
+prompts, and a method with extra waves takes fewer. Both have 95 % intervals over base models. Bold: significant after
+Holm's correction over this table. `recipes/benchmarks/leaderboard.py page` writes it from
 [leaderboard.jsonl](leaderboard.jsonl).
 
 {table}
@@ -347,12 +354,11 @@ correction over this table. `recipes/benchmarks/leaderboard.py page` writes it f
 ![Accuracy over responses](figures/leaderboard.png)
 {joined}
 **Protocol.** A run draws {budget} responses from a small model that was trained before. Every method tries the same
-learning rates on {tuning} seeds that are not reported. The reported seeds are {reported}: half of them have another
-base, other problems and another held-out set.
+learning rates on {tuning} seeds that are not reported. Each reported seed has a base model, problems and a held-out set
+of its own, so intervals speak of base models.
 
-**Read it with care.** On sudoku, words and hard, eight seeds are two base models with four seeds each, so an interval
-says nothing about a third base. On sudoku6, words6 and hard6 each seed has its own base, so intervals speak of bases.
-The models have .3 to 135 million parameters, and no task is a GPU run. Where a cell is empty, nothing was run.
+**Read it with care.** The models have .3 million parameters, and no task is a GPU run. Where a cell is empty, nothing
+was run. Tasks with several seeds per base model are in leaderboard.csv only. [A language model](smollm2.md) has a page.
 
 [leaderboard.csv](leaderboard.csv) has all tables: every axis of cost, final accuracy, tuned updates, both targets,
 pass@4, p-values, what the loop measured, and the commits. [protocol of the bench](../benchmarks/leaderboard.yaml).
@@ -362,7 +368,9 @@ BOTH = ("area at equal responses", "area at equal prompts")
 ALL_AXES = (*BOTH, "area at equal updates", f"area at equal {GPU}")
 JOINED = """
 **More bases.** Two methods that were behind on no axis over six bases were run on further ones and on a third task.
-Gains at equal responses, prompts, updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases:
+"Fresh" columns leave out the bases from which these methods were chosen. A second look at words doubles its p-values.
+Gains at equal responses, prompts, updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases. In
+brackets: the gain if sampling and the refit cost what the ends of the measured steps say.
 
 {table}
 """
@@ -386,9 +394,16 @@ def joined_effects(
             if len(runs) < sum(len(setting(protocol, task, "reported_seeds")) for task in tasks):
                 return {}
             if method != protocol["baseline"]:
-                own = [mine for mine, _ in runs]
-                cells[name, method] = effects(own, [base for _, base in runs]), own
+                own, looks = [mine for mine, _ in runs], protocol.get("looks", {}).get(name, 1)
+                found_effects = effects(own, [base for _, base in runs])
+                cells[name, method] = {key: one.looked_at(looks) for key, one in found_effects.items()}, own
     return cells
+
+
+def between(found: Mapping[str, Effect]) -> str:
+    """Return the gains at equal GPU seconds at the ends of what a step was seen to cost."""
+    ends = sorted(found[f"area at equal {axis}"].mean for axis in ENDS if axis != GPU)
+    return " to ".join(text(Effect(mean, math.nan, math.nan), bold=False) for mean in ends)
 
 
 def joined(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]) -> str:
@@ -402,6 +417,7 @@ def joined(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequenc
     for method in dict.fromkeys(method for _, method in cells):
         row = [
             "<br>".join(text(cells[name, method][axis], axis in bold[name, method]) for axis in ALL_AXES)
+            + f" ({between(cells[name, method])})"
             if (name, method) in cells
             else ""
             for name in names
@@ -410,13 +426,21 @@ def joined(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequenc
     return JOINED.format(table="\n".join(lines))
 
 
+def a_base_each(protocol: Mapping[str, Any], task: str) -> bool:
+    """Return whether each reported seed of a task has a base model of its own, so that intervals speak of bases."""
+    seeds = setting(protocol, task, "reported_seeds")
+    return len({seed % setting(protocol, task, "bases") for seed in seeds}) == len(seeds)
+
+
 def summary(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Sequence[Row]]) -> str:
     """Return the page that people read first: one table of methods and tasks, at equal responses and prompts."""
     again = {task for tasks in protocol.get("joined", {}).values() for task in tasks[1:]}
-    tasks = [task for task in protocol["tasks"] if (task, FOUR) in tables and task not in again]
+    rows = {task: {row.method for row in found} for (task, name), found in tables.items()
+            if name == FOUR and a_base_each(protocol, task)}  # fmt: skip
+    tasks = [task for task in protocol["tasks"] if rows.get(task, set()) & {*IN_SUMMARY} and task not in again]
     cells = {(row.method, task): row.effects for task in tasks for row in tables[task, FOUR] if row.effects}
-    shown = [key for key in cells if key[0] in IN_SUMMARY]
-    bold = dict(zip(shown, significant([cells[key] for key in shown], BOTH), strict=True))
+    compared = [key for key in cells if key[0] in IN_SUMMARY]
+    bold = dict(zip(compared, significant([cells[key] for key in compared], BOTH), strict=True))
     lines = ["| method | " + " | ".join(tasks) + " |", "|---|" + "---|" * len(tasks)]
     for method in IN_SUMMARY:
         row = [

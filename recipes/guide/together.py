@@ -1,4 +1,4 @@
-"""Writes the tables of together.md from together.yaml: `python recipes/guide/together.py`.
+"""Writes the tables of recipes/results/features.md from together.yaml: `python recipes/guide/together.py`.
 
 `python recipes/guide/together.py --count $NEMO_RL_HOME` first prints how many of NeMo-RL's GRPO configurations use each
 feature with `used`, for the numbers under `configs`.
@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from nemo_ada.config.load import load_yaml
 
 HERE = Path(__file__).parent
-PAGE, ROWS = HERE / "together.md", HERE / "together.yaml"
+PAGE, ROWS = HERE.parent / "results" / "features.md", HERE / "together.yaml"
 WANTED = """NeMo-RL v0.7.0 has 163 configurations for GRPO in `examples/configs`
 (`python recipes/guide/together.py --count $NEMO_RL_HOME`). The rehearsal cannot run these features on this CPU.
 """

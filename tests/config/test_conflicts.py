@@ -60,5 +60,5 @@ def test_no_preset_contradicts_itself():
 
 
 def test_the_page_is_the_table():
-    shown = Path(__file__).resolve().parents[2] / "recipes" / "guide" / "conflicts.md"
+    shown = Path(__file__).resolve().parents[2] / "recipes" / "results" / "conflicts.md"
     assert shown.read_text(encoding="utf-8") == page()

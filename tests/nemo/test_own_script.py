@@ -1,4 +1,4 @@
-"""The patch of recipes/guide/your_nemo_rl_yaml.md, applied to NeMo-RL's own example, which then trains.
+"""The patch of recipes/guide/extend.md, applied to NeMo-RL's own example, which then trains.
 
 1. The patched script trains with Reinforce-Ada: metrics, sampler state in the checkpoint, and the page's record files.
 2. What cannot work is refused before set-up.
@@ -24,7 +24,7 @@ from tests.faults.processes import ROOT
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]
 
-PAGE = (ROOT / "recipes" / "guide" / "your_nemo_rl_yaml.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "recipes" / "guide" / "extend.md").read_text(encoding="utf-8")
 SCRIPT = Path("examples") / "run_grpo.py"
 
 

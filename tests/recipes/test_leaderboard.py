@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import importlib.util
 import math
@@ -16,6 +17,7 @@ if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "v
     pytest.skip("the CPU back end is not installed", allow_module_level=True)
 
 from nemo_ada.errors import UserError
+from nemo_ada.lab.plan.roofline import H200_STEP
 from tests.lazy import Lazy
 
 BENCHMARKS = Path(__file__).parents[2] / "recipes" / "benchmarks"
@@ -162,20 +164,35 @@ def fill(results, gains):
                     results.put(job, result(job, gain + 0.001 * (seed % 3) - 0.1 * (rate != 1e-4)))
 
 
+def with_a_base_each(protocol):
+    """The protocol with a base model for each seed of sudoku, where the page shows it."""
+    values = copy.deepcopy(protocol.values)
+    values["tasks"]["sudoku"]["bases"] = len(values["reported_seeds"])
+    values["figures"]["leaderboard"].pop("tasks")
+    return values
+
+
+def test_the_page_leaves_out_tasks_whose_seeds_share_base_models(protocol, results):
+    fill(results, {"grpo4": 0.0, "mean": 0.05})
+    assert "+.050" not in pages.page(protocol.values, results)[0]
+    assert "+.050" in pages.page(with_a_base_each(protocol), results)[0]
+
+
 @pytest.mark.long
 def test_the_page_shows_paired_effects_and_can_be_made_from_the_published_results(protocol, results, tmp_path):
     fill(results, {"grpo4": 0.0, "mean": 0.05})
     first, second = tmp_path / "first", tmp_path / "second"
     for folder in (first, second):
         folder.mkdir()
-    pages.write_page(protocol.values, results, first)
+    values = with_a_base_each(protocol)
+    pages.write_page(values, results, first)
     assert "+.050±.000" in (first / "leaderboard.md").read_text()
     again = results_in(tmp_path / "empty", protocol, first / "leaderboard.jsonl")
-    pages.write_page(protocol.values, again, second)
+    pages.write_page(values, again, second)
     for name in ("leaderboard.md", "leaderboard.csv", "leaderboard.jsonl"):
         assert (first / name).read_bytes() == (second / name).read_bytes()
     figures = {path.stem for path in (first / "figures").iterdir()}
-    drawn = {name for name, figure in protocol.values["figures"].items() if {"grpo4", "mean"} <= set(figure["methods"])}
+    drawn = {name for name, figure in values["figures"].items() if {"grpo4", "mean"} <= set(figure["methods"])}
     assert figures == drawn, "no figure without rows"
 
 
@@ -183,11 +200,12 @@ def test_a_row_without_all_seeds_is_in_no_figure(protocol, results, tmp_path):
     """Its curve would be the mean over other bases than the baseline's."""
     fill(results, {"grpo4": 0.0, "mean": 0.05})
     figure = tmp_path / "leaderboard.png"
-    pages.draw_curves(protocol.values, results, "leaderboard", figure)
+    values = with_a_base_each(protocol)
+    pages.draw_curves(values, results, "leaderboard", figure)
     assert figure.exists()
     job = bench.Job("sudoku", "mean", *results.best("sudoku", "mean", [4]), protocol.values["reported_seeds"][0])
     (results.folder / f"{results.key(job)}.json").unlink()
-    pages.draw_curves(protocol.values, results, "leaderboard", figure)
+    pages.draw_curves(values, results, "leaderboard", figure)
     assert not figure.exists()
 
 
@@ -246,6 +264,8 @@ def test_seeds_of_two_tasks_are_compared_together_once_all_are_there(protocol):
     seeds = [seed for task in ("words6", "words6b", "words6c") for seed in protocol.of(task, "reported_seeds")]
     for gain in (0.01, 0.002):
         assert pages.text(pages.effect([gain * (seed % 7) for seed in seeds]), True) in found
+    compared = pages.joined_effects(protocol.values, tables)["words, eighteen bases", "value4"][0]["accuracy"]
+    assert compared.p == pytest.approx(2 * pages.effect([0.01 * (seed % 7) for seed in seeds]).p), "a second look"
     del tables["sudoku6b", pages.FOUR]
     assert pages.joined(protocol.values, tables) == ""
 
@@ -519,6 +539,7 @@ def test_gpu_seconds_are_those_of_the_steps_that_were_measured():
             live = 256 * (1 - float(row["zero-signal groups"] or 0))
             point = {"steps": 1, "rows": 256, "responses": float(row["responses"] or 256), "live_rows": live}
             seconds = float(row["step, s"]) - float(row["refit, s"])
-            assert pages.costs({"points": [point]}, pages.GPU)[-1] == pytest.approx(seconds, rel=0.1), row
+            with_mean_refit = pages.costs({"points": [point]}, pages.GPU)[-1]
+            assert with_mean_refit - H200_STEP.refit == pytest.approx(seconds, rel=0.11), row
             compared += 1
     assert compared == 7

@@ -1,4 +1,4 @@
-"""together.md says only what together.yaml can show: each test exists, and `check` refuses what a row calls refused."""
+"""features.md says only what together.yaml can show: each test exists, and `check` refuses what a row calls refused."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from nemo_ada.lab.plan.forecast import (
 from nemo_ada.lab.plan.history import MAX_VALUE, History
 from nemo_ada.lab.plan.job_slots import MAX_SECONDS, JobSlots, check_cold_start, clock, parse_time, plan_slots
 from nemo_ada.lab.plan.planned_run import COLD_START, PlannedRun
-from nemo_ada.lab.plan.roofline import PROMPT_TOKENS, Roofline
+from nemo_ada.lab.plan.roofline import FAR, NEAR, PROMPT_TOKENS, Roofline
 from nemo_ada.lab.plan.sampling import SimulatedRun, SimulatedSteps, capped, variant
 from nemo_ada.lab.simulate.steps import Variant
 from nemo_ada.rules.finding import Finding, error, ok, warning
@@ -50,6 +50,8 @@ class Cost:
         step: seconds of the whole step.
         zero_signal: share of groups without signal. None where every row has an advantage of its own.
         utilisation: share of the engine's places that are occupied.
+        trained: tokens that the update computes, relative to those of this plan.
+        over_grpo: the step's range over a step of `grpo`. None where a run was measured.
         origin: where these figures come from.
     """
 
@@ -59,6 +61,8 @@ class Cost:
     step: float
     zero_signal: float | None
     utilisation: float
+    trained: float = 1.0
+    over_grpo: tuple[float, float] | None = None
     origin: str = "simulated"
 
 
@@ -316,9 +320,10 @@ def _costs(
         seconds = float(np.median(model.seconds(work)))
         responses = float(np.median(work.responses_S))
         trained = (prompt + trained_tokens(work, live_share(run, ada, work))) / base
-        step = forecast.with_sampling(seconds, trained * run.rollout.rows / planned.rollout.rows)
+        trained *= run.rollout.rows / planned.rollout.rows
+        step = forecast.with_sampling(seconds, trained)
         zero_signal = None if ada.advantage.baseline == "shrunk" else work.zero_signal
-        return Cost(name, responses, seconds, step, zero_signal, work.utilisation)
+        return Cost(name, responses, seconds, step, zero_signal, work.utilisation, trained)
 
     costs, left_out = [cost("this plan", work, planned, planned.ada)], []
     for name in presets():
@@ -340,8 +345,29 @@ def _costs(
             continue
         costs.append(cost(label, steps, run, ada))
     if planned.roofline is not None and not measured:
+        costs = _over_grpo(costs, forecast, planned.roofline)
         costs.append(_as_nemo_rl_is(simulated, planned.roofline, forecast, prompt, base))
     return tuple(costs), tuple(left_out)
+
+
+def _over_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Roofline) -> list[Cost]:
+    """Return the costs with the range of each step over that of `grpo`, by the spread of measured steps.
+
+    No step has shown that the optimizer moves faster through pinned memory. So the near end has NeMo-RL's way.
+    """
+    ends = (NEAR, NEAR.refit * roofline.as_nemo_rl_is().refit), (FAR, FAR.refit * roofline.refit)
+
+    def steps(cost: Cost) -> list[float]:
+        return [forecast.with_sampling(end.sampling * cost.sampling, cost.trained, refit) for end, refit in ends]
+
+    grpo = next((steps(cost) for cost in costs if cost.name == "grpo"), None)
+    if grpo is None:
+        return list(costs)
+    found = []
+    for cost in costs:
+        low, high = sorted(mine / base for mine, base in zip(steps(cost), grpo, strict=True))
+        found.append(replace(cost, over_grpo=(low, high)))
+    return found
 
 
 def _as_nemo_rl_is(simulated: SimulatedRun, roofline: Roofline, forecast: Forecast, prompt: float, base: float) -> Cost:

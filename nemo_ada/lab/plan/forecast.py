@@ -147,15 +147,17 @@ class Forecast:
         """The sampling phase, which the caps bound."""
         return self.phases["sampling"]
 
-    def with_sampling(self, seconds: float, trained: float = 1.0) -> float:
+    def with_sampling(self, seconds: float, trained: float = 1.0, refit: float | None = None) -> float:
         """Median seconds of a step of another preset.
 
         Args:
             seconds: of its sampling phase.
             trained: tokens that its update computes, relative to those of this forecast.
+            refit: seconds of its refit. None takes this forecast's.
         """
         phases = {name: time.p50 * (trained if name in LEARNING else 1.0) for name, time in self.phases.items()}
-        return float(whole_step(phases | {"sampling": seconds}, self.draws_ahead))
+        phases |= {"sampling": seconds} | ({} if refit is None else {"refit": refit})
+        return float(whole_step(phases, self.draws_ahead))
 
 
 def whole_step(seconds: Mapping[str, Any], draws_ahead: bool) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.caps import STEADY, SteadyCap, StepCap, SuggestedCaps
-from nemo_ada.lab.plan.command import Plan
+from nemo_ada.lab.plan.command import Cost, Plan
 from nemo_ada.lab.plan.job_slots import JobSlots, clock
 from nemo_ada.run.files import write_atomically
 
@@ -60,10 +60,10 @@ def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
         *([] if plan.caps is None else [_caps_line(slots, plan.caps)]),
         *([] if plan.steady is None else [_steady_line(plan.steady)]),
         "",
-        "preset (simulated)   responses  sampling s   step s   zero-signal  engine occupied",
+        "preset (simulated)   responses  sampling s   step s     x grpo   zero-signal  engine occupied",
     ]
     lines += [
-        f"{c.name:20}{c.responses:10.0f} {c.sampling:11.1f} {c.step:8.1f} {_share(c.zero_signal):>13} "
+        f"{c.name:20}{c.responses:10.0f} {c.sampling:11.1f} {c.step:8.1f} {_times(c):>10} {_share(c.zero_signal):>13} "
         f"{c.utilisation:16.0%}"
         for c in plan.costs
     ]
@@ -90,6 +90,10 @@ def _caps_line(slots: JobSlots, caps: SuggestedCaps) -> str:
         f"the worst step {state}; reinforce_ada.budget.max_samples={caps.max_samples} max_tokens={caps.max_tokens} "
         f"max_seconds={caps.max_seconds:g} bound it to {caps.worst_step:.1f} s ({caps.origin})"
     )
+
+
+def _times(cost: Cost) -> str:
+    return "" if cost.over_grpo is None else "-".join(dict.fromkeys(f"{ratio:.2f}" for ratio in cost.over_grpo))
 
 
 def _share(value: float | None) -> str:

@@ -6,12 +6,14 @@ and takes an engine no less than a constant.
 A refit costs the bytes of the weights that a GPU of vLLM receives, and the optimizer's way to the CPU before it, where
 learner and engine share GPUs. Dense models and mixtures of experts have an MFU and
 a constant each. The refit and the rest of a step are the same for both. `recipes/benchmarks/fit_forecast.py` fits the
-six numbers to `published.yaml` and writes recipes/results/forecast.md with their errors.
+six numbers to `published.yaml` and writes recipes/results/forecast.md with their errors. It also fits `H200_STEP`,
+which the leaderboard reads, and its spread to the steps of recipes/results/gpu.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nemo_ada.rules.facts.cards import Card
 from nemo_ada.rules.facts.memory import cache_bytes_per_token, optimizer_bytes, vllm_cache, vllm_weight_bytes
@@ -59,6 +61,49 @@ class Efficiencies:
 DENSE = Efficiencies(mfu=0.357, layer_step=0.000107, refit=0.281, rest=2.85)
 EXPERTS = Efficiencies(mfu=0.101, layer_step=0.000266, refit=0.281, rest=2.85)
 RANGE = (0.68, 1.36)  # published seconds over forecast, of left-out points: the fastest and the slowest
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What sampling and the refit of a step took, over their means.
+
+    Attributes:
+        sampling: factor of the seconds per token that is drawn.
+        refit: factor of the refit's seconds.
+    """
+
+    sampling: float = 1.0
+    refit: float = 1.0
+
+
+MEAN, NEAR, FAR = Spread(), Spread(0.84, 1.58), Spread(1.13, 0.62)
+"""The mean of the steps that ran on an H200, and the ends at which more responses cost least and most beside GRPO."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds of a step, from the tokens that are drawn and those that are trained on.
+
+    Attributes:
+        fixed: seconds that every step takes, without its refit.
+        refit: mean seconds of a refit.
+        drawn: seconds per token of a response that is drawn.
+        trained: seconds per token of a response that is trained on.
+    """
+
+    fixed: float
+    refit: float
+    drawn: float
+    trained: float
+
+    def seconds(self, steps: Any, drawn: Any, trained: Any, spread: Spread = MEAN) -> Any:
+        """Return the seconds of `steps` steps with `drawn` and `trained` tokens in all, numbers or arrays."""
+        once = self.fixed + spread.refit * self.refit
+        return once * steps + spread.sampling * self.drawn * drawn + self.trained * trained
+
+
+# Fitted to the steps of a 1.5B on one H200 (recipes/results/gpu.md), with NEAR and FAR.
+H200_STEP = StepCost(fixed=6.33, refit=8.98, drawn=78.3e-6, trained=33.9e-6)
 
 
 @dataclass(frozen=True, slots=True)

@@ -533,6 +533,9 @@ def test_rows_without_advantage_cost_the_update_almost_nothing(tmp_path):
     update = {name: one.step - one.sampling for name, one in cost.items()}
     assert cost["grpo"].zero_signal > 0.2 and cost["ada_single n=1"].zero_signal is None
     assert update["grpo"] < update["ada_seq_balance"] < update["ada_single n=1"]
+    low, high = cost["ada_seq_balance"].over_grpo
+    assert cost["grpo"].over_grpo == (1.0, 1.0) and 1.0 < low < high
+    assert low < cost["ada_seq_balance"].step / cost["grpo"].step < high
     whole = make_plan(path, ["reinforce_ada.preset=grpo", "loss_fn.reference_policy_kl_penalty=0.01"], time="04:00:00",
                       steps=4)  # fmt: skip
     assert whole.forecast.phases["update"].p50 > 1.1 * made.forecast.phases["update"].p50

@@ -3,13 +3,26 @@
 import math
 import sys
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from nemo_ada.lab.plan.forecast import SamplingTimeModel
-from nemo_ada.lab.plan.roofline import DENSE, EXPERTS, FP8_SPEED, PROMPT_TOKENS, RANGE, Roofline
+from nemo_ada.lab.plan.roofline import (
+    DENSE,
+    EXPERTS,
+    FAR,
+    FP8_SPEED,
+    H200_STEP,
+    MEAN,
+    NEAR,
+    PROMPT_TOKENS,
+    RANGE,
+    Roofline,
+    Spread,
+)
 from nemo_ada.lab.plan.sampling import SimulatedSteps
 from nemo_ada.rules.facts.cards import H100
 
@@ -99,6 +112,49 @@ def test_the_constants_and_the_range_are_what_the_published_points_give(judged):
     page = (ROOT / "recipes/results/forecast.md").read_text()
     for point in points:
         assert point.row in page
+
+
+@pytest.fixture(scope="module")
+def measured_steps():
+    return fit_forecast.gpu_steps()
+
+
+def test_the_cost_of_a_step_is_fitted_to_the_steps_that_ran_on_the_gpu(measured_steps):
+    for constants, fitted in zip((H200_STEP, NEAR, FAR), fit_forecast.step_cost(measured_steps), strict=True):
+        for name in constants.__dataclass_fields__:
+            assert getattr(constants, name) == pytest.approx(getattr(fitted, name), rel=0.01), name
+
+
+def seconds_of(step):
+    """By the model, with the refit that this step happened to have: a refit says nothing about a method."""
+    return H200_STEP.seconds(1, step.drawn, step.trained, Spread(refit=step.refit / H200_STEP.refit))
+
+
+def test_the_model_of_a_step_has_the_ratios_that_were_measured(measured_steps):
+    """Against GRPO's steps of the same limit."""
+    found = {}
+    for limit, group in groupby(measured_steps, key=lambda step: step.limit):
+        base, own = [], []
+        for step in group:
+            (base if step.run == "grpo" else own).append(step)
+        for step in own:
+            measured = step.seconds / np.mean([other.seconds for other in base])
+            found.setdefault(step.run, []).append((limit, measured))
+            assert seconds_of(step) / np.mean([seconds_of(other) for other in base]) == pytest.approx(measured, rel=0.1)
+    rounded = {run: sorted({round(ratio, 2) for _, ratio in pairs}) for run, pairs in found.items()}
+    assert rounded["balance"] == [1.73, 1.79] and rounded["lean"] == [0.96, 1.03] and rounded["single"] == [0.87, 0.89]
+
+
+def test_near_and_far_hold_the_mean_ratio_of_a_preset_with_more_responses(measured_steps):
+    balance = next(step for step in measured_steps if (step.run, step.limit) == ("balance", "1024"))
+    grpo = next(step for step in measured_steps if (step.run, step.limit) == ("grpo", "1024"))
+    near, mean, far = (
+        H200_STEP.seconds(1, balance.drawn, balance.trained, spread)
+        / H200_STEP.seconds(1, grpo.drawn, grpo.trained, spread)
+        for spread in (NEAR, MEAN, FAR)
+    )
+    assert near < balance.seconds / grpo.seconds < far
+    assert near < mean < far < 1.3 * near
 
 
 def test_left_out_points_are_within_a_factor_of_two_and_a_quarter_in_the_median(judged):
