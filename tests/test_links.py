@@ -126,7 +126,7 @@ LIMITS = {
     "docker/README.md": 710,
     "recipes/README.md": 730,
     "recipes/guide/algorithm.md": 2200,
-    "recipes/guide/controller_plug_in.md": 540,
+    "recipes/upstream/controller_plug_in.md": 540,
     "recipes/results/async.md": 680,
     "recipes/results/faults.md": 630,
     "recipes/results/forecast.md": 1070,  # a model of its own for the steps on the H200
