@@ -477,7 +477,7 @@ class RolloutManager:
 """,
     "experience/rollout_recovery.py": "",
 }
-"""The outlines of v0.8.0's files that the plug-in relies on (recipes/upstream/controller_plug_in.md has their commits)."""
+"""The outlines of v0.8.0's files that the plug-in relies on (recipes/upstream/controller_plug_in.md)."""
 
 
 @pytest.mark.parametrize(
