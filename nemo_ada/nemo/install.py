@@ -24,6 +24,7 @@ from nemo_ada.nemo.launch.stop_and_save import errors_raised
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
 from nemo_ada.nemo.patch_points import check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import (
     DATA_PLANE_POINTS,
@@ -112,7 +113,10 @@ def check_config(master_config: Any) -> None:
     """
     if nemo_settings.uses_reinforce_ada(master_config):
         if Loop.of(Values(master_config)) is Loop.CONTROLLER:
-            importlib.import_module(CONTROLLER_ACTOR).controller_actor(master_config)
+            if version.here().keeps_prompts:  # the plug-in needs no class of ours
+                nemo_settings.read(master_config)
+            else:
+                importlib.import_module(CONTROLLER_ACTOR).controller_actor(master_config)
             return
         settings, _ = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
         if settings.loop.draws_ahead:

@@ -90,8 +90,8 @@ def shape_of(model_name: str) -> ModelShape:
     found = find_shape(model_name)
     if found is None:
         raise UserError(
-            f"policy.model_name={model_name}: its shape is not known; download its config.json and name its "
-            f"folder, or take one of {', '.join(TABLE)}"
+            f"policy.model_name={model_name}: its shape is not known; a folder with its config.json works for "
+            f"{', '.join(FAMILIES)}, and the layout of another one can be rehearsed with one of {', '.join(TABLE)}"
         )
     return found[0]
 

@@ -365,7 +365,7 @@ def reinforce_ada(values: Values) -> Findings:
     for rule in ADA_RULES:
         yield from rule(values, ada)
     yield from objective(values, ada)
-    yield from controller_groups(values)
+    yield from controller_groups(values, ada)
 
 
 METHOD: tuple[Callable[[Values], Findings], ...] = (estimator, asynchronous_training, reinforce_ada)

@@ -5,6 +5,7 @@ A config that has the section `async_rl` is one for the single controller.
 
 from __future__ import annotations
 
+from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop
@@ -188,10 +189,30 @@ def controller_gym(values: Values) -> Findings:
         )
 
 
-def controller_groups(values: Values) -> Findings:
+def plug_in_needs(values: Values, ada: AdaSettings) -> Findings:
+    """What the plug-in of v0.8.0's controller needs: advantages that each group has by itself, on the driver."""
+    estimator = "reinforce_ada.advantage.baseline" if ada.advantage.baseline == "shrunk" else "reinforce_ada.estimator"
+    if ada.advantage.baseline == "shrunk" or ada.estimator.kind == "value":
+        yield error(
+            estimator,
+            f"{estimator}: an estimator of pass rates learns from whole steps and has a state, which the checkpoints "
+            f"of v0.8.0's {CONTROLLER} do not hold; take a preset without one, such as ada_seq_balance",
+        )
+    if uses_gym(values):
+        yield error(
+            GYM, f"{GYM}=true: with v0.8.0's {CONTROLLER}, Reinforce-Ada draws native rollouts; set it to false"
+        )
+    workers = f"{CONTROLLER}.num_advantage_workers"
+    if values.get(workers):
+        yield error(workers, f"{workers}={values.get(workers)} makes actors with NeMo-RL's own estimator; set it to 0")
+
+
+def controller_groups(values: Values, ada: AdaSettings) -> Findings:
     """What groups of different size need of the single controller."""
     if Loop.of(values) is not Loop.CONTROLLER:
         return
+    if version.here().keeps_prompts:
+        yield from plug_in_needs(values, ada)
     sampler = sampler_name(values)
     if sampler not in LOOKAHEADS:
         yield error(

@@ -16,6 +16,9 @@ import pytest
 from nemo_support.compat import why_not_importable
 from nemo_support.later import later
 
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.facts.nemo_config import load_config, upstream_part
+
 pytestmark = pytest.mark.nemo_rl
 ROOT = Path(__file__).parents[2]
 SYNCHRONOUS = (
@@ -34,17 +37,24 @@ ASYNCHRONOUS = (
 
 
 GYM = ("tests/nemo/test_gym.py", "test_")
+PLUG_IN = ("tests/nemo/test_plug_in.py", "test_")
 
 
 @pytest.fixture
-def run(tmp_path):
+def main():
+    """The checkout of NeMo-RL's main branch."""
+    home = os.environ.get("NEMO_RL_HOME")
+    found = Path(os.environ.get("NEMO_RL_MAIN_HOME") or (Path(home).parent / "RL-main" if home else "missing"))
+    if not (found / "nemo_rl").is_dir():
+        pytest.skip("NEMO_RL_MAIN_HOME names no checkout of NeMo-RL's main branch")
+    return found
+
+
+@pytest.fixture
+def run(tmp_path, main):
     """run(file, tests): run these tests of a file on the edited copy of main."""
     if reason := why_not_importable():
         pytest.skip(reason)
-    home = os.environ.get("NEMO_RL_HOME")
-    main = Path(os.environ.get("NEMO_RL_MAIN_HOME") or (Path(home).parent / "RL-main" if home else "missing"))
-    if not (main / "nemo_rl").is_dir():
-        pytest.skip("NEMO_RL_MAIN_HOME names no checkout of NeMo-RL's main branch")
     copy = later(main, tmp_path)
     environment = {**os.environ, "NEMO_RL_HOME": str(copy), "PYTHONPATH": f"{ROOT}:{copy}"}
     environment.pop("NEMO_ADA_TESTS_UNTIL", None)  # this test has started, so those that it runs must not be left out
@@ -71,3 +81,27 @@ def test_rollouts_over_gym_with_the_changes_of_v0_8_0(run):
 @pytest.mark.slow
 def test_asynchronous_training_resumes_with_the_changes_of_v0_8_0(run):
     run(*ASYNCHRONOUS)
+
+
+def test_the_plug_in_of_the_single_controller_with_the_changes_of_v0_8_0(run):
+    """Its rows, advantages and masks pass NeMo-RL's own controller, buffer and checkpoints."""
+    run(*PLUG_IN)
+
+
+def refused(home, monkeypatch):
+    """Our configs that `check` refuses in a checkout -> the keys of the errors."""
+    monkeypatch.setenv("NEMO_RL_HOME", str(home))
+    found = {}
+    for path in sorted((ROOT / "configs").glob("*.yaml")):
+        if "gym" not in path.name:  # their data comes with Gym's checkout
+            findings = rulebook.findings(load_config(path), upstream_part(path, []))
+            found[path.name] = {one.key for one in findings if one.level == "error"}
+    return {name: keys for name, keys in found.items() if keys}
+
+
+def test_every_config_of_ours_that_passes_on_main_passes_with_the_changes_of_v0_8_0(tmp_path, main, monkeypatch):
+    copy = later(main, tmp_path)
+    for name in ("experience/rollout_recovery", "algorithms/single_controller_utils/advantage_stage"):
+        (copy / "nemo_rl" / f"{name}.py").touch()  # rules ask whether they are there
+    before, after = refused(main, monkeypatch), refused(copy, monkeypatch)
+    assert after == before

@@ -11,6 +11,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
 import time
 import traceback
 import uuid
@@ -20,6 +21,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from nemo_support.compat import why_not_importable
 
 PATCHES = Path(__file__).parents[2] / "recipes/upstream"
 HOME = os.environ.get("NEMO_RL_HOME")
@@ -155,6 +157,28 @@ def test_logprobs_are_copied_at_once_and_equal_to_the_bit(tmp_path, run):
         for name, column in one.items():
             assert torch.equal(column, other[name]) and column.dtype == other[name].dtype, name
     print(f"{run.__name__}: {microseconds[0]:.2f} microseconds per token before, {microseconds[1]:.2f} after")
+
+
+@pytest.mark.slow
+def test_mains_patch_applies_and_its_own_unit_test_runs_with_and_without_it(tmp_path):
+    """The results are those of before, so the test passes twice. NEMO_RL_MAIN_HOME names main."""
+    if reason := why_not_importable():
+        pytest.skip(reason)
+    main = Path(os.environ.get("NEMO_RL_MAIN_HOME") or Path(HOME).parent / "RL-main")
+    if not (main / "nemo_rl").is_dir():
+        pytest.skip("NEMO_RL_MAIN_HOME names no checkout of NeMo-RL's main branch")
+    shutil.copytree(main / "nemo_rl", tmp_path / "nemo_rl")
+    unit = "tests/unit/models/generation/test_vllm_logprob_copy.py"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for only in (["--include=tests/*"], ["--exclude=tests/*"]):
+        command = ["git", "apply", *only, str(PATCHES / "logprob-copy-main.patch")]
+        found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stderr
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), unit]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and "8 passed" in done.stdout, done.stdout[-3000:]
+    for file in (SYNC, ASYNC):
+        assert (tmp_path / file).read_text() != (main / file).read_text()
 
 
 def test_the_optimizer_moves_without_blocking_and_waits_once(tmp_path, monkeypatch):

@@ -16,9 +16,11 @@ from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.actor import ENVIRONMENT
 from nemo_ada.nemo.gym.set_up import configured_for_gym, end_servers
 from nemo_ada.nemo.launch.stop_and_save import Progress
+from nemo_ada.rules.facts import version
 from nemo_ada.run.job_control import JobControl
 
-ACTOR = "nemo_ada.nemo.single_controller.actor"
+ACTOR, PLUG_IN = "nemo_ada.nemo.single_controller.actor", "nemo_ada.nemo.single_controller.plug_in"
+THEIRS = version.CONTROLLER_MODULE
 WATCH_SECONDS = 5.0
 
 
@@ -73,10 +75,15 @@ def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress
     import ray
 
     config = parts["master_config"]
-    actor_class = importlib.import_module(ACTOR).controller_actor(config)
-    folder = {"run_dir": str(control.run_dir.resolve())} if nemo_settings.uses_reinforce_ada(config) else {}
+    actor_args, folder = parts["actor_args"], {}
+    if version.here().keeps_prompts:  # NeMo-RL's own class, which knows no files of a run
+        actor_class = importlib.import_module(THEIRS).SingleControllerActor
+        actor_args = importlib.import_module(PLUG_IN).plugged_in(config, actor_args)
+    else:
+        actor_class = importlib.import_module(ACTOR).controller_actor(config)
+        folder = {"run_dir": str(control.run_dir.resolve())} if nemo_settings.uses_reinforce_ada(config) else {}
     controller = actor_class.remote(
-        master_config=config, actor_args=parts["actor_args"], setup_timing_metrics=parts["timings"], **folder
+        master_config=config, actor_args=actor_args, setup_timing_metrics=parts["timings"], **folder
     )
     patience = float(Values(config).get("async_rl.stall_watchdog.stall_timeout_s", 600.0))
     finished, silent, told = controller.run.remote(), 0.0, False

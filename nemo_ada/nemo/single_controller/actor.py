@@ -51,6 +51,7 @@ from nemo_ada.nemo.single_controller.rollout import (
     DrawnGroup,
 )
 from nemo_ada.nemo.single_controller.step import ControllerEstimator, ReadyGroups, StepSampler
+from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.upstream import ADVICE, CONTROLLER, CONTROLLER_METHODS
 from nemo_ada.rules.single_controller import LATE, lookahead
 from nemo_ada.run.folder import RunDir
@@ -68,11 +69,16 @@ def controller_actor(master_config: Any) -> Any:
         master_config: the single controller's MasterConfig with our section `reinforce_ada:`.
 
     Raises:
-        UserError: for settings that cannot work together. It is raised before anything starts.
+        UserError: for settings that cannot work together, and in v0.8.0. It is raised before anything starts.
     """
     if not nemo_settings.uses_reinforce_ada(master_config):
         return SingleControllerActor
     nemo_settings.read(master_config)
+    if version.here().keeps_prompts:
+        raise UserError(
+            "v0.8.0's controller stays as it is: start its SingleControllerActor with the arguments that "
+            "nemo_ada.nemo.single_controller.plug_in.plugged_in(config, actor_args) returns"
+        )
     check_methods()
     return importlib.import_module("ray").remote(num_cpus=1, num_gpus=0)(AdaController)
 

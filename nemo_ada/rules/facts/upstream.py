@@ -15,6 +15,7 @@ from typing import Any
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import Checkout, Function, parameters, returned
 from nemo_ada.rules.facts.nemo_config import Loop
+from nemo_ada.rules.facts.version import RECOVERY
 
 LOOP = "nemo_rl.algorithms.grpo"
 ROLLOUTS = "nemo_rl.experience.rollouts"
@@ -107,8 +108,6 @@ CONTROLLER_CONFIG = "nemo_rl.algorithms.single_controller_utils.config"
 _BUFFER = "nemo_rl.algorithms.async_utils.replay_buffer.TQReplayBuffer"
 _SAMPLERS = "nemo_rl.algorithms.async_utils.staleness_sampler"
 _MANAGER = "nemo_rl.experience.rollout_manager"
-RECOVERY = "nemo_rl.experience.rollout_recovery"
-"""v0.8.0's ledger of prompt groups that are not finished (at 7b235d3e). main of August 2026 has none."""
 CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
     f"{CONTROLLER}.__init__": ("self", "master_config", "actor_args", "setup_timing_metrics"),
     f"{CONTROLLER}.run": ("self",),
@@ -142,6 +141,24 @@ CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """What the single controller's subclasses use: function or method -> its first parameters."""
+PLUG_IN_METHODS: Mapping[str, tuple[str, ...]] = {
+    f"{CONTROLLER}.__init__": ("self", "master_config", "actor_args", "setup_timing_metrics"),
+    f"{_MANAGER}.RolloutManager.generate_and_push": ("self", "input_sample", "target_step", "inflight_registry"),
+    f"{_MANAGER}.RolloutManager.run_rollout": ("self", "input_sample"),
+    f"{_MANAGER}.AsyncRolloutImpl.run_rollout": ("self", "input_sample"),
+    f"{_MANAGER}.AsyncRolloutImpl._run_single_rollout": ("self", "input_sample", "traj_idx"),
+    f"{_MANAGER}.AsyncRolloutImpl._aggregate_rollout_metrics": ("self", "completions", "all_sample_metrics"),
+}
+"""The same for the plug-in of v0.8.0's controller (nemo/single_controller/plug_in.py), read at 00420a15."""
+PLUG_IN_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "nemo_rl.algorithms.single_controller_utils.setup.SingleControllerActorArgs": (
+        "rollout_manager", "advantage_estimator",
+    ),
+    f"{CONTROLLER_CONFIG}.AdvantageConfig": ("reward_field", "token_mask_field", "mask_sample_field"),
+    "nemo_rl.experience.interfaces.Completion": ("message_log", "env_extras", "truncated", "reward"),
+    "nemo_rl.experience.interfaces.PromptGroupRecord": ("metadata", "completions", "rollout_metrics"),
+}  # fmt: skip
+"""Class -> the fields that the plug-in sets, or that carry its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,16 +313,21 @@ def controller_misfits(checkout: Checkout) -> Iterator[str]:
             "2026 or newer, or remove async_rl"
         )
         return
-    if checkout.tree(RECOVERY) is not None:
-        yield (
-            "its single controller, that of v0.8.0, needs work here. After a resume it draws unfinished groups again "
-            f"from its own ledger ({RECOVERY}), beside our queue of prompts. Its AdvantageComputer reads fixed columns "
-            "(single_controller_utils/advantage_stage.py), and our pools are in none of them. Over NeMo-Gym it counts "
-            "on one rollout per generation index, and waves have none. Use main of August 2026, or remove async_rl and "
-            "train with grpo_train or data_plane.enabled=true"
-        )
+    if checkout.tree(RECOVERY) is None:
+        yield from _method_misfits(checkout, CONTROLLER_METHODS)
         return
-    yield from _method_misfits(checkout, CONTROLLER_METHODS)
+    yield from _method_misfits(checkout, PLUG_IN_METHODS)
+    for name, wanted in PLUG_IN_FIELDS.items():
+        found = checkout.find(name)
+        if found is None or not isinstance(found.node, ast.ClassDef):
+            yield f"{name} does not exist"
+            continue
+        has = {
+            one.target.id
+            for one in found.node.body
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        }
+        yield from (f"{name} has no field {field}" for field in wanted if field not in has)
 
 
 def _method_misfits(checkout: Checkout, methods: Mapping[str, tuple[str, ...]]) -> Iterator[str]:

@@ -36,6 +36,7 @@ import nemo_support.gym
 from nemo_ada.core.sampling.result import joined
 from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.single_controller.actor import PLAIN, AdaController
+from nemo_ada.nemo.single_controller.plug_in import plugged_in
 from nemo_support.environment import environment
 from nemo_support.harness import OURS, TASK, TRAIN_PROMPTS, MetricRecorder, loader, make_config
 from nemo_support.tiny_generation import Labels, TinyGeneration, WeightChannel, seeded_labels
@@ -196,9 +197,11 @@ def run_controller(
     pools: list[list[Any]] | None = None,
     each: Callable[[Any], None] = lambda controller: None,
     gym: Any = None,
+    plugged: bool = False,
 ) -> SimpleNamespace:
     """Run the controller to its end, from the newest checkpoint in `folder`. `each` gets it before it runs. `pools`
-    collects the groups of each step. `gym` is a NemoGym actor, which the rollouts then go over."""
+    collects the groups of each step. `gym` is a NemoGym actor, which the rollouts then go over. With `plugged` it is
+    NeMo-RL's own controller, which gets our two objects (plug_in.py)."""
     master = MasterConfig(**config)
     grpo = config["grpo"]
     set_seed(grpo["seed"])
@@ -241,7 +244,7 @@ def run_controller(
         dp_client=client,
         dataloader=train,
         weight_synchronizer=Refits(policy, generation, during_refit),
-        advantage_estimator=None if ours else _create_advantage_estimator(master),
+        advantage_estimator=None if ours and not plugged else _create_advantage_estimator(master),
         loss_fn=ClippedPGLossFn(master.loss_fn),
         rollout_manager=RolloutManager(
             tokenizer=tokenizer,
@@ -263,14 +266,23 @@ def run_controller(
     )
     recorder = MetricRecorder()
     trained = [] if pools is None else pools
+    steps: list[Any] = []
 
     async def run() -> Any:
         more = {} if run_dir is None else {"run_dir": str(run_dir)}
-        controller = (AdaController if ours else PLAIN)(master, arguments, SetupTimingMetrics(), **more)
+        given = plugged_in(master, arguments) if plugged else arguments
+        controller = (AdaController if ours and not plugged else PLAIN)(master, given, SetupTimingMetrics(), **more)
         controller._logger.loggers.append(recorder)
         if ours:
-            finish = controller._ada.sampler.finish_step
-            controller._ada.sampler.finish_step = lambda pools, rows: (trained.append(pools), finish(pools, rows))[1]
+            sampler = given.rollout_manager.groups.sampler if plugged else controller._ada.sampler
+            finish = sampler.finish_step
+
+            def noted(pools: Any, *rows: Any) -> Any:
+                trained.append(pools)
+                steps.append(finish(pools, *rows))
+                return steps[-1]
+
+            sampler.finish_step = noted
         each(controller)
         return await controller.run(), controller
 
@@ -281,6 +293,7 @@ def run_controller(
         metrics=recorder.metrics,
         batches=policy.batches,
         pools=trained,
+        steps=steps,
         generation=generation.log,
         metas=trainer.metas,
         client=client,
@@ -299,6 +312,10 @@ def rows_of(batch: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
     return sorted(rows)
 
 
+CLOCKED = ("seconds", "utilisation", "engine_steps", "rollout_calls", "estimated", "too_long")
+"""Parts of the names of metrics that a clock decides, or how the engine is called."""
+
+
 def columns_of(result: Any) -> dict[str, list[Any]]:
     """The columns of a SamplingResult without the numbers that a session gives its responses."""
     names = [field.name for field in dataclasses.fields(result) if field.name.endswith(("_N", "_P"))]
@@ -313,13 +330,17 @@ def assert_synchronous(found: Any, expected: Any, sampled: Sequence[Any]) -> Non
         expected: the synchronous run.
         sampled: the sampler's steps of the synchronous run (`watched`).
     """
+    assert_same_steps(found, expected, sampled)
+    for step in range(1, len(sampled) + 1):
+        for name, value in expected.metrics[step].items():
+            if name.startswith("train/ada/") and not any(word in name for word in CLOCKED):
+                assert found.metrics[step][name] == pytest.approx(value), name
+
+
+def assert_same_steps(found: Any, expected: Any, sampled: Sequence[Any]) -> None:
+    """Compare rows and pools of the two runs. See `assert_synchronous`."""
     assert len(found.batches) == len(expected.batches) == len(sampled) > 0
     for ours, theirs in zip(found.batches, expected.batches, strict=True):
         assert rows_of(ours) == rows_of(theirs)
     for pools, step in zip(found.pools, sampled, strict=True):
         assert columns_of(joined([pool.result for pool in pools])) == columns_of(step.result)
-    clock = ("seconds", "utilisation", "engine_steps", "rollout_calls", "estimated", "too_long")
-    for step in range(1, len(sampled) + 1):
-        for name, value in expected.metrics[step].items():
-            if name.startswith("train/ada/") and not any(word in name for word in clock):
-                assert found.metrics[step][name] == pytest.approx(value), name

@@ -96,6 +96,10 @@ def as_nemo_gym_shard_set(environment):
 def get_nemo_gym_route_name(row):
     return row["agent_ref"]["name"]
 '''
+MASK_SAMPLE = """\
+    masked = [((one.env_extras or {}).get("instance_config") or {}).get("mask_sample") for one in completions]
+    sample_mask = torch.tensor([0.0 if one else 1.0 for one in masked], dtype=torch.float32)
+"""
 PICK = """\
         from nemo_rl.environments.nemo_gym import as_nemo_gym_shard_set, get_nemo_gym_route_name
 
@@ -166,6 +170,12 @@ EDITS = (
     Edit("rollouts.py", "an actor says the keys that the rollout reads", GYM_ACTOR,
          substituted(r"(    async def run_rollouts\()", r"    def rollout_config(self):\n        return {}\n\n\1", 1)),
     Edit("environments/nemo_gym.py at another commit", "the set of shards", GYM_ACTOR, lambda text: text + SHARD_SET),
+    Edit(3766, "an environment's mask_sample takes a row out of the single controller's loss",
+         "nemo_rl/experience/payload.py",
+         substituted(r"    sample_mask = torch.ones\(n, dtype=torch.float32\)\n", MASK_SAMPLE, 1)),
+    Edit(3766, "its advantage stage knows the column", "nemo_rl/algorithms/single_controller_utils/config.py",
+         substituted(r'(    sample_mask_field: str = "sample_mask"\n)',
+                     r'\1    mask_sample_field: str = "mask_sample"\n', 1)),
 )  # fmt: skip
 
 

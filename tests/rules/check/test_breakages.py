@@ -437,14 +437,68 @@ def test_a_rollout_over_gym_that_wants_more_is_refused(tmp_path):
     assert found.endswith("run_nemo_gym_rollout_sync wants wanted, which nobody here knows")
 
 
-def test_the_single_controller_of_v0_8_0_is_refused_by_its_ledger(tmp_path):
+LATER_CONTROLLER = {
+    "algorithms/single_controller.py": """
+class SingleControllerActor:
+    def __init__(self, master_config, actor_args, setup_timing_metrics): ...
+""",
+    "algorithms/single_controller_utils/setup.py": """
+class SingleControllerActorArgs:
+    rollout_manager: int
+    advantage_estimator: int
+""",
+    "algorithms/single_controller_utils/config.py": """
+class AdvantageConfig:
+    reward_field: str = "total_reward"
+    token_mask_field: str = "token_mask"
+    mask_sample_field: str = "mask_sample"
+""",
+    "experience/interfaces.py": """
+class Completion:
+    message_log: int
+    env_extras: int
+    truncated: int
+    reward: int
+
+class PromptGroupRecord:
+    metadata: int
+    completions: int
+    rollout_metrics: int
+""",
+    "experience/rollout_manager.py": """
+class AsyncRolloutImpl:
+    def run_rollout(self, input_sample, *, rollout_ids=None): ...
+    def _run_single_rollout(self, input_sample, traj_idx): ...
+    def _aggregate_rollout_metrics(self, completions, all_sample_metrics): ...
+
+class RolloutManager:
+    def run_rollout(self, input_sample, *, rollout_ids=None): ...
+    def generate_and_push(self, input_sample, *, target_step=None, inflight_registry=None, lineage_group_id=None): ...
+""",
+    "experience/rollout_recovery.py": "",
+}
+"""The outlines of v0.8.0's files that the plug-in relies on (recipes/upstream/controller_plug_in.md)."""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "named"),
+    [
+        (None, "", "", None),
+        ("experience/rollout_manager.py", "traj_idx", "completion", "_run_single_rollout takes"),
+        ("experience/rollout_manager.py", "def generate_and_push", "def push", "generate_and_push does not exist"),
+        ("experience/interfaces.py", "env_extras", "extras", "Completion has no field env_extras"),
+        ("algorithms/single_controller_utils/config.py", "mask_sample_field", "mask", "no field mask_sample_field"),
+        ("algorithms/single_controller_utils/setup.py", "SingleControllerActorArgs", "Args", "does not exist"),
+    ],
+)
+def test_a_newer_single_controller_is_named_where_the_plug_in_s_points_differ(tmp_path, file, old, new, named):
     checkout(tmp_path)
-    for name in ("algorithms/single_controller.py", "experience/rollout_recovery.py"):
+    for name, text in LATER_CONTROLLER.items():
         path = tmp_path / "nemo_rl" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("class SingleControllerActor: ...\n")
-    (found,) = upstream.misfits(Checkout(tmp_path), Loop.CONTROLLER)
-    assert "rollout_recovery" in found and "data_plane.enabled=true" in found
+        path.write_text(text.replace(old, new) if name == file else text)
+    found = list(upstream.misfits(Checkout(tmp_path), Loop.CONTROLLER))
+    assert found == [] if named is None else len(found) == 1 and named in found[0]
 
 
 def test_fewer_gpus_than_the_config_wants_are_refused():
