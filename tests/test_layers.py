@@ -30,13 +30,13 @@ EVERYTHING = {"*"}
 BUDGETS = {
     "core": 4114,  # wanted: 4,200
     "config": 1657,  # wanted: 1,500
-    "verify": 3837,  # wanted: 3,300
-    "tasks": 2170,  # wanted: 1,900
+    "verify": 3840,  # wanted: 3,300
+    "tasks": 2175,  # wanted: 1,900
     "run": 2789,  # wanted: 1,900
     "rules": 6178,  # wanted: 5,400
     "nemo": 7918,  # wanted: 7,000
     "cpu": 5011,  # wanted: 4,900
-    "lab": 10036,  # wanted: 7,600
+    "lab": 10063,  # wanted: 7,600
     "rehearsal": 6180,  # wanted: 5,300
     "cli": 1860,  # wanted: 1,400
 }

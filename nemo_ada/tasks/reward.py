@@ -20,6 +20,11 @@ Reward = Callable[[str, Any], float]
 right."""
 
 
+def as_text(reference: Any) -> str:
+    """Return a reference as a response may have it: what is no text as JSON."""
+    return reference if isinstance(reference, str) else json.dumps(reference, default=str)
+
+
 def try_reward(reward: Reward, key: str, answer: Any, *, boxed: bool = False) -> float:
     """Call a reward once on a reference, before anything starts.
 
@@ -35,7 +40,7 @@ def try_reward(reward: Reward, key: str, answer: Any, *, boxed: bool = False) ->
     Raises:
         UserError: The function raised an error, which is named with its file and line, or returned no number in [0, 1].
     """
-    text = answer if isinstance(answer, str) else json.dumps(answer, default=str)
+    text = as_text(answer)
     called = f"{key}: called with the reference {text[:80]!r} as response and answer, it"
     try:
         label = reward(f"\\boxed{{{text}}}" if boxed else text, answer)

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from concurrent.futures import Future
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal
 
 from nemo_ada import __version__
 from nemo_ada.verify.audit import kind_of
@@ -54,6 +54,9 @@ class Judge:
             before the cut.)
     """
 
+    as_it_is = False
+    """Whether it takes references that are no text."""
+
     def __init__(self, verifier: Verifier = "math", unfinished: Unfinished = "wrong") -> None:
         self.verifier, self.unfinished = verifier, unfinished
         self._math: MathVerifier | None = None
@@ -64,11 +67,11 @@ class Judge:
         """Name and version, for cards."""
         return f"math-verify {version('math-verify')}" if self.verifier == "math" else f"exact (nemo-ada {__version__})"
 
-    def shown(self, answer: str) -> str:
+    def shown(self, answer: Any) -> str:
         """Return a correct response: the reference answer, in a box for `math`."""
         return f"\\boxed{{{answer}}}" if self.verifier == "math" and last_boxed(answer) is None else answer
 
-    def verdicts(self, responses: Sequence[tuple[str, str, bool]]) -> list[Verdict]:
+    def verdicts(self, responses: Sequence[tuple[str, Any, bool]]) -> list[Verdict]:
         """Return the verdicts of (text, reference answer, finished), in order."""
         read = [finished or self.unfinished == "judged" for _, _, finished in responses]
         pairs = [(text, answer) for judge, (text, answer, _) in zip(read, responses, strict=True) if judge]
@@ -87,7 +90,7 @@ class Judge:
         read = iter(self._reader.verify_many([(r"\boxed{0}", text) for text in open_ones]))
         return [kind or (None if next(read).label == 1.0 else "unreadable") for kind in kinds]
 
-    def submit(self, text: str, answer: str, finished: bool) -> Verdict | Future[Verdict]:
+    def submit(self, text: str, answer: Any, finished: bool) -> Verdict | Future[Verdict]:
         """Start to judge one response. Returns its verdict where that takes no time, else a future."""
         if not (finished or self.unfinished == "judged"):
             return Verdict(0.0)
@@ -95,7 +98,7 @@ class Judge:
             return self._exact(text, answer)
         return _whole_points(self._started().submit(text, answer))
 
-    def _judge(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+    def _judge(self, pairs: Sequence[tuple[str, Any]]) -> list[Verdict]:
         if self.verifier == "exact":
             return [self._exact(text, answer) for text, answer in pairs]
         return [whole_point(verdict) for verdict in self._started().verify_many(pairs)]

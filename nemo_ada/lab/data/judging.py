@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 from nemo_ada.by_name import file_of, load
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded
-from nemo_ada.tasks.reward import try_reward
+from nemo_ada.tasks.reward import as_text, try_reward
 from nemo_ada.verify.audit import kind_of
 from nemo_ada.verify.judge import Judge, Unfinished, Verifier, whole_point
 from nemo_ada.verify.pool import MathVerifier
@@ -23,9 +24,11 @@ def judge_of(verifier: Verifier, unfinished: Unfinished, reward: str | None) -> 
 class RewardJudge(Judge):
     """Asks a function of the user for a score in [0, 1]. A score of 1 is right.
 
-    The function gets the whole response and the reference, as in training. It runs in the verifier's confined
-    processes. So it may hang or crash, and it cannot read files or use the network.
+    The function gets the whole response, and the reference as the data has it, as in training. It runs in the
+    verifier's confined processes. So it may hang or crash, and it cannot read files or use the network.
     """
+
+    as_it_is = True
 
     def __init__(self, reward: str, unfinished: Unfinished = "wrong") -> None:
         """Raises UserError where there is no such module."""
@@ -34,18 +37,19 @@ class RewardJudge(Judge):
         self._pool: MathVerifier | None = None
         self._boxed = self._tried = False
 
-    def shown(self, answer: str) -> str:
+    def shown(self, answer: Any) -> str:
         """Return a correct response: the reference, in a box where the function takes only that for right."""
         if not self._tried:
             self.try_on(answer)
-        return f"\\boxed{{{answer}}}" if self._boxed else answer
+        text = as_text(answer)
+        return f"\\boxed{{{text}}}" if self._boxed else text
 
     @property
     def version(self) -> str:
         """The name of the function and 16 hex digits of a hash of its file."""
         return f"{self._reward} {self._digest}"
 
-    def try_on(self, reference: str) -> None:
+    def try_on(self, reference: Any) -> None:
         """Call the function once in this process, and find whether it wants a reference in a box.
 
         Raises:
@@ -55,11 +59,11 @@ class RewardJudge(Judge):
         self._boxed = try_reward(function, key, reference) < 1.0 <= try_reward(function, key, reference, boxed=True)
         self._tried = True
 
-    def submit(self, text: str, answer: str, finished: bool) -> Verdict:
+    def submit(self, text: str, answer: Any, finished: bool) -> Verdict:
         """Judge one response."""
         return self.verdicts([(text, answer, finished)])[0]
 
-    def _judge(self, pairs: Sequence[tuple[str, str]]) -> list[Verdict]:
+    def _judge(self, pairs: Sequence[tuple[str, Any]]) -> list[Verdict]:
         self._pool = self._pool or MathVerifier(scorer=self._reward, whole=True, self_test=False)
         return [whole_point(verdict) for verdict in self._pool.verify_many(pairs)]
 

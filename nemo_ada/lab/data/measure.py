@@ -150,7 +150,7 @@ class Measurement:
                 [
                     (
                         entry.responses[index].text,
-                        entry.question.problem.answer,
+                        entry.question.problem.reference,
                         entry.responses[index].finished,
                     )
                     for entry, index in new

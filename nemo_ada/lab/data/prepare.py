@@ -26,6 +26,7 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.data.contamination import Contamination, Excluded
 from nemo_ada.lab.data.journal import OWN, Journal, claimed, clear, dump
 from nemo_ada.lab.data.measure import Measurement, Question
+from nemo_ada.lab.data.problem import reference_of
 from nemo_ada.lab.data.providers import ResponseProvider
 from nemo_ada.lab.data.source import Source, file_identity, pinned
 from nemo_ada.lab.data.stages import (
@@ -153,7 +154,7 @@ class Preparation:
             work: The folder of the journal.
             watch: Called after every chunk of measured problems.
         """
-        stages = [read_stage(self.prompt_fields, self.answer_fields), distinct_stage(self.judge)]
+        stages = [read_stage(self.prompt_fields, self.answer_fields, self.judge), distinct_stage(self.judge)]
         if excluded:
             stages.append(exclude_stage(Contamination(excluded)))
         stages.append(reference_stage(self.judge, self.drop))
@@ -319,7 +320,7 @@ def _system(records: Records) -> dict[str, Any] | None:
 
 def _row(record: Record) -> Record:
     """Return a line of dataset.jsonl: our columns, then those of the source. `source_` marks a name that is taken."""
-    row = {name: record[name] for name in COLUMNS if name in record}
+    row = {name: record[name] for name in COLUMNS if name in record} | {"answer": reference_of(record)}
     for name, value in record.get("columns", {}).items():
         while name in (*COLUMNS, *row):
             name = f"source_{name}"

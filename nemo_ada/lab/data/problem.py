@@ -12,7 +12,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from nemo_ada.tasks.lines import pair_of
+from nemo_ada.tasks.lines import pair_of, raw_pair_of
 from nemo_ada.tasks.protocol import content_id
 
 EXCERPT = 200  # characters of a refused line that are shown
@@ -26,9 +26,10 @@ class Problem:
         uid: 16 hex digits of a hash of the canonical text. They are equal in every file.
         line: The number of its line in the source, counted from 1.
         text: The problem.
-        answer: The reference answer.
+        answer: The reference answer as text.
         columns: What else its record has, such as level, subject and source, and `system` of a list of messages.
         layout: Where the problem and its answer stood in the record, in words.
+        reference: What the judge gets as the reference: `answer`, or for a reward what the record has.
     """
 
     uid: str
@@ -37,19 +38,29 @@ class Problem:
     answer: str
     columns: Mapping[str, Any] = field(default_factory=dict)
     layout: str = ""
+    reference: Any = None
+
+    def __post_init__(self) -> None:
+        if self.reference is None:
+            object.__setattr__(self, "reference", self.answer)
 
     def record(self) -> dict[str, Any]:
         """Return the record that a stage's journal stores."""
         record = {"id": self.uid, "line": self.line, "problem": self.text, "answer": self.answer}
-        return record | {
-            name: value for name, value in (("columns", dict(self.columns)), ("layout", self.layout)) if value
-        }
+        facts = {"columns": dict(self.columns), "layout": self.layout}
+        facts |= {"reference": self.reference} if self.reference != self.answer else {}
+        return record | {name: value for name, value in facts.items() if value or name == "reference"}
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Problem:
         """Read what `record` returned."""
-        columns = record.get("columns", {})
-        return cls(record["id"], record["line"], record["problem"], record["answer"], columns)
+        columns, reference = record.get("columns", {}), reference_of(record)
+        return cls(record["id"], record["line"], record["problem"], record["answer"], columns, reference=reference)
+
+
+def reference_of(record: Mapping[str, Any]) -> Any:
+    """Return what the judge gets as the reference of a record."""
+    return record.get("reference", record["answer"])
 
 
 def problem_id(text: str) -> str:
@@ -58,12 +69,20 @@ def problem_id(text: str) -> str:
 
 
 def parse_record(
-    line: int, record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str]
-) -> Problem:
-    """Return the problem of a record, from the first columns that it has. Raises ValueError with the reason."""
-    pair = pair_of(record, prompt_fields, answer_fields)
+    line: int, record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str], *,
+    as_it_is: bool = False,
+) -> Problem:  # fmt: skip
+    """Return the problem of a record, from the first columns that it has. Raises ValueError with the reason.
+
+    as_it_is: keep the reference as the record has it, a list or an object as JSON has it.
+    """
+    if as_it_is:
+        pair, reference = raw_pair_of(record, prompt_fields, answer_fields)
+        reference = reference if isinstance(reference, str) else json.loads(pair.answer)
+    else:
+        pair, reference = pair_of(record, prompt_fields, answer_fields), None
     columns = other_columns(record, pair.columns) | ({"system": pair.system} if pair.system else {})
-    return Problem(problem_id(pair.prompt), line, pair.prompt, pair.answer, columns, pair.layout)
+    return Problem(problem_id(pair.prompt), line, pair.prompt, pair.answer, columns, pair.layout, reference)
 
 
 def other_columns(record: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:

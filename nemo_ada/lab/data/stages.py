@@ -20,7 +20,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import WORDS, Contamination
 from nemo_ada.lab.data.journal import Journal
 from nemo_ada.lab.data.measure import Judged, Measurement, Question
-from nemo_ada.lab.data.problem import Problem, excerpt, parse_record, problem_id
+from nemo_ada.lab.data.problem import Problem, excerpt, parse_record, problem_id, reference_of
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.json_lines import Record, parse_line, records
 from nemo_ada.tasks.prompting import PromptEncoder
@@ -82,13 +82,16 @@ def left_out(line: int, reason: str, kind: str, **facts: Any) -> Record:
     return {"line": line, "reason": reason, "kind": kind, **facts}
 
 
-def read_stage(prompt_fields: Sequence[str], answer_fields: Sequence[str]) -> Stage:
-    """Read problems from the first of these columns that a record has. Refused records keep an excerpt."""
+def read_stage(prompt_fields: Sequence[str], answer_fields: Sequence[str], judge: Judge) -> Stage:
+    """Read problems from the first of these columns that a record has. Refused records keep an excerpt.
+
+    judge: whether it takes references as the records have them.
+    """
 
     def one(line: int, raw: bytes | Mapping[str, Any]) -> Record:
         try:
             record = parse_line(raw) if isinstance(raw, bytes) else raw
-            return parse_record(line, record, prompt_fields, answer_fields).record()
+            return parse_record(line, record, prompt_fields, answer_fields, as_it_is=judge.as_it_is).record()
         except ValueError as problem:
             return left_out(line, str(problem), "malformed", excerpt=excerpt(raw))
 
@@ -122,9 +125,9 @@ def distinct_stage(judge: Judge) -> Stage:
 
 def _agree(same: Sequence[Record], judge: Judge) -> bool:
     """Return whether the answers of equal problems are equal, as texts or to the judge."""
-    wanted, others = same[0]["answer"], [record["answer"] for record in same[1:]]
-    if len({normalised(answer) for answer in (wanted, *others)}) == 1:
+    if len({normalised(record["answer"]) for record in same}) == 1:
         return True
+    wanted, *others = map(reference_of, same)
     verdicts = judge.verdicts([(judge.shown(answer), wanted, True) for answer in others])
     return all(verdict.label == 1.0 for verdict in verdicts)
 
@@ -154,7 +157,7 @@ def reference_stage(judge: Judge, drop: Collection[str] = ()) -> Stage:
     """
 
     def process(inputs: Sequence[Record]) -> list[Record]:
-        verdicts = judge.verdicts([(judge.shown(record["answer"]), record["answer"], True) for record in inputs])
+        verdicts = judge.verdicts([(judge.shown(one), one, True) for one in map(reference_of, inputs)])
         kinds = judge.audit([record["answer"] for record in inputs])
         records = []
         for record, verdict, kind in zip(inputs, verdicts, kinds, strict=True):

@@ -162,7 +162,7 @@ class _Task:
         self.problems, self.rejected = _problems(benchmark, encoder, source, drawing.max_prompts, self.judge)
         self._say_rejected(drawing)
         if isinstance(self.judge, RewardJudge):
-            self.judge.try_on(self.problems[0].answer)
+            self.judge.try_on(self.problems[0].reference)
         self.journal = Journal(self.folder / "responses.jsonl")
         self._chunk = drawing.chunk
         self._finished: list[list[Record]] = []
@@ -249,7 +249,7 @@ def _problems(
 ) -> tuple[list[Problem], list[Record]]:
     """Return the problems in the order of the source, and the records of those that cannot be used."""
     stages = (
-        read_stage(benchmark.prompt_fields, benchmark.answer_fields), distinct_stage(judge),
+        read_stage(benchmark.prompt_fields, benchmark.answer_fields, judge), distinct_stage(judge),
         length_stage(encoder, benchmark.max_prompt_tokens),
     )  # fmt: skip
     found = run_stages(stages, list(islice(source.records(), limit)))

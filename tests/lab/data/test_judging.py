@@ -50,3 +50,36 @@ def test_an_evaluation_asks_the_users_reward_and_an_answer_that_hangs_is_wrong(t
 def test_a_reward_that_is_not_there_is_refused_at_once(scorer):
     with pytest.raises(UserError, match=r"use package\.module:function"):
         judge_of("math", "wrong", scorer)
+
+
+REFERENCES = [["2"], {"cases": [[1, 2]], "limit": 3}, " 5 #### 7", r"\boxed{8}", 9, [["a", 1], ["b", None]]]
+TYPED = f"""
+import json
+KNOWN = {REFERENCES!r}
+def same(response, reference):
+    place = [one for one, known in enumerate(KNOWN) if known == reference and type(known) is type(reference)]
+    wanted = reference if isinstance(reference, str) else json.dumps(reference)
+    return float(bool(place) and response == wanted)
+"""
+
+
+def test_a_reward_gets_references_as_the_data_has_them_and_a_prepared_set_keeps_them(tmp_path, monkeypatch):
+    (tmp_path / "my_types.py").write_text(TYPED)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("no_proxy", "*")
+    source, model = tmp_path / "a.jsonl", model_folder(tmp_path / "model")
+    rows = [{"problem": f"{n}+{n}=", "answer": reference} for n, reference in enumerate(REFERENCES)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--reward", "my_types:same", "--max-prompt-tokens", 0]
+    assert run("data", "prepare", source, "--out", tmp_path / "set", *words) == 0
+    made = [json.loads(line) for line in (tmp_path / "set" / "dataset.jsonl").read_text().splitlines()]
+    assert [row["answer"] for row in made] == REFERENCES
+    texts = iter(one if isinstance(one, str) else json.dumps(one) for one in REFERENCES)
+    with serving(model, lambda _asked: completion(next(texts))) as server:
+        words = ["--data", tmp_path / "set" / "dataset.jsonl", "--out", tmp_path / "out", "--server", server.url]
+        words += ["--max-num-seqs", 1, "--k", 1, "--max-prompt-tokens", 8, "--max-new-tokens", 16]
+        assert run("eval", model, *words, "--reward", "my_types:same") == 0
+    responses = [
+        json.loads(line) for line in (tmp_path / "out" / "dataset" / "responses.jsonl").read_text().splitlines()
+    ]
+    assert [response["reward"] for response in responses] == [1.0] * len(REFERENCES)
