@@ -54,9 +54,10 @@ class Run:
                 pytest.fail(f"not within {seconds} s; still there: {self.cluster.processes()}\n{self.log()}")
             time.sleep(0.2)
 
-    def over(self, reason: str, seconds: float = PATIENCE) -> None:
-        """Wait until the chain says that it is over, and none of its jobs is left."""
-        self.until(lambda: self.ledger()[-1:] == [["over", reason]] and not self.left(), seconds)
+    def over(self, *reasons: str, seconds: float = PATIENCE) -> None:
+        """Wait until the chain says that it is over, for one of these reasons, and none of its jobs is left."""
+        self.until(lambda: [line[0] for line in self.ledger()[-1:]] == ["over"] and not self.left(), seconds)
+        assert self.ledger()[-1][1] in reasons, self.log()
 
     def ledger(self) -> list[list[str]]:
         """The lines of jobs.tsv: each job with the one that it follows, and the end."""
