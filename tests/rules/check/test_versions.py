@@ -76,8 +76,8 @@ def test_a_checkout_s_abilities_are_read_in_its_source(checkout: Callable[..., P
     version.of.cache_clear()
     assert version.of(checkout(*MAIN)) == version.MAIN
     version.of.cache_clear()
-    stage = "algorithms/single_controller_utils/advantage_stage.py"
-    assert version.of(checkout(*MAIN, stage)) == version.V0_8_0
+    newer = ("algorithms/single_controller_utils/advantage_stage.py", "experience/rollout_recovery.py")
+    assert version.of(checkout(*MAIN, *newer)) == version.V0_8_0
 
 
 def test_without_a_checkout_rules_are_those_of_the_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
