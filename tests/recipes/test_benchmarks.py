@@ -42,6 +42,7 @@ ELSEWHERE = {
     "bench_session.py": "524,288 responses take minutes on a busy machine; it has no arguments",
     "leaderboard_page.py": "imported by leaderboard.py",
     "claims.py": "test_claims.py",
+    "front_picture.py": "test_front_picture.py",
     "rivals.py": "imported by leaderboard.py",
     "measure.py": "imported by every benchmark",
     "peers_ours.py": "imported by peers.py",
