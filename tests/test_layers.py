@@ -40,7 +40,7 @@ BUDGETS = {
     "rehearsal": 6180,  # wanted: 5,300
     "cli": 1860,  # wanted: 1,400
 }
-JOB_LINES = 20670  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
+JOB_LINES = 20680  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 45_100, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
