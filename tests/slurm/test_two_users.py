@@ -111,7 +111,7 @@ def test_the_page_of_a_groups_installation_is_walked_by_two_users(open_folder: P
             folder.chmod(0o711)
         walk = Walk(open_folder, running)
         assert sorted(walk.steps) == [1, 2, 3, 4, 5, 6, 7, 8], "no step of the page is left out"
-        tree = shared / "nemo-ada"
+        tree = shared / "nemo_ada"
         for number in (1, 2, 3, 4, 5):
             said = walk.step(number, open_folder if number == 1 else tree, EDITOR="editor")
             assert "exit code" not in said, (number, said)
