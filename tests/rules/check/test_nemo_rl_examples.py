@@ -62,7 +62,7 @@ def section() -> dict[str, Any]:
     (block,) = re.findall(r"```yaml\n(defaults: your_config.*?)```", text, re.DOTALL)
     keys: dict[str, Any] = yaml.safe_load(block)
     for name in ("defaults", "run_dir", "resume"):
-        del keys[name]
+        keys.pop(name, None)
     for name in ROWS:
         del keys["grpo"][name]
     return keys
