@@ -523,7 +523,7 @@ class Bench:
             "base": self.protocol.base(job.task, job.seed),
             "version": self.protocol.values["version"],
             "commit": re.sub(r"^(\w{8})\w*", r"\1", commit(ROOT / "nemo_ada" / "run") or "unknown"),
-            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M"),
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
             "seconds": round(time.perf_counter() - started, 1),
             "warmup_steps": steps,
             "halves": "prompts",  # what the cosine compares halves of; results without this key compare halves of rows
