@@ -55,14 +55,15 @@ class Run:
             time.sleep(0.2)
 
     def over(self, *reasons: str, seconds: float = PATIENCE) -> None:
-        """Wait until the chain says that it is over, for one of these reasons, and none of its jobs is left."""
-        self.until(lambda: [line[0] for line in self.ledger()[-1:]] == ["over"] and not self.left(), seconds)
-        assert self.ledger()[-1][1] in reasons, self.log()
+        """Wait until this job's chain says that it is over, for one of these reasons, and no job of the run is left."""
+        self.until(lambda: [line[0] for line in self.ledger(str(self.job))[-1:]] == ["over"] and not self.left(), seconds)
+        assert self.ledger(str(self.job))[-1][1] in reasons, self.log()
 
-    def ledger(self) -> list[list[str]]:
-        """The lines of jobs.tsv: each job with the one that it follows, and the end."""
+    def ledger(self, chain: str = "") -> list[list[str]]:
+        """The lines of jobs.tsv, of one chain or of all: each job with the one that it follows, and the end."""
         path = self.run_dir / "jobs.tsv"
-        return [line.split("\t")[1:3] for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
+        return [line[1:3] for line in lines if chain in ("", line[0])]
 
     def left(self) -> set[str]:
         """The jobs of the chain that SLURM still has."""
