@@ -55,7 +55,6 @@ from leaderboard_page import (
     write_page,
 )
 from measure import measure
-from rivals import Plain, rival
 
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.cpu.base import REPORT, prepare_base
@@ -160,10 +159,6 @@ class Protocol:
         settings = self.methods[method]
         return int(settings.get("prompts", self.values["step_responses"] // settings["n"]))
 
-    def rival(self, method: str) -> Plain:
-        """Return what a method does with the rows of a step, with all its settings."""
-        return rival(self.methods[method].get("rival"))
-
     def config(self, job: Job, folder: Path, warmup_steps: int = 0) -> RunConfig:
         """Return the configuration of a job.
 
@@ -214,8 +209,6 @@ class Protocol:
             for settings in (self.methods[job.method], self.values["tasks"][job.task])
         ]
         parts: list[Any] = [config, written, measured]
-        if self.methods[job.method].get("rival"):
-            parts.append(self.rival(job.method).settings())
         text = json.dumps(parts, sort_keys=True)
         return f"{job.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
@@ -420,7 +413,6 @@ class BudgetTrainer(Trainer):
     """A run that ends after a number of responses. It evaluates at given numbers of responses.
 
     Attributes:
-        rival: what the method does with the rows of a step.
         budget: responses of the run.
         places: responses at which it evaluates, in order.
         tiers: positions of the held-out prompts of each tier.
@@ -429,9 +421,8 @@ class BudgetTrainer(Trainer):
     """
 
     def __init__(self, config: RunConfig, stack: Stack, task: Any, budget: int, places: Sequence[int],
-                 tiers: Sequence[np.ndarray], method: Plain | None = None) -> None:  # fmt: skip
+                 tiers: Sequence[np.ndarray]) -> None:  # fmt: skip
         self.records: list[Mapping[str, Any]] = []
-        self.rival = method or Plain()
         super().__init__(config, stack, task, Observer(on_step=self.records.append))
         self.budget, self.places, self.tiers = budget, list(places), tiers
         self.points: list[dict[str, Any]] = []
@@ -448,20 +439,13 @@ class BudgetTrainer(Trainer):
         return None
 
     def _update(self, data: StepData, step: int) -> dict[str, float]:
-        learned = self.rival.update(self, data, step)
+        learned = super()._update(data, step)
         data.metrics["ada/live_rows"] = learned["trained_rows"]
-        for cost in ("ada/samples_drawn", "ada/tokens_drawn"):
-            data.metrics[cost] = self.rival.counted(data.metrics[cost])
         return learned
 
     def _evaluate(self) -> None:
         settings, seed = self.config.validation, evaluation_seed(self.config.grpo.seed, self.step)
-        weights = self.rival.evaluated_weights()
-        if weights is not None:
-            self.stack.call("refit", weights)
         scores: HeldoutScores = self.stack.call("evaluate", None, settings.responses, settings.temperature, seed)
-        if weights is not None:
-            self.stack.call("refit", self.learner.weights())
         costs, totals = asdict(self.totals), self.records
         self.points.append(
             {name: int(costs[name]) for name in COSTS}
@@ -504,8 +488,7 @@ class Bench:
             config = self.protocol.config(job, folder, steps)
             check_run(config, self._task)
             tiers = base.tiers(values["tiers"])
-            method = self.protocol.rival(job.method)
-            trainer = BudgetTrainer(config, stack, self._task, values["budget"], values["evaluations"], tiers, method)
+            trainer = BudgetTrainer(config, stack, self._task, values["budget"], values["evaluations"], tiers)
             started = time.perf_counter()
             try:
                 trainer.run()
@@ -591,8 +574,7 @@ class Bench:
         )
         if sampled is None:
             raise InvariantError("a simulated step was dropped")
-        drawn = self.protocol.rival(job.method).counted(float(sampled.result.issued_P.sum()))
-        return max(1, round(self.protocol.of(job.task, "warmup") / drawn))
+        return max(1, round(self.protocol.of(job.task, "warmup") / float(sampled.result.issued_P.sum())))
 
 
 def run(

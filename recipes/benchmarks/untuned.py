@@ -40,8 +40,9 @@ class Sums:
         texts = [(f"{first}+{second}=", f"{first + second:0{DIGITS}}") for first, second in pairs]
         shown = [answer for _, answer in texts[TRAIN + HELDOUT :]]
         digit_RC = np.array([list(answer) for answer in shown]).astype(np.int64)
-        rate_CD = rate_table(SUDOKU_BANDS, (DIGITS, 10), np.random.default_rng([self._seed, 1]))
-        noisy_RC = corrupt_blanks(digit_RC, np.ones_like(digit_RC, bool), rate_CD, np.random.default_rng([self._seed, 2]))
+        rates, errors = (np.random.default_rng([self._seed, number]) for number in (1, 2))
+        rate_CD = rate_table(SUDOKU_BANDS, (DIGITS, 10), rates)
+        noisy_RC = corrupt_blanks(digit_RC, np.ones_like(digit_RC, bool), rate_CD, errors)
         written = ["".join(row) for row in noisy_RC.astype(str).tolist()]
         prompts = [Prompt(content_id(self.name, text), text, answer, {}) for text, answer in texts[: TRAIN + HELDOUT]]
         demonstrations = [

@@ -43,7 +43,6 @@ ELSEWHERE = {
     "leaderboard_page.py": "imported by leaderboard.py",
     "claims.py": "test_claims.py",
     "front_picture.py": "test_front_picture.py",
-    "rivals.py": "imported by leaderboard.py",
     "measure.py": "imported by every benchmark",
     "peers_ours.py": "imported by peers.py",
     "peers_trl.py": "needs TRL, which peers.py installs",

@@ -127,10 +127,10 @@ def test_rates_beyond_the_grid_are_tried_while_the_best_one_is_at_its_edge(exten
 
 def test_a_method_whose_code_has_left_keeps_its_rows_and_does_not_run(protocol, tmp_path):
     published = results_in(tmp_path / "all", protocol)
-    rows = pages.rows_of(protocol.values, published, "sudoku", [4], "grpo4", ["ngu", "greso"])
-    assert [(row.method, len(row.seeds)) for row in rows] == [("grpo4", 8), ("ngu", 8), ("greso", 8)]
+    rows = pages.rows_of(protocol.values, published, "sudoku6", [4], "grpo4", ["ngu", "idle"])
+    assert [(row.method, len(row.seeds)) for row in rows] == [("grpo4", 6), ("ngu", 6), ("idle", 6)]
     fresh = results_in(tmp_path / "fresh", protocol, None)
-    assert list(fresh.missing(["sudoku"], ["ngu", "greso", "greso_lean"])) == []
+    assert list(fresh.missing(["sudoku6"], ["ngu", "idle", "popo"])) == []
 
 
 def test_what_chooses_a_tasks_runs_changes_no_key(protocol):
@@ -251,21 +251,28 @@ def test_the_published_page_is_the_one_of_the_published_results(protocol, tmp_pa
 
 
 def test_seeds_of_two_tasks_are_compared_together_once_all_are_there(protocol):
+    """A method is compared where all tasks of the group have it."""
+    gains = {"grpo4": 0.0, "single_value": 0.03, "value4": 0.01, "mean": 0.02, "balance": 0.04, "dapo": 0.002}
     tables = {}
-    for task in ("sudoku6", "sudoku6b", "words6", "words6b", "words6c", "hard6"):
-        seeds = protocol.of(task, "reported_seeds")
+    for task in {task for tasks in protocol.values["joined"].values() for task in tasks}:
+        seeds, methods = protocol.of(task, "reported_seeds"), protocol.of(task, "methods")
         runs = {
             name: {seed: result(bench.Job(task, name, 4, 1e-4, seed), gain * (seed % 7)) for seed in seeds}
-            for name, gain in (("grpo4", 0.0), ("value4", 0.01), ("dapo", 0.002))
+            for name, gain in gains.items()
+            if name in methods
         }
         rows = [pages.Row(name, (4, 1e-4), [1e-4], list(seeds), found, {}) for name, found in runs.items()]
         tables[task, pages.FOUR] = rows
-    found = pages.joined(protocol.values, tables)
-    seeds = [seed for task in ("words6", "words6b", "words6c") for seed in protocol.of(task, "reported_seeds")]
-    for gain in (0.01, 0.002):
-        assert pages.text(pages.effect([gain * (seed % 7) for seed in seeds]), True) in found
-    compared = pages.joined_effects(protocol.values, tables)["words, eighteen bases", "value4"][0]["accuracy"]
-    assert compared.p == pytest.approx(2 * pages.effect([0.01 * (seed % 7) for seed in seeds]).p), "a second look"
+    several = "words, twenty-four bases"
+    seeds = [seed for task in protocol.values["joined"][several] for seed in protocol.of(task, "reported_seeds")]
+    assert len(set(seeds)) == 24
+    found, compared = pages.joined(protocol.values, tables), pages.joined_effects(protocol.values, tables)
+    for name in ("value4", "dapo"):
+        assert pages.text(pages.effect([gains[name] * (seed % 7) for seed in seeds]), True) in found
+    alone = pages.effect([0.01 * (seed % 7) for seed in seeds]).p
+    assert compared[several, "value4"][0]["accuracy"].p == pytest.approx(3 * alone), "two looks before the last runs"
+    assert {name for group, name in compared if group == several} == {"value4", "dapo"}
+    assert {name for group, name in compared if group == "words, twelve bases"} == gains.keys() - {"grpo4"}
     del tables["sudoku6b", pages.FOUR]
     assert pages.joined(protocol.values, tables) == ""
 
@@ -321,14 +328,6 @@ def test_the_same_numbers_are_one_test_and_an_unfinished_row_is_none():
     one, weak, other = pages.Effect(0.1, 0.05, 0.02), pages.Effect(0.1, 0.2, 0.3), pages.Effect(0.2, 0.1, 0.02)
     assert pages.significant([{"a": one, "b": one}, {}], ["a", "b"]) == [{"a", "b"}, set()]
     assert pages.significant([{"a": one, "b": weak}, {"a": other}], ["a", "b"]) == [set(), set()]
-
-
-def test_a_rivals_default_is_part_of_the_key(protocol, monkeypatch):
-    job = bench.Job("sudoku", "popo", 4, 1e-4, 200)
-    before = protocol.key(job)
-    assert protocol.rival("popo").settings()["decay"] == 0.8
-    monkeypatch.setattr("rivals.Plain.settings", lambda _rival: {"decay": 0.7})
-    assert bench.Protocol().key(job) != before
 
 
 @pytest.mark.long

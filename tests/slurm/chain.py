@@ -56,8 +56,9 @@ class Run:
 
     def over(self, *reasons: str, seconds: float = PATIENCE) -> None:
         """Wait until this job's chain says that it is over, for one of these reasons, and no job of the run is left."""
-        self.until(lambda: [line[0] for line in self.ledger(str(self.job))[-1:]] == ["over"] and not self.left(), seconds)
-        assert self.ledger(str(self.job))[-1][1] in reasons, self.log()
+        chain = str(self.job)
+        self.until(lambda: [line[0] for line in self.ledger(chain)[-1:]] == ["over"] and not self.left(), seconds)
+        assert self.ledger(chain)[-1][1] in reasons, self.log()
 
     def ledger(self, chain: str = "") -> list[list[str]]:
         """The lines of jobs.tsv, of one chain or of all: each job with the one that it follows, and the end."""

@@ -61,8 +61,7 @@ class Rows(TokenRows):
     """Training rows, from the rollout to the learner.
 
     Attributes:
-        advantage_R: Advantage of the row's response. Or [R, T], the advantage of each token, of which only those of the
-            response are read.
+        advantage_R: Advantage of the row's response.
         weight_R: Factor on the loss of the row's tokens. 0 marks a placeholder row, which is not computed.
         old_logprob_RT: Log-probability of each token under the policy that generated it. Only those of the response are
             read.
@@ -79,7 +78,7 @@ class Rows(TokenRows):
         TokenRows.__post_init__(self)
         rows = self.tokens_RT.shape[0]
         for name, values, wanted in (
-            ("advantage_R", self.advantage_R, (rows,) if self.advantage_R.ndim == 1 else self.tokens_RT.shape),
+            ("advantage_R", self.advantage_R, (rows,)),
             ("weight_R", self.weight_R, (rows,)),
             ("old_logprob_RT", self.old_logprob_RT, self.tokens_RT.shape),
         ):
@@ -88,12 +87,6 @@ class Rows(TokenRows):
         live = self.weight_R != 0
         if not (np.isfinite(self.weight_R).all() and np.isfinite(self.advantage_R[live]).all()):
             raise InvariantError("an advantage or a row weight is not finite")
-
-    @property
-    def has_advantage_R(self) -> BoolArray:
-        """Whether each row has an advantage other than 0."""
-        has = self.advantage_R != 0
-        return np.asarray(has if has.ndim == 1 else has.any(axis=1))
 
     def columns(self, row_R: Ints) -> dict[str, Any]:
         """Return the columns of the rows `row_R`, as wide as the longest of them."""

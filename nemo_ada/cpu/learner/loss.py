@@ -91,7 +91,7 @@ def policy_loss(
         settings: Section `loss_fn` of the run.
         current: Log-probabilities and entropies of the current policy, as `logprob_and_entropy` gives them.
         old_logprob_BT: Log-probabilities under the policy that generated the tokens.
-        advantage_B: Advantages of the rows, or of their tokens as [B, T].
+        advantage_B: Advantages of the rows.
         row_weight_B: Weights of the rows. 0 marks a placeholder row.
         mask_BT: True on response tokens.
         denominator: Number of tokens by which sums are divided.
@@ -103,8 +103,7 @@ def policy_loss(
     """
     logprob_BT, entropy_BT = current
     live = mask_BT & (row_weight_B != 0).unsqueeze(-1)
-    advantage_BT = advantage_B if advantage_B.dim() == 2 else advantage_B.unsqueeze(-1)
-    advantage = torch.where(row_weight_B.unsqueeze(-1) != 0, advantage_BT, 0)
+    advantage = torch.where(row_weight_B != 0, advantage_B, 0).unsqueeze(-1)
     log_ratio = torch.where(live, logprob_BT - old_logprob_BT, 0)
     ratio = log_ratio.exp()
     low, high = 1 - settings.ratio_clip_min, 1 + settings.ratio_clip_max

@@ -156,12 +156,11 @@ class Learner:
         """Take one optimizer step on the clipped policy-gradient loss. Rows of weight 0 are not computed."""
 
         def of_rows(logprob: torch.Tensor, entropy: torch.Tensor, mask: torch.Tensor, rows: Ints) -> Any:
-            advantage = batch.advantage_R[rows]
             return policy_loss(
                 self.config.loss,
                 (logprob, entropy),
                 torch.from_numpy(batch.old_logprob_RT[rows, 1 : mask.shape[1] + 1]),
-                torch.from_numpy(advantage if advantage.ndim == 1 else advantage[:, 1 : mask.shape[1] + 1]),
+                torch.from_numpy(batch.advantage_R[rows]),
                 torch.from_numpy(batch.weight_R[rows]),
                 mask,
                 batch.denominator,
@@ -195,10 +194,6 @@ class Learner:
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
         sums, measured = self._gradient(rows, row_R, loss)
-        if self.config.halves:
-            output = self.module.output_layer.weight  # None where it is the embeddings'
-            weight = self.module.shared_embedding_or_output_weight() if output is None else output
-            measured["output_grad_norm"] = float(weight.main_grad.norm())
         with shim.cuda_tensor_methods():
             norm = self._apply()
         metrics = {"grad_norm": norm, "lr": float(self.optimizer.param_groups[0]["lr"])} | measured

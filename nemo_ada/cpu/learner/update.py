@@ -65,7 +65,7 @@ def mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[Train
     which rows are left out. With `live_rows` it counts those of the rows with a gradient.
     """
     real_R = data.weight_R > 0
-    live_R = real_R & data.has_advantage_R if config.loss_fn.entropy_coefficient == 0 else real_R
+    live_R = real_R & (data.advantage_R != 0) if config.loss_fn.entropy_coefficient == 0 else real_R
     counted_R = real_R if config.reinforce_ada.advantage.denominator == "all_rows" else live_R
     tokens_R = data.length_R - data.prompt_length_R
     size = config.policy.train_global_batch_size or len(real_R)

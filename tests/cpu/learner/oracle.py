@@ -51,32 +51,30 @@ class Published:
 
 @dataclass
 class Updated:
-    """Model weights after the updates; loss, gradient norm and norm of the output layer's gradient of each update."""
+    """Model weights after the updates; loss and gradient norm of each update."""
 
     weights: dict[str, np.ndarray]
     losses: list[float]
     norms: list[float]
-    output_norms: list[float]
 
 
 def update(folder: Path, minibatches: list[list[Row]], published: Published) -> Updated:
     """One Adam step per mini-batch, from the model in `folder`."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train()
     adam = torch.optim.Adam(model.parameters(), lr=published.lr, betas=(0.9, 0.999), eps=published.eps)
-    losses, norms, output_norms = [], [], []
+    losses, norms = [], []
     for rows in minibatches:
         loss = minibatch_loss(model, rows, published)
         adam.zero_grad()
         loss.backward()
         norm = torch.sqrt(sum((p.grad.double() ** 2).sum() for p in model.parameters()))
-        output_norms.append(model.lm_head.weight.grad.norm().item())
         if norm > published.max_norm:
             for parameter in model.parameters():
                 parameter.grad *= published.max_norm / (norm + 1e-6)
         adam.step()
         losses.append(loss.item())
         norms.append(norm.item())
-    return Updated({name: p.detach().numpy() for name, p in model.named_parameters()}, losses, norms, output_norms)
+    return Updated({name: p.detach().numpy() for name, p in model.named_parameters()}, losses, norms)
 
 
 def minibatch_loss(model: torch.nn.Module, rows: list[Row], published: Published) -> torch.Tensor:

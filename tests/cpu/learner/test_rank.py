@@ -210,7 +210,6 @@ def test_the_halves_of_an_update_agree_or_disagree_and_leave_it_as_it_is(group: 
     cosine = measured.pop("gradient_cosine")
     signal, noise = measured.pop("gradient_signal"), measured.pop("gradient_noise")
     assert signal > 0 and noise < 1e-4 * signal if sign > 0 else signal < 0 < noise
-    assert 0 < measured.pop("output_grad_norm") < measured["grad_norm"]
     assert cosine == pytest.approx(1.0, abs=1e-4) if sign > 0 else cosine < -0.3, "the clip is not symmetric"
     assert measured == pytest.approx(plain, rel=1e-3, abs=1e-6)
 
@@ -244,22 +243,6 @@ def test_signal_and_noise_are_those_of_the_expected_gradient_and_of_one_more_tok
         found.append(losses.compared(*halves, tokens))
     assert np.mean([one["gradient_signal"] for one in found]) == pytest.approx(float(mean @ mean), rel=0.1)
     assert np.mean([one["gradient_noise"] for one in found]) == pytest.approx(float(spread @ spread), rel=0.05)
-
-
-def test_tokens_without_an_advantage_are_like_tokens_that_are_not_there(group: LearnerGroup) -> None:
-    batch = _batch(0)
-    length = batch.prompt_length_R + (batch.length_R - batch.prompt_length_R) // 2
-    kept = np.arange(WIDTH) < length[:, None]
-    results = []
-    for changes in (
-        {"advantage_R": batch.advantage_R[:, None] * kept.astype(np.float32)},
-        {"length_R": length},
-    ):
-        group.restart(_config(loss=LossSettings()))
-        results.append((group.train(dataclasses.replace(batch, **changes)), _weights(group)))
-    for name in ("loss", "grad_norm"):
-        assert results[0][0][name] == pytest.approx(results[1][0][name], rel=1e-5)
-    assert _difference(results[0][1], results[1][1]) < 1e-5  # sums of other lengths round otherwise: 1.6e-6 was seen
 
 
 def test_halves_need_one_rank() -> None:
