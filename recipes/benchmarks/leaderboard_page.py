@@ -367,11 +367,11 @@ IN_SUMMARY = ("grpo8", "grpo16", "value4", "mean", "single_value", "popo", "bala
 BOTH = ("area at equal responses", "area at equal prompts")
 ALL_AXES = (*BOTH, "area at equal updates", f"area at equal {GPU}")
 JOINED = """
-**More bases.** Five methods ran on twelve base models each of sudoku and words. Six of these had chosen the methods, and
-"fresh" leaves them out. Nothing was tuned on sums. Two methods have further bases, decided after a look at the first ones,
-so that their p-values are doubled (eighteen bases) or tripled (twenty-four). Gains at equal responses, prompts, updates
-and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases. In brackets: the gain if sampling and the refit
-cost what the ends of the measured steps say.
+**More bases.** Five methods ran on twelve base models each of sudoku and words. Six of these had chosen the methods.
+"Fresh" leaves them out. Nothing was tuned on sums. Two methods have further bases, decided after a look at the first,
+so that their p-values are doubled (eighteen bases) or tripled (twenty-four). Gains at equal responses, prompts,
+updates and estimated seconds of an H200 ([steps](gpu.md#steps)), over all bases. In brackets: the gain if sampling and
+the refit cost what the ends of the measured steps say.
 
 {table}
 """
