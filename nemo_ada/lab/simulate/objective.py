@@ -1,14 +1,14 @@
 """What presets teach: how much the mean update of a prompt weighs, for every pass rate.
 
-For pools that end by their labels it is exact (`core/learning/factor.py`). What an estimate decides (Est) is
-simulated, with the sampler that trains.
+For pools that end by their labels it is exact (`core/learning/factor.py`). What an estimate decides (Est), and what a
+cap of a step changes, is simulated with the sampler that trains.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +17,7 @@ from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.factor import RANGE, SHOWN_P, deviation, factors
 from nemo_ada.core.sampler import AdaSampler
+from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 from nemo_ada.lab.simulate.steps import KnownRates
@@ -48,13 +49,15 @@ class Taught:
     missed: float | None
 
 
-def taught(name: str, ada: AdaSettings, group: int) -> Taught:
+def taught(name: str, ada: AdaSettings, group: int, per_prompt: float | None = None) -> Taught:
     """Compute what a setting teaches.
 
     Args:
         name: Name of the setting.
         ada: The settings.
         group: The group size n.
+        per_prompt: `max_samples` of a step over its prompts, among prompts with pass rates from Beta(.6, 1.5). None is
+            no cap: what a cap does to a prompt depends on the others of its step.
 
     Raises:
         UserError: The settings do not fit the group size.
@@ -62,10 +65,11 @@ def taught(name: str, ada: AdaSettings, group: int) -> Taught:
     ada.check_rows(group)
     objective = ada.advantage.objective
     decided = isinstance(ada.sampling, EstimationSampling)
-    if decided and group > MOST_GROUP:
+    capped = per_prompt is not None and not (decided or ada.sampling.fixed_pool(group))
+    if (decided or capped) and group > MOST_GROUP:
         raise UserError(f"--group={group}: what {name} teaches is simulated, for groups of at most {MOST_GROUP}")
-    if decided:
-        factor_P, error_P = _simulated(ada, group)
+    if decided or capped:
+        factor_P, error_P = _simulated(ada, group, per_prompt)
     else:
         sampler = ada.sampler(group, 1, run_seed=0, features=1)
         factor_P, error_P = factors(sampler.rows, SHOWN_P), np.zeros(len(SHOWN_P))
@@ -84,7 +88,7 @@ def _tuple(value_P: FloatArray) -> tuple[float, ...]:
     return tuple(float(value) for value in value_P)
 
 
-def _simulated(ada: AdaSettings, group: int) -> tuple[FloatArray, FloatArray]:
+def _simulated(ada: AdaSettings, group: int, per_prompt: float | None) -> tuple[FloatArray, FloatArray]:
     """Simulate F per row of each pass rate of SHOWN_P, with its standard error over steps."""
     lengths = LengthModel()
     sampler = ada.sampler(group, lengths.max_new_tokens, run_seed=0, features=1)
@@ -93,6 +97,8 @@ def _simulated(ada: AdaSettings, group: int) -> tuple[FloatArray, FloatArray]:
         sampler = AdaSampler(sampler.plan, sampler.rows, run_seed=0, estimator=known, allocation=sampler.allocation)
     rate_P = np.concatenate([beta_pass_rates(OTHERS, 0.6, 1.5, 0), np.repeat(SHOWN_P, PROBES)])
     prompts, moved = len(rate_P), []
+    if per_prompt is not None:
+        sampler.plan = replace(sampler.plan, budget=Budget(max_samples=round(per_prompt * prompts)))
     for step in range(WARM_UP + STEPS):
         if known is not None:
             known.rate_P = rate_P
