@@ -20,8 +20,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, cast
 
+from nemo_ada.config.parsing import Size
+from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
 from nemo_ada.tasks.prompting import ModelTokenizer, positions
@@ -73,23 +75,21 @@ class Request:
     max_new_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
-    """Limits of all requests.
+    """Limits of all requests."""
 
-    Attributes:
-        max_prompt_tokens: The longest prompt in tokens.
-        max_new_tokens: The longest response in tokens.
-        temperature: The sampling temperature.
-        top_p: The share of the probability that is sampled from.
-        max_num_seqs: The number of responses that decode at once.
-    """
-
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     max_prompt_tokens: int
-    max_new_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_num_seqs: int = 256
+    """Longest prompt, tokens."""
+    max_new_tokens: Size
+    """Longest response, tokens."""
+    temperature: Annotated[float, Bounds(ge=0)] = 1.0
+    """Sampling temperature; 0 is greedy."""
+    top_p: Annotated[float, Bounds(gt=0, le=1)] = 1.0
+    """Share of the probability that responses are sampled from."""
+    max_num_seqs: Size = 256
+    """Responses that decode at once."""
 
 
 class ResponseProvider(Protocol):
@@ -187,25 +187,22 @@ class ServerProvider(FolderProvider):
     All requests wait in the event loop of one thread.
 
     Args:
-        url: The address of the server.
+        access: The address of the server, the served model and the key.
         folder: The same model, for its card and its number of positions.
         limits: The limits of all requests.
-        access: Names the served model and the key.
         stop_ids: The ids that end a response, as for the engine of this process.
     """
 
     def __init__(
         self,
-        url: str,
+        access: Access,
         folder: Path,
         limits: Limits,
-        access: Access | None = None,
         stop_ids: Sequence[int] = (),
     ) -> None:
         super().__init__(folder, limits)
-        self._url = url.rstrip("/").removesuffix("/v1")
-        self._access = access or Access()
-        self._key = self._access.key()
+        self._url = str(access.server).rstrip("/").removesuffix("/v1")
+        self._access, self._key = access, access.key()
         # vLLM takes unset options from the model's generation_config.json, which often narrows the distribution.
         whole: dict[str, Any] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
         if stop_ids:
@@ -342,37 +339,35 @@ def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
         runner.get_loop().run_forever()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Access:
-    """How to reach a model on a server.
+    """How to reach a model on a server."""
 
-    Attributes:
-        served_model: The id of the model on the server, where it differs from the folder's name.
-        key_variable: The environment variable that holds the API key. The key itself is not stored or written.
-    """
-
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    server: str | None = None
+    """URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)."""
     served_model: str | None = None
-    key_variable: str | None = None
+    """Id of the model on the server, if not its folder."""
+    api_key_env: str | None = None
+    """Environment variable with the server's API key. The key itself is not stored or written."""
 
     def key(self) -> str | None:
         """Return the API key, or None where no variable is named. Raises UserError where the variable is not set."""
-        if self.key_variable is None:
+        if self.api_key_env is None:
             return None
-        key = os.environ.get(self.key_variable, "").strip()
+        key = os.environ.get(self.api_key_env, "").strip()
         if not key or not key.isprintable():
             raise UserError(
-                f"--api-key-env={self.key_variable}: this environment variable holds no key; set it to the API key"
+                f"--api-key-env={self.api_key_env}: this environment variable holds no key; set it to the API key"
             )
         return key
 
 
-def open_provider(
-    server: str | None, folder: Path, tokenizer: ModelTokenizer, limits: Limits, access: Access | None = None
-) -> ResponseProvider:
+def open_provider(access: Access, folder: Path, tokenizer: ModelTokenizer, limits: Limits) -> ResponseProvider:
     """Return the model on the server where one is named, else the engine of this process."""
-    if server is not None:
-        return ServerProvider(server, folder, limits, access, tokenizer.stop_ids)
-    if access is not None and access != Access():
+    if access.server is not None:
+        return ServerProvider(access, folder, limits, tokenizer.stop_ids)
+    if access != Access():
         raise UserError("--served-model and --api-key-env need --server URL")
     return EngineProvider(folder, tokenizer, limits)
 

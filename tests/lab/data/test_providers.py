@@ -102,7 +102,7 @@ def server(tmp_path, monkeypatch):
 
 @pytest.fixture
 def provider(server, tmp_path):
-    own = ServerProvider(server.url, tmp_path, LIMITS)
+    own = ServerProvider(Access(server.url), tmp_path, LIMITS)
     yield own
     own.close()
 
@@ -136,9 +136,9 @@ def test_a_server_that_is_not_there_says_how_to_start_it(tmp_path, monkeypatch):
     monkeypatch.setattr(providers, "FIRST_RETRIES", 1)
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 10}')
     with pytest.raises(UserError, match="vllm serve MODEL"):
-        respond(ServerProvider("http://127.0.0.1:9", tmp_path, LIMITS), [Request([1], 1, 6)])
+        respond(ServerProvider(Access("http://127.0.0.1:9"), tmp_path, LIMITS), [Request([1], 1, 6)])
     with pytest.raises(UserError, match=r"leaves no room for a response: .* has 10 positions"):
-        ServerProvider("http://127.0.0.1:9", tmp_path, Limits(10, 6))
+        ServerProvider(Access("http://127.0.0.1:9"), tmp_path, Limits(10, 6))
 
 
 def first(answers):
@@ -193,21 +193,21 @@ def test_the_model_of_the_folder_is_found_among_those_that_are_served(server, tm
     adapter = {"id": "adapter", "root": str(tmp_path), "parent": "other"}
     elsewhere = {"id": "math", "root": f"/on/another/host/{tmp_path.name}/", "max_model_len": 10}
     server.models = [other, adapter, elsewhere]
-    respond(ServerProvider(server.url, tmp_path, LIMITS), [Request([1], 1, 6)])
-    respond(ServerProvider(server.url, tmp_path, LIMITS, Access("other")), [Request([1], 1, 6)])
+    respond(ServerProvider(Access(server.url), tmp_path, LIMITS), [Request([1], 1, 6)])
+    respond(ServerProvider(Access(server.url, "other"), tmp_path, LIMITS), [Request([1], 1, 6)])
     assert [asked["model"] for asked in server.asked] == ["math", "other"]
 
 
 def test_an_api_key_comes_from_the_environment_and_goes_into_the_header_only(server, tmp_path, monkeypatch):
-    access = Access(key_variable="MY_KEY")
+    access = Access(server.url, api_key_env="MY_KEY")
     with pytest.raises(UserError, match="--api-key-env=MY_KEY: this environment variable holds no key"):
-        ServerProvider(server.url, tmp_path, LIMITS, access)
+        ServerProvider(access, tmp_path, LIMITS)
     monkeypatch.setenv("MY_KEY", "sk-123")
-    respond(ServerProvider(server.url, tmp_path, LIMITS, access), [Request([1], 1, 6)])
+    respond(ServerProvider(access, tmp_path, LIMITS), [Request([1], 1, 6)])
     assert [headers["Authorization"] for headers in server.headers] == ["Bearer sk-123"]
     assert "sk-123" not in repr(access) + str(server.asked)
     with pytest.raises(UserError, match="need --server URL"):
-        open_provider(None, tmp_path, Tokenizer(tmp_path), LIMITS, access)
+        open_provider(Access(api_key_env="MY_KEY"), tmp_path, Tokenizer(tmp_path), LIMITS)
 
 
 def test_an_account_at_openai_is_not_shown_to_another_server(server, tmp_path, monkeypatch):
@@ -215,7 +215,7 @@ def test_an_account_at_openai_is_not_shown_to_another_server(server, tmp_path, m
     for name, value in account.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
-    respond(ServerProvider(server.url, tmp_path, LIMITS), [Request([1], 1, 6)])
+    respond(ServerProvider(Access(server.url), tmp_path, LIMITS), [Request([1], 1, 6)])
     assert len(server.headers) == 1 and "secret" not in str(server.headers[0])
 
 
@@ -224,7 +224,7 @@ def test_a_wrong_key_is_in_no_message_and_in_no_log(server, tmp_path, monkeypatc
     monkeypatch.setenv("MY_KEY", "sk-123")
     server.answer = lambda _asked: (401, {"error": {"message": "Incorrect API key provided: sk-123"}})
     with pytest.raises(UserError, match=r"answered 401 .*--api-key-env NAME") as refused:
-        respond(ServerProvider(server.url, tmp_path, LIMITS, Access(key_variable="MY_KEY")), [Request([1], 1, 6)])
+        respond(ServerProvider(Access(server.url, api_key_env="MY_KEY"), tmp_path, LIMITS), [Request([1], 1, 6)])
     assert "sk-123" not in str(refused.value) + caplog.text and len(server.asked) == 1
 
 
