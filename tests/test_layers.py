@@ -36,9 +36,9 @@ BUDGETS = {
     "rules": 6178,  # wanted: 5,400
     "nemo": 7918,  # wanted: 7,000
     "cpu": 5011,  # wanted: 4,900
-    "lab": 10063,  # wanted: 7,600
+    "lab": 10060,  # wanted: 7,600
     "rehearsal": 6180,  # wanted: 5,300
-    "cli": 1860,  # wanted: 1,400
+    "cli": 1844,  # wanted: 1,400
 }
 JOB_LINES = 20680  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
@@ -49,10 +49,8 @@ LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/run/files.py": 596,
     "nemo_ada/rules/facts/nemo_config.py": 509,
 }
-LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Two are signatures of commands
-    "nemo_ada/cli/evaluate.py: evaluate": 101,
+LONG_FUNCTIONS = {  # functions above FUNCTION_LINES
     "nemo_ada/rehearsal/gpu.py: rehearse_on_gpu": 95,
-    "nemo_ada/cli/data.py: prepare": 83,
 }
 
 # layer -> the other layers of nemo_ada that it may import, from the bottom up. A dotted name is a folder in a folder.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,31 +13,29 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import Excluded
-from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.data.prepare import Preparation
 from nemo_ada.lab.data.prepare import prepare as run
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
-from nemo_ada.lab.data.source import open_source
 from nemo_ada.lab.data.stages import BANDS, parse_band
 from nemo_ada.lab.evaluation.benchmark import Benchmark, resolve
+from nemo_ada.lab.evaluation.evaluate import SamplingSpec
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.json_lines import records
-from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
-from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat, differences, read_contract
+from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
 from nemo_ada.verify.audit import KINDS, told
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message
-CHOICES = {
-    "verifier": ("math", "exact"),
-    "unfinished": ("wrong", "judged"),
-    "template": ("auto", "chat", "plain"),
-    "drop": tuple(KINDS),
-}
 LONG_ANSWERS = 4  # times as long as 99 % of them
 MENDABLE = ("read", "distinct", "reference", "length")  # stages whose rejected inputs an author can correct
+PROBLEMS = Fields(
+    "split", "subset", "revision", "verifier", "reward", "unfinished", "template", "suffix", "chat_template_kwargs",
+    prompt_field="prompt_fields", answer_field="answer_fields",
+)  # fmt: skip
+"""Options that describe the problems and how they are asked and judged."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Training sets: clean, measure, filter, describe.")
 
@@ -48,41 +46,21 @@ def _group() -> None:
 
 
 @app.command()
+@with_options
 def prepare(
     source: Annotated[
         str,
         typer.Argument(help="a .jsonl, .json or .parquet file, also with .gz, or a data set of the hub (owner/name)"),
     ],
     out: Annotated[Path, typer.Option(help="folder of the data set; the same command continues a killed one")],
-    split: Annotated[str, typer.Option(help="split of a hub data set")] = "train",
-    subset: Annotated[str | None, typer.Option(help="configuration of a hub data set")] = None,
-    revision: Annotated[str | None, typer.Option(help="commit of a hub data set")] = None,
-    prompt_field: Annotated[list[str] | None, typer.Option(help="column of the problem")] = None,
-    answer_field: Annotated[list[str] | None, typer.Option(help="column of the reference answer")] = None,
-    verifier: Annotated[str, typer.Option(help="math (last box, by value) or exact (normalised text)")] = "math",
-    reward: Annotated[str | None, typer.Option(help="your own package.module:function instead")] = None,
-    unfinished: Annotated[str, typer.Option(help="responses cut off at the limit: wrong or judged")] = "wrong",
+    problems: Annotated[Benchmark, PROBLEMS] = Benchmark(name="source", source="", split="train"),
     model: Annotated[Path | None, typer.Option(help="Hugging Face folder: measure its pass rates")] = None,
-    server: Annotated[
-        str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)")
-    ] = None,
-    served_model: Annotated[str | None, typer.Option(help="id of the model on the server, if not its folder")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="environment variable with the server's API key")] = None,
+    access: Annotated[Access, Fields("server", "served_model", "api_key_env")] = Access(),
     tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
-    template: Annotated[str, typer.Option(help="auto, chat or plain: how the model is prompted")] = "auto",
     system: Annotated[Path | None, typer.Option(help="file with the system message")] = None,
-    suffix: Annotated[str, typer.Option(help="text after every problem")] = "",
-    chat_template_kwargs: Annotated[
-        str | None, typer.Option(help='arguments of the chat template, as JSON: {"enable_thinking": false}')
-    ] = None,
     max_prompt_tokens: Annotated[int, typer.Option(help="longer prompts are left out; 0: no limit")] = 700,
-    k: Annotated[int, typer.Option("-k", "--k", help="responses per problem")] = 16,
-    max_new_tokens: Annotated[int, typer.Option(help="longest response, tokens")] = 4096,
-    temperature: Annotated[float, typer.Option(help="of the responses")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="of the responses")] = 1.0,
-    seed: Annotated[int, typer.Option(help="of the responses")] = 0,
-    chunk: Annotated[int, typer.Option(help="problems between two commits of the journal")] = 32,
-    max_num_seqs: Annotated[int, typer.Option(help="responses that decode at once")] = 256,
+    drawing: Annotated[SamplingSpec, Fields("k", "seed", "chunk")] = SamplingSpec(16, 0, {}, chunk=32),
+    limits: Annotated[Limits, Fields("max_new_tokens", "temperature", "top_p", "max_num_seqs")] = Limits(1, 4096),
     pass_rates: Annotated[Path | None, typer.Option(help="reuse the pass rates of this file")] = None,
     band: Annotated[str | None, typer.Option(help=f"{', '.join(BANDS)}, or low,high")] = None,
     drop: Annotated[
@@ -94,42 +72,40 @@ def prepare(
     ] = None,
 ) -> None:
     """Read, de-duplicate, check references, drop long prompts, measure pass rates, keep a band, write a card."""
-    at_least_one(k=k, max_new_tokens=max_new_tokens, chunk=chunk, max_num_seqs=max_num_seqs)
-    arguments = json_object(chat_template_kwargs)
-    prompt_format = PromptFormat(choice("template", template), text_from(system), suffix, arguments)
-    if server is not None and model is None:
-        raise UserError(f"--server={server} needs --model, the folder of the served model, for its tokenizer")
+    problems = problems.model_copy(update={"source": source, "system": text_from(system)})
+    prompt_format = problems.prompt_format()
+    if access.server is not None and model is None:
+        raise UserError(f"--server={access.server} needs --model, the folder of the served model, for its tokenizer")
     encoder = ModelTokenizer(named, prompt_format) if (named := tokenizer or model) else None
-    provider, access = None, Access(served_model, api_key_env)
+    provider = None
     if model is not None and encoder is not None:
         if not max_prompt_tokens:
             raise UserError("--max-prompt-tokens=0: set a limit, because the engine reserves room for the prompt")
-        limits = Limits(max_prompt_tokens, max_new_tokens, temperature, top_p, max_num_seqs)
-        provider = open_provider(server, model, encoder, limits, access)
+        provider = open_provider(access, model, encoder, replace(limits, max_prompt_tokens=max_prompt_tokens))
         say_other_prompts(model, encoder)
     plan = Preparation(
-        source=open_source(source, split=split, subset=subset, revision=revision),
-        judge=judge_of(choice("verifier", verifier), choice("unfinished", unfinished), reward),
-        prompt_fields=prompt_field or PROMPT_FIELDS,
-        answer_fields=answer_field or ANSWER_FIELDS,
+        source=problems.opened("source"),
+        judge=problems.judge(),
+        prompt_fields=problems.prompt_fields,
+        answer_fields=problems.answer_fields,
         prompt_format=prompt_format,
         encoder=encoder,
         max_prompt_tokens=max_prompt_tokens,
         provider=provider,
-        k=k,
-        seed=seed,
-        max_new_tokens=max_new_tokens,
-        sampling={"temperature": temperature, "top_p": top_p},
-        chunk=chunk,
+        k=drawing.k,
+        seed=drawing.seed,
+        max_new_tokens=limits.max_new_tokens,
+        sampling={"temperature": limits.temperature, "top_p": limits.top_p},
+        chunk=drawing.chunk,
         pass_rates=pass_rates,
         band=None if band is None else parse_band(band),
-        drop=[choice("drop", kind) for kind in drop or []],
+        drop=[_kind(kind) for kind in drop or []],
         exclude=[excluded(own) for own in resolve(exclude or [], {})],
     )
     with counted("input") as watch:
         card = run(plan, out, watch)
     _show(card, out)
-    for note in _notes_for_training(card, reward or verifier, out):
+    for note in _notes_for_training(card, problems.reward or problems.verifier, out):
         typer.echo(f"note: {note}")
 
 
@@ -137,10 +113,7 @@ def excluded(benchmark: Benchmark) -> Excluded:
     """Find a benchmark for the contamination check. Raises UserError if it is the source of the training set."""
     if benchmark.name == "source":
         raise UserError("--exclude: a benchmark with the name `source`; use NAME=FILE with another name")
-    source = open_source(
-        benchmark.source, split=benchmark.split, subset=benchmark.subset, revision=benchmark.revision, where="--exclude"
-    )
-    return Excluded(benchmark.name, source, benchmark.prompt_fields)
+    return Excluded(benchmark.name, benchmark.opened("--exclude"), benchmark.prompt_fields)
 
 
 def _notes_for_training(card: dict[str, Any], verifier: str, out: Path) -> Iterator[str]:
@@ -181,29 +154,11 @@ def _show(card: dict[str, Any], out: Path) -> None:
         console.print(Text("".join(char if char.isprintable() else "\ufffd" for char in line)), soft_wrap=True)
 
 
-def choice(option: str, value: str) -> Any:
-    """Return the value if it is one of the choices. Raises UserError with the choices otherwise."""
-    if value not in CHOICES[option]:
-        raise UserError(f"--{option}={value}: no such choice; choices: {', '.join(CHOICES[option])}")
-    return value
-
-
-def at_least_one(**numbers: int) -> None:
-    """Raise UserError for an option below 1."""
-    for name, number in numbers.items():
-        if number < 1:
-            raise UserError(f"--{name.replace('_', '-')}={number} must be at least 1")
-
-
-def json_object(text: str | None) -> dict[str, Any]:
-    """Read the arguments of the chat template. Raises UserError where the text is no JSON object."""
-    try:
-        content = {} if text is None else json.loads(text)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
-        raise UserError(f'--chat-template-kwargs={text}: use a JSON object, such as {{"enable_thinking": false}}')
-    return content
+def _kind(kind: str) -> str:
+    """Return a kind of references. Raises UserError with all kinds otherwise."""
+    if kind not in KINDS:
+        raise UserError(f"--drop={kind}: no such choice; choices: {', '.join(KINDS)}")
+    return kind
 
 
 def say_other_prompts(model: Path, encoder: ModelTokenizer, of: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from nemo_ada.cli.data import at_least_one, choice, json_object, say_other_prompts, text_from
+from nemo_ada.cli.data import say_other_prompts, text_from
 from nemo_ada.cli.main import lacking
+from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
@@ -29,6 +31,13 @@ from nemo_ada.lab.report.run import names_of
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.prompting import ModelTokenizer, positions
+
+CHANGES = Fields(
+    "max_new_tokens", "max_prompt_tokens", "verifier", "reward", "unfinished", "template", "suffix",
+    "chat_template_kwargs", "cluster", by="group_by", of=Benchmark, unset="the benchmark's",
+)  # fmt: skip
+"""Options in place of a benchmark's own settings."""
+LENGTHS = (1, 1)  # the benchmarks' own are not known yet
 
 
 class _RunByDefault(TyperGroup):
@@ -54,6 +63,7 @@ app = typer.Typer(
 
 
 @app.command(name="run")
+@with_options
 def evaluate(
     model: Annotated[list[Path], typer.Argument(help="Hugging Face folder of the model, or of several checkpoints")],
     data: Annotated[
@@ -69,36 +79,13 @@ def evaluate(
             help="folder of the evaluation; the same command continues a killed one (default: RUN/eval/MODEL)"
         ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", help="responses per problem")] = 32,
-    temperature: Annotated[float, typer.Option(help="sampling temperature; 0 is greedy")] = 1.0,
-    top_p: Annotated[float, typer.Option(help="top-p of the responses")] = 1.0,
-    seed: Annotated[int, typer.Option(help="seed of the responses")] = 0,
-    server: Annotated[
-        str | None, typer.Option(help="URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)")
-    ] = None,
-    served_model: Annotated[str | None, typer.Option(help="id of the model on the server, if not its folder")] = None,
-    api_key_env: Annotated[str | None, typer.Option(help="environment variable with the server's API key")] = None,
+    drawing: Annotated[SamplingSpec, Fields("k", "seed", "max_prompts", "chunk")] = SamplingSpec(32, 0, {}),
+    limits: Annotated[Limits, Fields("temperature", "top_p", "max_num_seqs")] = Limits(*LENGTHS),
+    access: Annotated[Access, Fields("server", "served_model", "api_key_env")] = Access(),
     tokenizer: Annotated[str | None, typer.Option(help="folder or id of the tokenizer (default: the model's)")] = None,
-    max_prompts: Annotated[int | None, typer.Option(help="only the first N problems of each benchmark")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="longest response (default: the benchmark's)")] = None,
-    max_prompt_tokens: Annotated[int | None, typer.Option(help="longest prompt (default: the benchmark's)")] = None,
-    verifier: Annotated[str | None, typer.Option(help="math or exact (default: the benchmark's)")] = None,
-    reward: Annotated[str | None, typer.Option(help="your own package.module:function instead")] = None,
-    unfinished: Annotated[str | None, typer.Option(help="wrong or judged (default: the benchmark's)")] = None,
-    template: Annotated[str | None, typer.Option(help="auto, chat or plain (default: the benchmark's)")] = None,
+    *,
+    changes: Annotated[dict[str, Any], CHANGES],
     system: Annotated[Path | None, typer.Option(help="file with the system message")] = None,
-    suffix: Annotated[str | None, typer.Option(help="text after every problem")] = None,
-    chat_template_kwargs: Annotated[
-        str | None, typer.Option(help='arguments of the chat template, as JSON: {"enable_thinking": false}')
-    ] = None,
-    chunk: Annotated[int, typer.Option(help="problems between two commits of the journal")] = 16,
-    max_num_seqs: Annotated[int, typer.Option(help="responses that decode at once")] = 256,
-    by: Annotated[
-        list[str] | None, typer.Option(help="column with a table of its own; repeatable (default: level, subject, ...)")
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="column of the template that each problem was made from: intervals count these")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Sample k responses per problem, judge and keep them, and estimate avg@k, pass@k and maj@k.
@@ -115,34 +102,19 @@ def evaluate(
             f"{'--out' if data else '--data'} is needed, because {model[0]} is in no CPU run's folder with {HELDOUT}, "
             f"such as in `nemo-ada eval {model[0]} --data my.jsonl --out runs/eval`; presets: {', '.join(presets())}"
         )
-    at_least_one(k=k, max_prompts=1 if max_prompts is None else max_prompts, chunk=chunk, max_num_seqs=max_num_seqs)
-    chosen = {"verifier": verifier, "unfinished": unfinished, "template": template}
-    changes = {
-        **{option: value if value is None else choice(option, value) for option, value in chosen.items()},
-        "max_new_tokens": max_new_tokens,
-        "max_prompt_tokens": max_prompt_tokens,
-        "system": text_from(system),
-        "suffix": suffix,
-        "chat_template_kwargs": None if chat_template_kwargs is None else json_object(chat_template_kwargs),
-        "group_by": by or None,
-        "reward": reward,
-        "cluster": cluster,
-    }
-
-    benchmarks = resolve(data, changes)
-    if max_prompt_tokens is None and server is None:
+    benchmarks = resolve(data, {**changes, "system": text_from(system)})
+    if "max_prompt_tokens" not in changes and access.server is None:
         benchmarks = fitting(benchmarks, min(filter(None, map(positions, model)), default=None))
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
-    limits = Limits(prompts, new_tokens, temperature, top_p, max_num_seqs)
-    drawing = SamplingSpec(k, seed, {"temperature": temperature, "top_p": top_p}, chunk, max_prompts)
-    if len(model) > 1 and server is not None:
-        raise UserError(f"--server={server} serves one model; evaluate {len(model)} checkpoints one by one")
+    limits = replace(limits, max_prompt_tokens=prompts, max_new_tokens=new_tokens)
+    drawing = replace(drawing, sampling={"temperature": limits.temperature, "top_p": limits.top_p})
+    if len(model) > 1 and access.server is not None:
+        raise UserError(f"--server={access.server} serves one model; evaluate {len(model)} checkpoints one by one")
     names = [name.replace("/", "-") for name in names_of(model)]
     contents: dict[str, dict[str, Any]] = {}
     for name, folder in zip(names, model, strict=True):
-        access = Access(served_model, api_key_env)
-        provider = open_provider(server, folder, ModelTokenizer(tokenizer or folder), limits, access)
+        provider = open_provider(access, folder, ModelTokenizer(tokenizer or folder), limits)
         encoder_of = partial(_encoder, tokenizer or folder)
         for benchmark in benchmarks:
             say_other_prompts(folder, encoder_of(benchmark), benchmark.name)
@@ -150,7 +122,7 @@ def evaluate(
         with counted("problem") as watch:
             contents[name] = run(benchmarks, encoder_of, provider, drawing, place, watch)
         if not as_json:
-            _show(contents[name], k, place)
+            _show(contents[name], drawing.k, place)
     if as_json:
         typer.echo(json.dumps(contents if len(model) > 1 else contents[names[0]]))
     elif len(model) > 1:

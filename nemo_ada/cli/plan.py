@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
 from nemo_ada.lab.plan.job_slots import clock
@@ -18,20 +20,14 @@ SLOT = TIMES[0]
 MOST_PRICE = 1e9  # of a GPU hour
 
 
+@with_options
 def plan(
     config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
     overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
     time: Annotated[str | None, typer.Option(help=f"length of a job slot, as SLURM writes it (default {SLOT})")] = None,
-    run: Annotated[Path | None, typer.Option(help="folder of an earlier run to measure from")] = None,
-    run_steps: Annotated[int | None, typer.Option(help="use only the first steps of that run")] = None,
-    pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
-    median_tokens: Annotated[
-        float | None, typer.Option(help="median length of a response (default: 0.3 x max_new_tokens)")
-    ] = None,
-    cold_start: Annotated[float | None, typer.Option(help="seconds from the job's start to its first step")] = None,
-    step_seconds: Annotated[
-        float | None, typer.Option(help="print the cap under which no step takes longer than this")
-    ] = None,
+    options: Annotated[
+        PlanOptions, Fields("run", "run_steps", "pass_rates", "median_tokens", "cold_start", "step_seconds")
+    ] = PlanOptions(SLOT),
     card: Annotated[str | None, typer.Option(help="GPUs to plan for, such as H200 (default: the config's)")] = None,
     price: Annotated[
         float | None, typer.Option(min=0, max=MOST_PRICE, help="price of a GPU hour: print what all slots cost")
@@ -52,12 +48,14 @@ def plan(
     shortest that spends most of itself on steps.
     """
     words = [*(overrides or []), *([] if card is None else [f"{CARD}={card}"])]
-    options = PlanOptions(
-        time=time or SLOT, run=run, run_steps=run_steps, pass_rates=pass_rates, cold_start=cold_start,
-        median_tokens=median_tokens, step_seconds=step_seconds,
-    )  # fmt: skip
+    options = replace(options, time=time or SLOT)
     if sbatch:
-        others = {"--step-seconds": step_seconds, "--price": price, "--write": write_to, "--json": as_json or None}
+        others = {
+            "--step-seconds": options.step_seconds,
+            "--price": price,
+            "--write": write_to,
+            "--json": as_json or None,
+        }
         unused = [option for option, value in others.items() if value is not None]
         if unused:
             raise UserError(f"{unused[0]} has no effect on sbatch's options: leave it or --sbatch out")
@@ -72,6 +70,6 @@ def plan(
             f"--time={options.time}: no step fits into a slot of {clock(slots.seconds)} (SLURM reads 04:00 as four "
             f"minutes); ask for {least} or more, written hours:minutes:seconds"
         )
-    folder = write_to or (run if result.own_run else None)
+    folder = write_to or (options.run if result.own_run else None)
     if folder is not None:
         typer.echo(f"kept as {write(result, folder)}", err=True)

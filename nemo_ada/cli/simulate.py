@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from yaml import YAMLError
 
-from nemo_ada.cli.limits import check_limits
+from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.learning.factor import SHOWN_P
@@ -33,20 +33,7 @@ from nemo_ada.lab.simulate import steps as simulation
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.variants import preset_variant
 
-LIMITS: dict[str, tuple[float, float]] = {
-    "prompts": (1, 100_000),
-    "group": (1, MAX_RESPONSES),
-    "seeds": (1, 10_000),
-    "median-tokens": (0.1, 1e7),
-    "sigma": (0, 10),
-    "wrong-factor": (1e-3, 1e3),
-    "max-new-tokens": (1, 10_000_000),
-    "max-samples": (1, 2**53),
-    "max-tokens": (1, 2**53),
-    "max-steps": (1, 2**53),
-    "slots": (1, 10_000_000),
-}
-"""Bounds of options. Outside them the simulation has no answer or takes hours."""
+MOST = 2**53  # of a cap
 TABLE_WIDTH = 200  # columns of the table when the output is not a terminal
 
 TAUGHT = ("--objective", "--preset", "--group", "--json")
@@ -54,6 +41,7 @@ EXACT = ("--pass-rate", "--preset", "--group", "--json")
 DEFAULT_RULE = "ada_seq_balance"  # the preset of exact costs, and of settings without a preset
 
 
+@with_options
 def simulate(
     context: typer.Context,
     settings: Annotated[
@@ -64,26 +52,29 @@ def simulate(
     objective: Annotated[
         bool, typer.Option("--objective", help="what presets teach: a prompt's weight in the mean update, by pass rate")
     ] = False,
-    group: Annotated[int, typer.Option(help="n, rows per prompt")] = 4,
+    group: Annotated[int, typer.Option(min=1, max=MAX_RESPONSES, help="n, rows per prompt")] = 4,
     preset: Annotated[list[str] | None, typer.Option(help="presets to compare (default: all)")] = None,
     beta: Annotated[str, typer.Option(help="draw pass rates from Beta(a,b)")] = "0.6,1.5",
     pass_rates: Annotated[Path | None, typer.Option(help="file with one measured pass rate per line")] = None,
-    prompts: Annotated[int, typer.Option(help="prompts per step")] = 64,
-    median_tokens: Annotated[float, typer.Option(help="median response length, in tokens")] = 20.0,
-    sigma: Annotated[float, typer.Option(help="standard deviation of log lengths (0.9: heavy tail)")] = 0.9,
-    wrong_factor: Annotated[float, typer.Option(help="wrong responses are this much longer")] = 1.3,
-    max_new_tokens: Annotated[int, typer.Option(help="tokens of the longest response")] = 400,
-    max_samples: Annotated[int | None, typer.Option(help="budget: responses per step")] = None,
+    prompts: Annotated[int, typer.Option(min=1, max=100_000, help="prompts per step")] = 64,
+    lengths: Annotated[
+        LengthModel, Fields("sigma", "wrong_factor", "max_new_tokens", median_tokens="median")
+    ] = LengthModel(),
+    max_samples: Annotated[int | None, typer.Option(min=1, max=MOST, help="budget: responses per step")] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="budget: tokens per step; the first one reserves the model's mean length")
+        int | None,
+        typer.Option(min=1, max=MOST, help="budget: tokens per step; the first one reserves the model's mean length"),
     ] = None,
-    max_steps: Annotated[int | None, typer.Option(help="budget: engine steps of a step's sampling phase")] = None,
-    slots: Annotated[int | None, typer.Option(help="responses that decode at once (engine's max_num_seqs)")] = None,
-    seed_count: Annotated[int, typer.Option("--seeds", help="simulated trainings")] = 10,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="budget: engine steps of a step's sampling phase")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, max=10_000_000, help="responses that decode at once (engine's max_num_seqs)")
+    ] = None,
+    seed_count: Annotated[int, typer.Option("--seeds", min=1, max=10_000, help="simulated trainings")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Estimate responses, tokens, engine steps and zero-signal share of sampling settings."""
-    check_limits(context, LIMITS)
     _check_effect(context)
     names = preset or ([DEFAULT_RULE] if settings or pass_rate is not None else None)
     if objective:
@@ -93,7 +84,6 @@ def simulate(
         _print_exact(names or [], settings or [], group, pass_rate, as_json)
         return
     rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
-    lengths = LengthModel(median_tokens, sigma, wrong_factor, max_new_tokens)
     setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
     variants = _variants(names, settings or [], group, setting, Budget(max_samples, max_tokens, max_steps))
     _print(simulation.compare(variants, setting), as_json)

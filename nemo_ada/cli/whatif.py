@@ -8,41 +8,25 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from nemo_ada.cli.limits import check_limits
+from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.errors import UserError
+from nemo_ada.lab.whatif.answer import Options
 
 WIDTH = 180  # columns of the table when the output is not a terminal
-LIMITS: dict[str, tuple[float, float]] = {
-    "group": (2, 64),
-    "max-responses": (2, 1024),
-    "threshold": (-1e12, 1e12),
-    "prompts": (1, 100_000),
-}
-"""Bounds of options. Outside them there is no answer, or it takes hours."""
 
 
+@with_options
 def whatif(
-    context: typer.Context,
     logs: Annotated[list[Path], typer.Argument(help="files or folders with rollouts, or with the curves of a run")],
-    group: Annotated[
-        int | None, typer.Option(help="n, rows per prompt (default: responses per prompt of the log)")
-    ] = None,
-    preset: Annotated[
-        list[str] | None, typer.Option(help="presets to compare, or dapo (default: all that fit)")
-    ] = None,
-    max_responses: Annotated[
-        list[int] | None, typer.Option(help="another largest number of responses per prompt; may be repeated")
-    ] = None,
+    options: Annotated[Options, Fields("group", "max_responses", "threshold", "prompts", preset="presets")] = Options(),
     column: Annotated[
         list[str] | None,
         typer.Option(help="name of your own field or metric, as reward=NAME; also prompt, tokens, step, group"),
     ] = None,
-    threshold: Annotated[float, typer.Option(help="a response is correct when its reward is above this")] = 0.7,
     values: Annotated[
         tuple[float, float] | None,
         typer.Option(help="rewards of a wrong and of a right response, for logs of averages (default: 0 1)"),
     ] = None,
-    prompts: Annotated[int | None, typer.Option(help="prompts per step, for dapo (default: those of the log)")] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Say what adaptive sampling would have changed, from a log that you already have. It needs no GPU.
@@ -53,18 +37,17 @@ def whatif(
     Curves are enough: TRL's trainer_state.json, what TRL or verl printed, CSV files of Weights & Biases, event files of
     TensorBoard. Say with --group how many responses a prompt got.
     """
-    from nemo_ada.lab.whatif.answer import Options, answer
+    from nemo_ada.lab.whatif.answer import answer
     from nemo_ada.lab.whatif.averages import read_averages
     from nemo_ada.lab.whatif.logs import read_logs
     from nemo_ada.lab.whatif.render import as_json, introduction, sentences, table
 
-    check_limits(context, LIMITS)
     for path in logs:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder; `nemo-ada whatif --help` lists the logs that it reads")
     names = _columns(column or [])
     log = read_averages(logs, names, values) or read_logs(logs, names)
-    found = answer(log, Options(group, tuple(preset or ()), tuple(max_responses or ()), threshold, prompts))
+    found = answer(log, options)
     if json:
         typer.echo(as_json(found))
         return

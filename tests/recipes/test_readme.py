@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nemo_ada.cli.main import app, guarded
-from nemo_ada.lab.plan.command import PlanOptions
+from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
 
 pytestmark = pytest.mark.long
 
@@ -24,7 +24,10 @@ BASES = ("grpo_math_1B_megatron.yaml", "grpo_math_1B.yaml")
 def test_the_keys_make_a_config_of_a_nemo_rl_yaml(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, base: str
 ) -> None:
-    monkeypatch.setattr("nemo_ada.cli.plan.PlanOptions", partial(PlanOptions, steps=3))  # 24 take six times as long
+    def short(config: Path, words: list[str], options: PlanOptions) -> Plan:
+        return make_plan(config, words, replace(options, steps=3))  # 24 take six times as long
+
+    monkeypatch.setattr("nemo_ada.cli.plan.make_plan", short)
     match = re.search(r"^```yaml\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
     assert match is not None and "defaults: your_config.yaml" in match[1]
     theirs = Path(os.environ["NEMO_RL_HOME"]) / "examples/configs" / base

@@ -10,35 +10,38 @@ has ended.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import json
 import logging
 import os
 import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, cast
 
+from nemo_ada.config.parsing import Size
+from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
 from nemo_ada.tasks.prompting import ModelTokenizer, positions
 
 if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
     from nemo_ada.cpu.engine.vllm_engine import Engine, Sampling
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS, PAUSE_SECONDS = 6, 1.0
-"""Attempts at one request, and the pause after the first. Each further pause is twice as long, at most 16 s."""
-FIRST_ATTEMPTS = 3  # a wrong address is the most likely cause
-BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that a later attempt may mend
-DENIED = (401, 403)
-ANSWER_SECONDS = 1800.0
+RETRIES, FIRST_RETRIES = 7, 3
+"""How often a request is repeated. Seven pauses take half a minute. A wrong address is likely at the first request."""
+SAME_RESPONSE, PAUSE_SECONDS = 6, 1.0
+"""How often a response is asked for that the server gave up, and the pause before it is asked for again."""
+BUSY = (408, 409, 429)  # statuses below 500 that the library takes for passing
+ANSWER_SECONDS, CONNECT_SECONDS = 1800.0, 30.0
+NO_KEY = "EMPTY"  # the library wants a key, and `vllm serve` without one ignores it
 SAMPLED_BYTES, SAMPLES = 1 << 16, 16
 
 
@@ -72,23 +75,21 @@ class Request:
     max_new_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
-    """Limits of all requests.
+    """Limits of all requests."""
 
-    Attributes:
-        max_prompt_tokens: The longest prompt in tokens.
-        max_new_tokens: The longest response in tokens.
-        temperature: The sampling temperature.
-        top_p: The share of the probability that is sampled from.
-        max_num_seqs: The number of responses that decode at once.
-    """
-
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     max_prompt_tokens: int
-    max_new_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_num_seqs: int = 256
+    """Longest prompt, tokens."""
+    max_new_tokens: Size
+    """Longest response, tokens."""
+    temperature: Annotated[float, Bounds(ge=0)] = 1.0
+    """Sampling temperature; 0 is greedy."""
+    top_p: Annotated[float, Bounds(gt=0, le=1)] = 1.0
+    """Share of the probability that responses are sampled from."""
+    max_num_seqs: Size = 256
+    """Responses that decode at once."""
 
 
 class ResponseProvider(Protocol):
@@ -183,79 +184,67 @@ class EngineProvider(FolderProvider):
 class ServerProvider(FolderProvider):
     """A model on a server. UserError is raised where the server has another model, or too short a context.
 
+    All requests wait in the event loop of one thread.
+
     Args:
-        url: The address of the server.
+        access: The address of the server, the served model and the key.
         folder: The same model, for its card and its number of positions.
         limits: The limits of all requests.
-        access: Names the served model and the key.
         stop_ids: The ids that end a response, as for the engine of this process.
     """
 
     def __init__(
         self,
-        url: str,
+        access: Access,
         folder: Path,
         limits: Limits,
-        access: Access | None = None,
         stop_ids: Sequence[int] = (),
     ) -> None:
         super().__init__(folder, limits)
-        self._url = url.rstrip("/").removesuffix("/v1")
-        self._access = access or Access()
-        self._key = self._access.key()
+        self._url = str(access.server).rstrip("/").removesuffix("/v1")
+        self._access, self._key = access, access.key()
         # vLLM takes unset options from the model's generation_config.json, which often narrows the distribution.
         whole: dict[str, Any] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-        self._options = {"temperature": limits.temperature, "top_p": limits.top_p, "n": 1} | whole
         if stop_ids:
-            self._options["stop_token_ids"] = list(stop_ids)
+            whole["stop_token_ids"] = list(stop_ids)
+        self._options = {"temperature": limits.temperature, "top_p": limits.top_p, "n": 1, "extra_body": whole}
         self._served: str | None = None
-        self._waiting: SimpleQueue[tuple[int, Request] | None] = SimpleQueue()
-        self._ended: SimpleQueue[tuple[int, MeasuredResponse | BaseException]] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._ended: SimpleQueue[tuple[int, Future[MeasuredResponse]]] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def submit(self, number: int, request: Request) -> None:
-        """Give the request to a thread. There is one for each open request. The first request asks for the models."""
+        """Send the request. The first request asks for the models before."""
+        if self._loop is None:
+            self._client, self._loop = _client(f"{self._url}/v1", self._key), asyncio.new_event_loop()
+            # A daemon, because a command that fails must not wait for answers of half an hour.
+            self._thread = threading.Thread(target=_run_until_stopped, args=(self._loop,), daemon=True)
+            self._thread.start()
         if self._served is None:
-            self._served = self._find_served()
-        if len(self._threads) < self.capacity:
-            # Daemons, because a command that fails must not wait for answers of half an hour.
-            self._threads.append(threading.Thread(target=self._work, name="completions", daemon=True))
-            self._threads[-1].start()
-        self._waiting.put((number, request))
+            self._served = asyncio.run_coroutine_threadsafe(self._find_served(), self._loop).result()
+        response = asyncio.run_coroutine_threadsafe(self._respond(request), self._loop)
+        response.add_done_callback(lambda ended: self._ended.put((number, ended)))
 
     def collect(self) -> list[tuple[int, MeasuredResponse]]:
-        """Wait for a thread."""
+        """Wait for an answer."""
         ended = [self._ended.get()]
         while not self._ended.empty():
             ended.append(self._ended.get())
-        responses: list[tuple[int, MeasuredResponse]] = []
-        for number, response in ended:
-            if isinstance(response, BaseException):
-                raise response
-            responses.append((number, response))
-        return responses
+        return [(number, response.result()) for number, response in ended]
 
     def close(self) -> None:
-        """End the threads that wait for a request."""
-        for _ in self._threads:
-            self._waiting.put(None)
-        self._threads.clear()
+        """Give up what is not answered yet."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop, self._ended = None, SimpleQueue()
 
-    def _work(self) -> None:
-        while (waiting := self._waiting.get()) is not None:
-            number, request = waiting
-            try:
-                self._ended.put((number, self._respond(request)))
-            except BaseException as problem:  # noqa: BLE001 - `collect` raises it in the caller's thread
-                self._ended.put((number, problem))
-
-    def _find_served(self) -> str:
+    async def _find_served(self) -> str:
         """Return the id of the folder's model on the server."""
-        answer = self._call("/v1/models", None, attempts=FIRST_ATTEMPTS)
+        answer = await self._answer("/v1/models", self._client.with_options(max_retries=FIRST_RETRIES).models.list())
         try:
-            models = [dict(model) for model in answer["data"]]
+            models = [dict(model) for model in answer.data]
             names = [str(model["id"]) for model in models]
-        except (LookupError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError):
             raise self._odd("/v1/models", answer) from None
         wanted = self._access.served_model
         fits = [m for m, n in zip(models, names, strict=True) if (n == wanted if wanted else self._is_folder(m))]
@@ -279,102 +268,106 @@ class ServerProvider(FolderProvider):
         root = str(model.get("root") or model["id"]).rstrip("/")
         return model.get("parent") is None and bool(names & {root, root.rpartition("/")[2]})
 
-    def _respond(self, request: Request) -> MeasuredResponse:
-        content = {"model": self._served, "prompt": list(request.prompt), "seed": request.seed}
+    async def _respond(self, request: Request) -> MeasuredResponse:
+        content = {"model": self._served, "prompt": list(request.prompt), "seed": request.seed} | self._options
         content["max_tokens"] = self.new_tokens(request)
-        path = "/v1/completions"
-        for attempt in range(ATTEMPTS):
-            answer = self._call(path, content | self._options)
+        for _ in range(SAME_RESPONSE):
+            answer = await self._answer("/v1/completions", self._client.completions.create(**content))
             try:
-                chosen = answer["choices"][0]
-                text, reason, tokens = chosen["text"], chosen["finish_reason"], answer["usage"]["completion_tokens"]
-            except (LookupError, TypeError):
-                raise self._odd(path, answer) from None
+                chosen = answer.choices[0]
+                text, reason, tokens = chosen.text, chosen.finish_reason, answer.usage.completion_tokens
+            except (AttributeError, LookupError, TypeError):
+                raise self._odd("/v1/completions", answer) from None
             if reason in ("stop", "length"):
                 if not isinstance(text, str) or isinstance(tokens, bool) or not isinstance(tokens, int):
-                    raise self._odd(path, answer)
+                    raise self._odd("/v1/completions", answer)
                 return MeasuredResponse(text, tokens, reason == "stop")
             log.warning("%s ended a response with finish_reason %r; asking again", self._url, reason)
-            if attempt + 1 < ATTEMPTS:
-                _pause(attempt)
+            await asyncio.sleep(PAUSE_SECONDS)
         raise UserError(
-            f"--server={self._url} ended the same response {ATTEMPTS} times with finish_reason {reason!r}, which is no "
-            "answer; see the server's log, then repeat the command, which continues its work"
+            f"--server={self._url} ended the same response {SAME_RESPONSE} times with finish_reason {reason!r}, which "
+            "is no answer; see the server's log, then repeat the command, which continues its work"
         )
 
     def _odd(self, path: str, answer: Any) -> UserError:
         return UserError(
             f"--server={self._url}: the answer from {path} is not what a server of OpenAI's completions gives "
-            f"({json.dumps(answer)[:200]}); use the address of `vllm serve`"
+            f"({str(answer)[:200]}); use the address of `vllm serve`"
         )
 
-    def _call(self, path: str, content: dict[str, Any] | None, attempts: int = ATTEMPTS) -> Any:
-        data = None if content is None else json.dumps(content).encode()
-        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
-        if self._key is not None:
-            request.add_unredirected_header("Authorization", f"Bearer {self._key}")
-        why: object = None
-        for attempt in range(attempts):
-            try:
-                with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
-                    return json.load(answer)
-            except urllib.error.HTTPError as problem:
-                with problem:
-                    detail = problem.read(500).decode("utf-8", "replace")
-                if problem.code in DENIED:
-                    raise UserError(
-                        f"--server={self._url} answered {problem.code} to {path}; put its API key into an environment "
-                        "variable and name it with --api-key-env NAME"
-                    ) from None
-                if problem.code not in BUSY:
-                    raise InvariantError(f"{self._url}{path} answered {problem.code}: {detail}") from None
-                why = f"{problem.code} {detail}".strip()
-            except (OSError, ValueError) as problem:
-                why = problem
-            if attempt + 1 < attempts:
-                _pause(attempt)
+    async def _answer(self, path: str, call: Awaitable[Any]) -> Any:
+        """Return the answer to a call of the library, which has repeated it where that may help."""
+        import openai
+
+        try:
+            return await call
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as problem:
+            raise UserError(
+                f"--server={self._url} answered {problem.status_code} to {path}; put its API key into an environment "
+                "variable and name it with --api-key-env NAME"
+            ) from None
+        except openai.APIStatusError as problem:
+            why = f"{problem.status_code} {problem.response.text[:500]}".strip()
+            if problem.status_code < 500 and problem.status_code not in BUSY:
+                raise InvariantError(f"{self._url}{path} answered {why}") from None
+        except openai.APIConnectionError as problem:
+            why = repr(problem.__cause__ or problem)
+        except (AttributeError, ValueError) as problem:  # what is no JSON, or JSON of another form
+            raise self._odd(path, problem) from None
         raise UserError(
-            f"--server={self._url}: no answer from {path} in {attempts} attempts ({why}); start the "
-            "server with vllm serve MODEL and repeat the command, which continues its work"
+            f"--server={self._url}: no answer from {path} ({why}); start the server with "
+            "vllm serve MODEL and repeat the command, which continues its work"
         )
 
 
-@dataclass(frozen=True, slots=True)
+def _client(url: str, key: str | None) -> AsyncOpenAI:
+    """Return the client of a server. What the environment says about an account at OpenAI does not go there."""
+    try:
+        from openai import AsyncOpenAI, Omit, Timeout  # takes seconds
+    except ImportError as problem:
+        raise UserError(f"--server needs the package openai ({problem}); `pip install openai`") from None
+    for name in ("httpx", "httpx2"):  # a line for each request would hide all others
+        logging.getLogger(name).setLevel(logging.WARNING)
+    account: dict[str, Any] = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
+    wait = Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+    return AsyncOpenAI(base_url=url, api_key=key or NO_KEY, default_headers=account, timeout=wait, max_retries=RETRIES)
+
+
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop. When it is stopped, its tasks are cancelled."""
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.get_loop().run_forever()
+
+
+@dataclass(frozen=True)
 class Access:
-    """How to reach a model on a server.
+    """How to reach a model on a server."""
 
-    Attributes:
-        served_model: The id of the model on the server, where it differs from the folder's name.
-        key_variable: The environment variable that holds the API key. The key itself is not stored or written.
-    """
-
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    server: str | None = None
+    """URL of `vllm serve` with that model (default: own engine, vLLM on the CPU)."""
     served_model: str | None = None
-    key_variable: str | None = None
+    """Id of the model on the server, if not its folder."""
+    api_key_env: str | None = None
+    """Environment variable with the server's API key. The key itself is not stored or written."""
 
     def key(self) -> str | None:
         """Return the API key, or None where no variable is named. Raises UserError where the variable is not set."""
-        if self.key_variable is None:
+        if self.api_key_env is None:
             return None
-        key = os.environ.get(self.key_variable, "").strip()
+        key = os.environ.get(self.api_key_env, "").strip()
         if not key or not key.isprintable():
             raise UserError(
-                f"--api-key-env={self.key_variable}: this environment variable holds no key; set it to the API key"
+                f"--api-key-env={self.api_key_env}: this environment variable holds no key; set it to the API key"
             )
         return key
 
 
-def _pause(attempt: int) -> None:
-    """Wait before the next attempt, longer each time."""
-    time.sleep(PAUSE_SECONDS * min(2.0**attempt, 16.0))
-
-
-def open_provider(
-    server: str | None, folder: Path, tokenizer: ModelTokenizer, limits: Limits, access: Access | None = None
-) -> ResponseProvider:
+def open_provider(access: Access, folder: Path, tokenizer: ModelTokenizer, limits: Limits) -> ResponseProvider:
     """Return the model on the server where one is named, else the engine of this process."""
-    if server is not None:
-        return ServerProvider(server, folder, limits, access, tokenizer.stop_ids)
-    if access is not None and access != Access():
+    if access.server is not None:
+        return ServerProvider(access, folder, limits, tokenizer.stop_ids)
+    if access != Access():
         raise UserError("--served-model and --api-key-env need --server URL")
     return EngineProvider(folder, tokenizer, limits)
 

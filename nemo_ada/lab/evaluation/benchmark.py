@@ -15,11 +15,14 @@ from nemo_ada import trust
 from nemo_ada.config.load import packaged
 from nemo_ada.config.parsing import Section, parse
 from nemo_ada.errors import UserError
+from nemo_ada.lab.data.judging import judge_of
+from nemo_ada.lab.data.source import Source, open_source
 from nemo_ada.run.data_files import is_data_file
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptFormat
+from nemo_ada.verify.judge import Judge
 
 PRESETS = Path("configs") / "eval"
 NAME = re.compile(r"\w([\w .+()-]*[\w)])?")
@@ -83,6 +86,15 @@ class Benchmark(Section):
     def prompt_format(self) -> PromptFormat:
         """Return how a problem becomes a prompt."""
         return PromptFormat(self.template, self.system, self.suffix, dict(self.chat_template_kwargs))
+
+    def judge(self) -> Judge:
+        """Return what decides whether an answer is right."""
+        return judge_of(self.verifier, self.unfinished, self.reward)
+
+    def opened(self, where: str = "") -> Source:
+        """Open the problems. `where` is their name in messages, which is the key of the source without one."""
+        where = where or f"{self.name}.source"
+        return open_source(self.source, split=self.split, subset=self.subset, revision=self.revision, where=where)
 
 
 class Suite(Section):

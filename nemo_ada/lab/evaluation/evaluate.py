@@ -18,16 +18,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nemo_ada import __version__
+from nemo_ada.config.parsing import Size
+from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.journal import Journal, claimed, dump
-from nemo_ada.lab.data.judging import RewardJudge, judge_of
+from nemo_ada.lab.data.judging import RewardJudge
 from nemo_ada.lab.data.measure import Judged, Measurement, Question
 from nemo_ada.lab.data.problem import Problem
 from nemo_ada.lab.data.providers import ResponseProvider
-from nemo_ada.lab.data.source import Source, open_source, pinned
+from nemo_ada.lab.data.source import Source, pinned
 from nemo_ada.lab.data.stages import Record, Watch, distinct_stage, kept, length_stage, read_stage, run_stages, silent
 from nemo_ada.lab.evaluation.benchmark import Benchmark
 from nemo_ada.lab.evaluation.majority import majority, vote
@@ -41,23 +43,21 @@ log = logging.getLogger(__name__)
 EncoderOf = Callable[[Benchmark], PromptEncoder]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SamplingSpec:
-    """How responses are drawn and written.
+    """How responses are drawn and written."""
 
-    Attributes:
-        k: The number of responses per problem.
-        seed: The seed of all responses.
-        sampling: Temperature and the like, for the record.
-        chunk: The number of problems between two commits.
-        max_prompts: How many of the first problems of each benchmark are used, None for all.
-    """
-
-    k: int
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    k: Size
+    """Responses per problem."""
     seed: int
+    """Seed of the responses."""
     sampling: dict[str, Any]
-    chunk: int = 16
-    max_prompts: int | None = None
+    """Temperature and the like, for the record."""
+    chunk: Size = 16
+    """Problems between two commits of the journal."""
+    max_prompts: Size | None = None
+    """Only the first N problems of each benchmark."""
 
 
 def evaluate(
@@ -86,7 +86,7 @@ def evaluate(
     Raises:
         UserError: `out` holds another evaluation, or a benchmark has no problem.
     """
-    sources = [_source(benchmark) for benchmark in benchmarks]
+    sources = [benchmark.opened() for benchmark in benchmarks]
     settings = _settings(benchmarks, encoder_of(benchmarks[0]).name, provider, sources, drawing)
     with claimed(out, settings, inner=_benchmarks, results=("results.json", "*/responses.jsonl")):
         path = out / "results.json"
@@ -131,21 +131,12 @@ def _settings(
             one.name: {
                 **one.model_dump(mode="json", exclude={"name", "source", "split", "subset", "revision"}),
                 "source": source.identity(),
-                "judged_by": _judge(one).version,
+                "judged_by": one.judge().version,
             }
             for one, source in zip(benchmarks, sources, strict=True)
         },
         "nemo_ada": __version__,
     }
-
-
-def _judge(benchmark: Benchmark) -> Judge:
-    return judge_of(benchmark.verifier, benchmark.unfinished, benchmark.reward)
-
-
-def _source(one: Benchmark) -> Source:
-    where = f"{one.name}.source"
-    return open_source(one.source, split=one.split, subset=one.subset, revision=one.revision, where=where)
 
 
 class _Task:
@@ -158,7 +149,7 @@ class _Task:
         self.benchmark, self.encoder = benchmark, encoder
         self.name, self.folder = benchmark.name, out / benchmark.name
         self.folder.mkdir(exist_ok=True)
-        self.judge = _judge(benchmark)
+        self.judge = benchmark.judge()
         self.problems, self.rejected = _problems(benchmark, encoder, source, drawing.max_prompts, self.judge)
         self._say_rejected(drawing)
         if isinstance(self.judge, RewardJudge):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.sampling.budget import SECONDS
+from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
 from nemo_ada.lab.plan.caps import SteadyCap, StepCap, SuggestedCaps, steady_cap, step_cap, suggest_caps
@@ -100,29 +102,27 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options of `nemo-ada plan`.
+    """The options of `nemo-ada plan`."""
 
-    Attributes:
-        time: length of a job slot, as SLURM writes it.
-        run: an earlier run's folder.
-        run_steps: use only the first steps of that run.
-        pass_rates: file with one measured pass rate per line.
-        cold_start: seconds from a job's start to its first step.
-        median_tokens: median tokens of a response, where no run says.
-        step_seconds: wanted longest step.
-        steps: simulated steps.
-        compare: simulate the presets, too.
-    """
-
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     time: str
+    """Length of a job slot, as SLURM writes it."""
     run: Path | None = None
+    """Folder of an earlier run to measure from."""
     run_steps: int | None = None
+    """Use only the first steps of that run."""
     pass_rates: Path | None = None
-    cold_start: float | None = None
+    """File with one measured pass rate per line."""
     median_tokens: float | None = None
+    """Median length of a response (default: 0.3 x max_new_tokens)."""
+    cold_start: float | None = None
+    """Seconds from the job's start to its first step."""
     step_seconds: float | None = None
+    """Print the cap under which no step takes longer than this."""
     steps: int = STEPS
+    """Simulated steps."""
     compare: bool = True
+    """Whether the presets are simulated, too."""
 
 
 def past_run(run_dir: Path, run: PlannedRun) -> tuple[Variant, int] | None:

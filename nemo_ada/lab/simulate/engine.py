@@ -16,12 +16,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from nemo_ada.core import seeds
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import InvariantError
 
 Draw = Callable[[IntArray, IntArray], tuple[FloatArray, IntArray]]
@@ -128,22 +130,21 @@ class LengthModel:
 
     Reasoning models have heavy tails. Most responses are short, and a few run to the limit. Measured lengths depend on
     the label where those of wrong responses are given, and the log-normal's numbers have no meaning for them.
-
-    Attributes:
-        median: Median length of correct responses before they are cut.
-        sigma: Standard deviation of the logarithm of the length.
-        wrong_factor: Wrong responses are longer by this factor.
-        max_new_tokens: Longer responses are cut to this length.
-        measured: Measured lengths. A standard normal number chooses one by its quantile. Empty for the log-normal.
-        measured_wrong: Measured lengths of wrong responses. Empty where `measured` has those of all responses.
     """
 
-    median: float = 20.0
-    sigma: float = 0.9
-    wrong_factor: float = 1.3
-    max_new_tokens: int = 400
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    median: Annotated[float, Bounds(ge=0.1, le=1e7)] = 20.0
+    """Median length of correct responses before they are cut, tokens."""
+    sigma: Annotated[float, Bounds(ge=0, le=10)] = 0.9
+    """Standard deviation of the logarithm of the length (0.9: heavy tail)."""
+    wrong_factor: Annotated[float, Bounds(ge=1e-3, le=1e3)] = 1.3
+    """Wrong responses are longer by this factor."""
+    max_new_tokens: Annotated[int, Bounds(ge=1, le=10_000_000)] = 400
+    """Longer responses are cut to this length, tokens."""
     measured: tuple[int, ...] = ()
+    """Measured lengths. A standard normal number chooses one by its quantile. Empty for the log-normal."""
     measured_wrong: tuple[int, ...] = ()
+    """Measured lengths of wrong responses. Empty where `measured` has those of all responses."""
 
     @property
     def mean_tokens(self) -> int:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.arrays import BoolArray, FloatArray
+from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import Estimate, PairedTest, estimate, paired_test
 from nemo_ada.lab.whatif.averages import Averages
@@ -28,21 +30,19 @@ USUAL_PROMPTS = 64  # per step, where a log does not say
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user asks for.
+    """What a user asks for. Outside the bounds there is no answer, or it takes hours."""
 
-    Attributes:
-        group: The group size n. None takes the depth of the log.
-        presets: Presets. Without any, all that fit.
-        max_responses: Further largest numbers of responses per prompt.
-        threshold: A response is correct when its reward is above this.
-        prompts: Prompts per step. None takes the median of the log.
-    """
-
-    group: int | None = None
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    group: Annotated[int, Bounds(ge=2, le=64)] | None = None
+    """n, rows per prompt (default: responses per prompt of the log)."""
     presets: tuple[str, ...] = ()
-    max_responses: tuple[int, ...] = ()
-    threshold: float = 0.7
-    prompts: int | None = None
+    """Presets to compare, or dapo (default: all that fit)."""
+    max_responses: tuple[Annotated[int, Bounds(ge=2, le=1024)], ...] = ()
+    """Another largest number of responses per prompt; may be repeated."""
+    threshold: Annotated[float, Bounds(ge=-1e12, le=1e12)] = 0.7
+    """A response is correct when its reward is above this."""
+    prompts: Annotated[int, Bounds(ge=1, le=100_000)] | None = None
+    """Prompts per step, for dapo (default: those of the log)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class FakeServer:
     def __init__(self, url: str, answer: Callable[[dict[str, Any]], Answer], models: list[dict[str, Any]]) -> None:
         self.url, self.answer, self.models = url, answer, models
         self.asked: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
+        self.headers: list[Message] = []
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def serving(folder: Path, answer: Callable[[dict[str, Any]], Answer]) -> Iterato
 
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            fake.headers.append(dict(self.headers))
+            fake.headers.append(self.headers)
             fake.asked.append(asked)
             self.send(*fake.answer(asked))
 
@@ -61,6 +62,8 @@ def serving(folder: Path, answer: Callable[[dict[str, Any]], Answer]) -> Iterato
             data = json.dumps(content).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Retry-After-Ms", "1")  # of a status that may pass; the client waits seconds otherwise
             self.end_headers()
             self.wfile.write(data)
 

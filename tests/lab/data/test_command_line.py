@@ -32,10 +32,10 @@ def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data", "prepare", "FILE", "--verifier", "maths"], "--verifier=maths: no such choice; choices: math, exact"),
+        (["data", "prepare", "FILE", "--verifier", "maths"], "--verifier='maths': input should be 'math' or 'exact'"),
         (["data", "prepare", "FILE"], "--max-prompt-tokens=700 needs a tokenizer"),
         (["data", "prepare", "FILE", "--max-prompt-tokens", "0", "--band", "v9"], "--band=v9: "),
-        (["data", "prepare", "FILE", "--k", "0"], "--k=0 must be at least 1"),
+        (["data", "prepare", "FILE", "--k", "0"], "--k=0: input should be greater than 0"),
         (["data", "prepare", "nowhere.jsonl"], "no such file"),
         (["data", "prepare", "FILE", "--model", "nowhere"], "is no Hugging Face model folder"),
         (["data", "prepare", "FILE", "--server", "http://x:1"], "--server=http://x:1 needs --model"),
@@ -58,7 +58,7 @@ def test_a_mistake_is_one_line(messy, tmp_path, capfd, words, message):
 def test_sampling_options_reach_the_model(messy, tmp_path, monkeypatch, words):
     reached = []
 
-    def open_provider(_server, _folder, _tokenizer, limits, _access):
+    def open_provider(_access, _folder, _tokenizer, limits):
         reached.append(limits)
         raise UserError("no further")
 

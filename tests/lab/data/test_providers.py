@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from threading import Event
 
 import pytest
 
@@ -21,6 +23,7 @@ from nemo_ada.lab.data.providers import (
 from nemo_ada.tasks.prompting import ModelTokenizer
 from tests.cpu.scripted_engine import ScriptedEngine
 from tests.lab.data.fake_server import completion, serving
+from tests.patience import PATIENCE
 
 LIMITS = Limits(8, 6, temperature=0.5, top_p=0.9, max_num_seqs=8)
 
@@ -99,7 +102,7 @@ def server(tmp_path, monkeypatch):
 
 @pytest.fixture
 def provider(server, tmp_path):
-    own = ServerProvider(server.url, tmp_path, LIMITS)
+    own = ServerProvider(Access(server.url), tmp_path, LIMITS)
     yield own
     own.close()
 
@@ -130,12 +133,12 @@ def test_a_refused_request_is_named(provider):
 
 
 def test_a_server_that_is_not_there_says_how_to_start_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(providers, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(providers, "FIRST_RETRIES", 1)
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 10}')
     with pytest.raises(UserError, match="vllm serve MODEL"):
-        respond(ServerProvider("http://127.0.0.1:9", tmp_path, LIMITS), [Request([1], 1, 6)])
+        respond(ServerProvider(Access("http://127.0.0.1:9"), tmp_path, LIMITS), [Request([1], 1, 6)])
     with pytest.raises(UserError, match=r"leaves no room for a response: .* has 10 positions"):
-        ServerProvider("http://127.0.0.1:9", tmp_path, Limits(10, 6))
+        ServerProvider(Access("http://127.0.0.1:9"), tmp_path, Limits(10, 6))
 
 
 def first(answers):
@@ -156,7 +159,7 @@ def test_what_is_no_answer_is_asked_for_again(provider, server, nothing):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ((503, {"error": "busy"}), r"no answer from /v1/completions in 6 attempts \(503 .*busy"),
+        ((503, {"error": "busy"}), r"no answer from /v1/completions \(503 .*busy.*vllm serve MODEL"),
         (completion("1", 1, "abort"), "6 times with finish_reason 'abort'"),
         (completion(None), "is not what a server of OpenAI's completions gives"),
         ((200, {"choices": []}), "is not what a server of OpenAI's completions gives"),
@@ -168,6 +171,7 @@ def test_what_stays_no_answer_is_one_sentence(provider, server, answer, message)
     server.answer = lambda _asked: answer
     with pytest.raises(UserError, match=message):
         respond(provider, [Request([5, 5], 7, 6)])
+    assert len(server.asked) == (8 if answer[0] == 503 else 6 if "finish_reason" in message else 1)
 
 
 @pytest.mark.parametrize(
@@ -189,18 +193,59 @@ def test_the_model_of_the_folder_is_found_among_those_that_are_served(server, tm
     adapter = {"id": "adapter", "root": str(tmp_path), "parent": "other"}
     elsewhere = {"id": "math", "root": f"/on/another/host/{tmp_path.name}/", "max_model_len": 10}
     server.models = [other, adapter, elsewhere]
-    respond(ServerProvider(server.url, tmp_path, LIMITS), [Request([1], 1, 6)])
-    respond(ServerProvider(server.url, tmp_path, LIMITS, Access("other")), [Request([1], 1, 6)])
+    respond(ServerProvider(Access(server.url), tmp_path, LIMITS), [Request([1], 1, 6)])
+    respond(ServerProvider(Access(server.url, "other"), tmp_path, LIMITS), [Request([1], 1, 6)])
     assert [asked["model"] for asked in server.asked] == ["math", "other"]
 
 
 def test_an_api_key_comes_from_the_environment_and_goes_into_the_header_only(server, tmp_path, monkeypatch):
-    access = Access(key_variable="MY_KEY")
+    access = Access(server.url, api_key_env="MY_KEY")
     with pytest.raises(UserError, match="--api-key-env=MY_KEY: this environment variable holds no key"):
-        ServerProvider(server.url, tmp_path, LIMITS, access)
+        ServerProvider(access, tmp_path, LIMITS)
     monkeypatch.setenv("MY_KEY", "sk-123")
-    respond(ServerProvider(server.url, tmp_path, LIMITS, access), [Request([1], 1, 6)])
+    respond(ServerProvider(access, tmp_path, LIMITS), [Request([1], 1, 6)])
     assert [headers["Authorization"] for headers in server.headers] == ["Bearer sk-123"]
     assert "sk-123" not in repr(access) + str(server.asked)
     with pytest.raises(UserError, match="need --server URL"):
-        open_provider(None, tmp_path, Tokenizer(tmp_path), LIMITS, access)
+        open_provider(Access(api_key_env="MY_KEY"), tmp_path, Tokenizer(tmp_path), LIMITS)
+
+
+def test_an_account_at_openai_is_not_shown_to_another_server(server, tmp_path, monkeypatch):
+    account = {f"OPENAI_{name}": f"secret {name}" for name in ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID")}
+    for name, value in account.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    respond(ServerProvider(Access(server.url), tmp_path, LIMITS), [Request([1], 1, 6)])
+    assert len(server.headers) == 1 and "secret" not in str(server.headers[0])
+
+
+def test_a_wrong_key_is_in_no_message_and_in_no_log(server, tmp_path, monkeypatch, caplog):
+    caplog.set_level("DEBUG")
+    monkeypatch.setenv("MY_KEY", "sk-123")
+    server.answer = lambda _asked: (401, {"error": {"message": "Incorrect API key provided: sk-123"}})
+    with pytest.raises(UserError, match=r"answered 401 .*--api-key-env NAME") as refused:
+        respond(ServerProvider(Access(server.url, api_key_env="MY_KEY"), tmp_path, LIMITS), [Request([1], 1, 6)])
+    assert "sk-123" not in str(refused.value) + caplog.text and len(server.asked) == 1
+
+
+def test_open_requests_are_given_up_when_the_provider_is_closed(provider, server):
+    began, answered = Event(), Event()
+
+    def late(asked):
+        began.set()
+        assert answered.wait(PATIENCE)
+        return echo(asked)
+
+    server.answer = late
+    provider.submit(0, Request([5, 5], 7, 6))
+    assert began.wait(PATIENCE)
+    provider.close()
+    answered.set()
+    server.answer = echo
+    assert respond(provider, [Request([6, 6], 7, 6)]) == [MeasuredResponse("6 6", 4, True)]
+
+
+def test_without_the_package_the_message_names_it(provider, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(UserError, match=r"--server needs the package openai .*pip install openai"):
+        provider.submit(0, Request([1], 1, 6))
