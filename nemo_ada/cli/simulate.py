@@ -36,7 +36,7 @@ from nemo_ada.lab.simulate.variants import preset_variant
 MOST = 2**53  # of a cap
 TABLE_WIDTH = 200  # columns of the table when the output is not a terminal
 
-TAUGHT = ("--objective", "--preset", "--group", "--json")
+TAUGHT = ("--objective", "--preset", "--group", "--json", "--max-samples", "--prompts")
 EXACT = ("--pass-rate", "--preset", "--group", "--json")
 DEFAULT_RULE = "ada_seq_balance"  # the preset of exact costs, and of settings without a preset
 
@@ -78,7 +78,7 @@ def simulate(
     _check_effect(context)
     names = preset or ([DEFAULT_RULE] if settings or pass_rate is not None else None)
     if objective:
-        _print_taught(names, settings or [], group, as_json)
+        _print_taught(names, settings or [], group, None if max_samples is None else max_samples / prompts, as_json)
         return
     if pass_rate is not None:
         _print_exact(names or [], settings or [], group, pass_rate, as_json)
@@ -124,12 +124,14 @@ def _variants(
     return variants
 
 
-def _print_taught(names: Sequence[str] | None, words: Sequence[str], group: int, as_json: bool) -> None:
+def _print_taught(
+    names: Sequence[str] | None, words: Sequence[str], group: int, per_prompt: float | None, as_json: bool
+) -> None:
     rows = []
     for name in names or presets():
         ada = _ada(name, words)
         try:
-            rows.append(teaching.taught(name, ada, 1 if name == "ada_single" else group))
+            rows.append(teaching.taught(name, ada, 1 if name == "ada_single" else group, per_prompt))
         except UserError as unfit:
             if names:
                 raise
@@ -166,6 +168,8 @@ def _check_effect(context: typer.Context) -> None:
         if source is not None and source.name == "COMMANDLINE" and name.startswith("-")
     ]  # fmt: skip
     useless = [option for option in given if option not in TAUGHT]
+    if "--prompts" in given and "--max-samples" not in given:
+        useless.append("--prompts")
     if "--objective" in given and useless:
         raise UserError(f"{', '.join(useless)} has no effect with --objective; leave one of them out")
     without = [option for option in given if option not in EXACT]

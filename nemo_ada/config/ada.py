@@ -361,7 +361,8 @@ class AdaSettings(Section):
             return ""
         return (
             "; where a cap of the budget ends a pool early, its weight is too small for hard prompts (metric "
-            f"`ada/prompts_cut`), and max_samples of num_prompts_per_step * {sampling.cap(group)} ends none"
+            f"`ada/prompts_cut`), and max_samples of num_prompts_per_step * {sampling.cap(group)} ends none; `nemo-ada "
+            "simulate --objective --max-samples M --prompts P` shows how much"
         )
 
     def _drawn_as(self) -> float | None:

@@ -65,7 +65,8 @@ def taught(name: str, ada: AdaSettings, group: int, per_prompt: float | None = N
     ada.check_rows(group)
     objective = ada.advantage.objective
     decided = isinstance(ada.sampling, EstimationSampling)
-    capped = per_prompt is not None and not (decided or ada.sampling.fixed_pool(group))
+    ends_by_labels = not isinstance(ada.sampling, EstimationSampling) and not ada.sampling.fixed_pool(group)
+    capped = per_prompt is not None and ends_by_labels
     if (decided or capped) and group > MOST_GROUP:
         raise UserError(f"--group={group}: what {name} teaches is simulated, for groups of at most {MOST_GROUP}")
     if decided or capped:

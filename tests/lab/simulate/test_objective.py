@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 def test_the_simulation_is_the_exact_factor(monkeypatch):
     monkeypatch.setattr(objective, "STEPS", 60)
     ada = ada_settings({"preset": "ada_seq_lean"})
-    factor_P, error_P = objective._simulated(ada, 4)
+    factor_P, error_P = objective._simulated(ada, 4, None)
     exact_P = factors(ada.sampler(4, 1, run_seed=0).rows, SHOWN_P)
     # the mass per row is that of prompts with rows, so the factors agree up to a common scale
     scale = float((factor_P / exact_P).mean())
@@ -42,3 +42,21 @@ def test_the_command_prints_presets_and_names_what_does_not_fit():
     for words in (["--preset", "ada_est_ema"], ["--preset", "grpo", "--seeds", "3"]):
         with pytest.raises(UserError):
             CliRunner().invoke(app, ["simulate", "--objective", *words], catch_exceptions=False)
+
+
+def test_a_cap_of_a_step_makes_hard_prompts_weigh_less(monkeypatch):
+    """At eight responses per prompt, prompts of pass rate .05 lose most of their weight. At 32 they lose nothing."""
+    monkeypatch.setattr(objective, "STEPS", 30)
+    words = ["simulate", "--objective", "--preset", "ada_seq_log", "--json", "--prompts", "10"]
+    few, many = (
+        json.loads(CliRunner().invoke(app, [*words, "--max-samples", samples], catch_exceptions=False).stdout)
+        for samples in ("80", "320")
+    )
+    (few,), (many,) = few["presets"], many["presets"]
+    at = SHOWN_P.tolist().index(0.05)
+    assert few["relative_P"][at] < 0.5 < 0.8 < many["relative_P"][at]
+    assert few["missed"] > 0.5 and few["error_P"][at] > 0
+    grpo = objective.taught("grpo", ada_settings({"preset": "grpo"}), 4, 8.0)
+    assert grpo.error_P == (0.0,) * len(SHOWN_P), "a fixed pool is not cut"
+    with pytest.raises(UserError, match="--prompts has no effect with --objective"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
