@@ -326,18 +326,20 @@ def all_columns(protocol: Mapping[str, Any], tables: Mapping[tuple[str, str], Se
         for row in rows:
             commits = "+".join(sorted({str(row.results[s]["commit"]) for s in row.seeds}))
             about = [task, name, row.method, row.cell[0], f"{row.cell[1]:g}", len(row.seeds), commits]
-            values: dict[str, Effect] = dict(row.effects)
-            for key in sorted({key for s in row.seeds for key in row.results[s]["why"]}):
-                known = [row.results[s]["why"][key] for s in row.seeds if key in row.results[s]["why"]]
-                values[f"mean of {key}"] = Effect(float(np.mean(known)), math.nan, math.nan)
-            values["own accuracy"] = Effect(
-                float(np.mean([final(row.results[s]) for s in row.seeds])), math.nan, math.nan
-            )
-            write(about, values)
+            write(about, row.effects | own_means([row.results[seed] for seed in row.seeds]))
     for (task, method), (values, runs) in joined_effects(protocol, tables).items():
         commits = "+".join(sorted({str(run["commit"]) for run in runs}))
-        write([task, FOUR, method, 4, "", len(runs), commits], values)
+        write([task, FOUR, method, 4, "", len(runs), commits], values | own_means(runs))
     return out.getvalue()
+
+
+def own_means(runs: Sequence[Result]) -> dict[str, Effect]:
+    """Return the means over runs of what the loop measured, and of the final accuracy. They have no interval."""
+    found = {}
+    for key in sorted({key for run in runs for key in run["why"]}):
+        found[f"mean of {key}"] = float(np.mean([run["why"][key] for run in runs if key in run["why"]]))
+    found["own accuracy"] = float(np.mean([final(run) for run in runs]))
+    return {name: Effect(mean, math.nan, math.nan) for name, mean in found.items()}
 
 
 SUMMARY = """\
