@@ -37,21 +37,19 @@ BUDGETS = {
     "nemo": 7918,  # wanted: 7,000
     "cpu": 5011,  # wanted: 4,900
     "lab": 10063,  # wanted: 7,600
-    "rehearsal": 6180,  # wanted: 5,300
-    "cli": 1860,  # wanted: 1,400
+    "rehearsal": 6202,  # wanted: 5,300
+    "cli": 1834,  # wanted: 1,400
 }
 JOB_LINES = 20680  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 45_100, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
-    "nemo_ada/rehearsal/gpu.py": 689,
     "nemo_ada/run/files.py": 596,
     "nemo_ada/rules/facts/nemo_config.py": 509,
 }
 LONG_FUNCTIONS = {  # functions above FUNCTION_LINES. Two are signatures of commands
     "nemo_ada/cli/evaluate.py: evaluate": 101,
-    "nemo_ada/rehearsal/gpu.py: rehearse_on_gpu": 95,
     "nemo_ada/cli/data.py: prepare": 83,
 }
 
@@ -198,7 +196,7 @@ def test_the_static_check_sees_hidden_relative_and_heavy_imports(tmp_path):
 
 
 def test_the_rehearsal_stands_apart():
-    """Only its two commands import it, and few of its modules import other rooms of ours."""
+    """Only its command imports it, and few of its modules import other rooms of ours."""
     inside = PACKAGE.relative_to(ROOT) / "rehearsal"
     importers, ours = set(), {}
     for relative, names in names_by_module(PACKAGE):
@@ -207,17 +205,20 @@ def test_the_rehearsal_stands_apart():
             ours[str(relative.relative_to(inside).with_suffix(""))] = layers - {"errors", "run", "config", "rehearsal"}
         elif "rehearsal" in layers:
             importers.add(str(relative))
-    assert importers == {f"nemo_ada/cli/{command}.py" for command in ("accept", "rehearse")}
+    assert importers == {"nemo_ada/cli/rehearse.py"}
     beyond = {
-        "accept": {"lab", "rules", "rules.facts"},
         "command": {"rules", "rules.check", "rules.facts"},
         "fit": {"rules", "rules.facts"},
-        "gpu": {"core.sampling", "lab", "rules", "rules.facts"},
+        "forecasts": {"core.sampling", "lab", "rules.facts"},
+        "gpu": {"rules", "rules.facts"},
         "installation": {"rules.facts"},
         "model": {"rules.facts"},
         "pace": {"lab"},
+        "report": {"rules"},
+        "runs": {"core.sampling", "lab", "rules.facts"},
         "shrink": {"core.sampling"},
         "standins/responses": {"lab"},
+        "tables": {"rules.facts"},
     }
     assert {module: layers for module, layers in ours.items() if layers} == beyond
 
