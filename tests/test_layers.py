@@ -29,23 +29,22 @@ EVERYTHING = {"*"}
 # raises a number says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
     "core": 4114,  # wanted: 4,200
-    "config": 1657,  # wanted: 1,500
+    "config": 1658,  # wanted: 1,500
     "verify": 3840,  # wanted: 3,300
     "tasks": 2175,  # wanted: 1,900
     "run": 2789,  # wanted: 1,900
     "rules": 6178,  # wanted: 5,400
     "nemo": 7918,  # wanted: 7,000
-    "cpu": 5011,  # wanted: 4,900
+    "cpu": 4998,  # wanted: 4,900
     "lab": 10060,  # wanted: 7,600
-    "rehearsal": 6180,  # wanted: 5,300
-    "cli": 1844,  # wanted: 1,400
+    "rehearsal": 6202,  # wanted: 5,300
+    "cli": 1822,  # wanted: 1,400
 }
 JOB_LINES = 20680  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 45_100, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
-    "nemo_ada/rehearsal/gpu.py": 689,
     "nemo_ada/run/files.py": 596,
     "nemo_ada/rules/facts/nemo_config.py": 509,
 }

@@ -1,4 +1,4 @@
-"""The command `nemo-ada rehearse`. Exit codes: 0 passed, 1 failed, 2 user error."""
+"""The command `nemo-ada rehearse`. Exit codes: 0 passed, 1 failed, 2 user error, 75 stopped by the batch script."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ def rehearse(
     gpu: Annotated[
         bool, typer.Option("--gpu", help="on one GPU, with a model of the real shape and random weights")
     ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="with --gpu: on the config's own GPUs, at its full size")
+    ] = False,
     scale: Annotated[
         float | None, typer.Option(help="with --gpu: share of the config's prompts per step (.125)")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="with --gpu: seconds after which everything ends")] = None,
     runs: Annotated[
-        str | None, typer.Option(help="with --gpu: slices and runs by name, such as engine,grpo,single (all)")
+        str | None, typer.Option(help="with --gpu: slices and runs by name, such as engine,grpo,single")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with --gpu: the same slices, small, on a CPU")] = False,
     resume: Annotated[bool, typer.Option(help="resume an earlier checkpoint and compare")] = True,
@@ -45,19 +48,20 @@ def rehearse(
 
     Needs the environments of `make rehearsal-env`. The report lists what ran, what shrank and what a CPU cannot show.
     With --gpu it runs on one GPU without downloads, and measures times, memory and vLLM against the learner.
+    With --full it takes all GPUs of the config at its full size. Nobody has run that on GPUs yet. On a cluster:
+    LAUNCH="nemo-ada rehearse --gpu --full" REQUEUE=none slurm/train.sh CONFIG.
     """
     _refuse_cpu(config, overrides or [])
     if gpu:
-        from nemo_ada.rehearsal.gpu import RUNS, SCALE, rehearse_on_gpu
+        from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
 
-        raise typer.Exit(
-            rehearse_on_gpu(
-                config, overrides or [], steps=steps, scale=SCALE if scale is None else scale, budget=budget,
-                keep=keep, dry_run=dry_run, say=typer.echo, runs=RUNS if runs is None else runs.split(","),
-            )
-        )  # fmt: skip
-    if dry_run or not (scale is budget is runs is None):
-        raise typer.BadParameter("--scale, --budget, --runs and --dry-run belong to --gpu; add it, or leave them out")
+        names = None if runs is None else runs.split(",")
+        options = GpuOptions(steps, full=full, scale=scale, budget=budget, runs=names, dry_run=dry_run)
+        raise typer.Exit(rehearse_on_gpu(config, overrides or [], options, keep=keep, say=typer.echo))
+    if full or dry_run or not (scale is budget is runs is None):
+        raise typer.BadParameter(
+            "--full, --scale, --budget, --runs and --dry-run belong to --gpu; add it, or leave them out"
+        )
     from nemo_ada.rehearsal.command import rehearse as run
 
     raise typer.Exit(run(config, overrides or [], steps=steps, resume=resume, keep=keep, say=typer.echo))

@@ -57,6 +57,7 @@ from nemo_ada.run.files import (
     write_atomically,
 )
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
+from nemo_ada.run.redaction import hide
 from nemo_ada.run.start import Popen, TimeoutExpired, begin, python
 from nemo_ada.run.start import run as run_process
 
@@ -249,13 +250,8 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     config = load_config(path, overrides)
     check_tokenizer(config)
     findings = check(path, overrides, config)
-    errors = [finding for finding in findings if finding.level == "error"]
-    gym = environments(Values(config).get(PATHS)) if uses_gym(Values(config)) else []
-    plane = Loop.of(Values(config)) in (Loop.CONTROLLER, Loop.DATA_PLANE)
-    second = Values(config).get("policy.dtensor_cfg._v2", False) and not Values(config).get(
-        "policy.megatron_cfg.enabled", False
-    )
-    installed = None if errors else installation.find(gym=bool(gym), plane=plane, automodel=bool(second))
+    gym = environments_of(config)
+    installed = None if any(finding.level == "error" for finding in findings) else installed_for(config)
     folder = (keep or new_folder("rehearsal-")).resolve()
     held = claim(folder, "rehearse", "--keep")
     shrinker, layout = shrink(
@@ -264,18 +260,15 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     options = " ".join([*map(shlex.quote, overrides), f"--steps {steps}", *([] if resume else ["--no-resume"])])
     report = Report(str(path), f"nemo-ada rehearse {path} {options}", layout, shrinker.changes, FILES)
     report.absent["check"] = "yes"
-    report.warnings = [f"{finding.key}: {finding.message}" for finding in findings if finding.level == "warning"]
+    report.take_findings(findings)
     code = EXIT_USER_ERROR
-    if installed is None:
-        report.failure = ("check", "\n".join(f"{finding.key}: {finding.message}" for finding in errors))
-    else:
+    if installed is not None:
         say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
         furnish(config, shrinker, layout, installed, folder, gym)
         lora = trains_adapters(shrinker)
         code = _runs(Rehearsal(installed, folder, layout, say, lora), report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
-    write_atomically(folder / "report.md", report.markdown())
-    write_atomically(folder / "report.json", json.dumps(report.as_dict(), indent=1, default=str))
+    report.write(folder)
     say(report.markdown())
     held.close()
     if keep is None and report.passed:
@@ -291,6 +284,20 @@ def check_tokenizer(config: Mapping[str, Any]) -> None:
     name = str(Values(config).get("policy.tokenizer.name", ""))
     if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().is_dir():
         raise UserError(f"policy.tokenizer.name={name}: no such folder; name the model's folder or its hub id")
+
+
+def environments_of(config: Mapping[str, Any]) -> list[str]:
+    """Return NeMo-Gym's environments of a config. There are none without NeMo-Gym. Raises UserError."""
+    values = Values(config)
+    return environments(values.get(PATHS)) if uses_gym(values) else []
+
+
+def installed_for(config: Mapping[str, Any]) -> installation.Installation:
+    """Find what a rehearsal of this config needs on a CPU. Raises UserError with all that is missing."""
+    values = Values(config)
+    plane = Loop.of(values) in (Loop.CONTROLLER, Loop.DATA_PLANE)
+    second = values.get("policy.dtensor_cfg._v2", False) and not values.get("policy.megatron_cfg.enabled", False)
+    return installation.find(gym=uses_gym(values), plane=plane, automodel=bool(second))
 
 
 def resumed_after(steps: int) -> int:
@@ -394,14 +401,29 @@ def _compare(
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)
     after = resumed_after(steps)
-    if Loop.of(Values(config)).draws_ahead:
-        report.measurements += compare_async_resumed(undisturbed, again, after, steps)
-    elif not Values(config).get("policy.generation.vllm_cfg.async_engine", False):
-        # Ray wraps the method of the synchronous engine's actor before our seeds can reach it
-        report.measurements += compare_resumed_on_other_responses(undisturbed, again, after, steps)
-    else:
-        report.measurements += compare_resumed(undisturbed, again, after)
+    report.measurements += compare(config, undisturbed, again, after, steps)
     return EXIT_DONE
+
+
+def compare(
+    config: Mapping[str, Any], before: Events, continued: Events, after: int, last: int, *, repeats: bool = True
+) -> list[Deviation]:
+    """Compare a resumed run with the run that saved its checkpoint, as far as their config lets them be alike.
+
+    Args:
+        config: Config of both runs.
+        before: Events of the run that saved the checkpoint.
+        continued: Events of the run that continued from it.
+        after: Step of the checkpoint.
+        last: Last step of the run.
+        repeats: Whether the engine gets seeds, so that it repeats its responses.
+    """
+    if Loop.of(Values(config)).draws_ahead:
+        return compare_async_resumed(before, continued, after, last)
+    # Ray wraps the method of the synchronous engine's actor before our seeds can reach it
+    if repeats and Values(config).get("policy.generation.vllm_cfg.async_engine", False):
+        return compare_resumed(before, continued, after)
+    return compare_resumed_on_other_responses(before, continued, after, last)
 
 
 def failure_of(code: int, events: Events, log: Path) -> tuple[str, str] | None:
@@ -411,9 +433,11 @@ def failure_of(code: int, events: Events, log: Path) -> tuple[str, str] | None:
     failure, lines = events.failure(), text_of(log, errors="replace").splitlines()
     if failure is not None:
         said = next((line.partition(ENGINE_SAID)[2] for line in lines if ENGINE_SAID in line), None)
-        return failure if said is None else (failure[0], f"{failure[1]}; the engine's first error: {said.strip()}")
+        return (
+            failure if said is None else (failure[0], f"{failure[1]}; the engine's first error: {hide(said.strip())}")
+        )
     tail = lines[-TAIL_LINES:]
-    return "set-up", f"the driver ended with exit code {code}; the end of its log:\n" + "\n".join(tail)
+    return "set-up", f"the driver ended with exit code {code}; the end of its log:\n" + hide("\n".join(tail))
 
 
 def furnish(

@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.shrink import Layout, Shrinker, batches_of, data_of, folders_of, model_of, shorten
+from nemo_ada.rehearsal.shrink import Layout, Shrinker, batches_of, data_of, model_of
 from nemo_ada.rules.facts.memory import learner_phase
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
@@ -29,8 +29,6 @@ def fit(
     *,
     model: Path | None,
     data: Path | None,
-    out: Path,
-    steps: int,
     scale: float,
     te: bool,
     apex: bool,
@@ -41,8 +39,6 @@ def fit(
         config: The user's resolved config, which stays as it is.
         model: Folder of the model that takes the place of the config's. None keeps that.
         data: Folder with train.jsonl and validation.jsonl. None keeps the config's data.
-        out: Folder of the run.
-        steps: Training steps.
         scale: Share of the config's prompts per step, above 0 and at most 1.
         te: Whether Transformer Engine is installed.
         apex: Whether Apex is installed.
@@ -77,9 +73,6 @@ def fit(
     if data is not None:
         data_of(s, data)
     s.set("off", "set-up", "logger.monitor_gpus", False, "it reads Ray's dashboard")
-    short = shorten(s.config, out=out, steps=steps)
-    s = Shrinker(short.config, [*s.changes, *short.changes])
-    folders_of(s, out)
     return s
 
 

@@ -138,7 +138,7 @@ def here() -> Installation:
     if importlib.util.find_spec("nemo_rl") is None:
         raise UserError(
             "NeMo-RL cannot be imported here; run this inside its container or environment with GPUs, or with "
-            "--rehearse on a CPU"
+            "--dry-run on a CPU"
         )
     python = Path(sys.executable)
     return Installation(Path(site_setting(HOME) or "."), Path(), Path(), python, python, stand_ins=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +14,10 @@ from typing import Any
 
 from nemo_ada.rehearsal.shrink import ConfigChange, Layout
 from nemo_ada.rehearsal.standins.replacing import Replacements
+from nemo_ada.rules.finding import Finding
+from nemo_ada.run.files import write_atomically
 from nemo_ada.run.json_lines import records
+from nemo_ada.run.redaction import hide
 
 SERVERS = "servers"
 """Phase in which NeMo-Gym's servers start. The table has it only where they do."""
@@ -131,15 +137,15 @@ class Events:
         return len(ended), sum(ended)
 
     def failure(self) -> tuple[str, str] | None:
-        """Phase and cause of the first error, or None for a run that ended well."""
+        """Phase and cause of the first error without secrets, or None for a run that ended well."""
         last = [line for line in self.lines if line["event"] in ("refused", "failed")]
         if not last:
             return None
         errors = self.of("error")
         if not errors:
-            return "set-up", f"{last[0]['kind']}: {last[0]['message']}"
+            return "set-up", hide(f"{last[0]['kind']}: {last[0]['message']}")
         first = errors[0]
-        cause, kind = _cause(first["message"]) or str(last[0]["message"]), first["kind"]
+        cause, kind = hide(_cause(first["message"]) or str(last[0]["message"])), first["kind"]
         has_name = cause.startswith(kind) or kind.startswith("RayTaskError")  # Ray's message has the remote error's
         return first["phase"], cause if has_name else f"{kind}: {cause}"
 
@@ -350,6 +356,22 @@ class Report:
         for phase in PHASES:
             parts = [events.seconds(phase) for events in runs]
             self.phases[phase] = (sum(count for count, _ in parts), sum(seconds for _, seconds in parts))
+
+    def take_findings(self, findings: Iterable[Finding]) -> None:
+        """Take the warnings of `nemo-ada check`. With an error of it the rehearsal has failed."""
+        said = [(finding.level, f"{finding.key}: {finding.message}") for finding in findings]
+        self.warnings = [text for level, text in said if level == "warning"]
+        if errors := [text for level, text in said if level == "error"]:
+            self.failure = ("check", "\n".join(errors))
+
+    def write(self, folder: Path) -> None:
+        """Write report.md, report.json and a CSV file per table."""
+        write_atomically(folder / "report.md", self.markdown())
+        write_atomically(folder / "report.json", json.dumps(self.as_dict(), indent=1, default=str))
+        for number, table in enumerate(self.tables):
+            text = io.StringIO()
+            csv.writer(text).writerows([table.head, *table.rows])
+            write_atomically(folder / f"table{number}.csv", text.getvalue())
 
     def table(self) -> list[tuple[str, ...]]:
         """One row per phase, with the columns of COLUMNS."""

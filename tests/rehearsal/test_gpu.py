@@ -19,12 +19,16 @@ from typing import Any
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal import gpu, installation, standins
+from nemo_ada.rehearsal import installation, runs, standins, tables
 from nemo_ada.rehearsal.command import Rehearsal
 from nemo_ada.rehearsal.fit import ONE_GPU
-from nemo_ada.rehearsal.gpu import BALANCE, GRPO, METHODS, RESUMED, Configs, Forecasts, Machine, Slices
+from nemo_ada.rehearsal.forecasts import Forecasts
+from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
 from nemo_ada.rehearsal.report import Events, Report
+from nemo_ada.rehearsal.runs import BALANCE, CAPPED, GRPO, METHODS, PRESETS, RESUMED, STOCK, Configs, Machine
+from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.run.job_control import JobControl
 
 pytestmark = pytest.mark.long
 
@@ -48,7 +52,8 @@ def real() -> Events:
 def slices(folder: Path, deadline: float | None = None) -> Slices:
     """Slices without processes."""
     nothing = installation.Installation(folder, folder, folder, folder, folder)
-    return Slices(Rehearsal(nothing, folder, ONE_GPU, lambda text: None), deadline, lambda done: None)
+    rehearsal = Rehearsal(nothing, folder, ONE_GPU, lambda text: None)
+    return Slices(rehearsal, JobControl(folder, 2), deadline, lambda done: None)
 
 
 def test_the_runs_of_a_driver_are_told_apart_and_a_cut_one_keeps_its_steps() -> None:
@@ -76,13 +81,11 @@ def test_the_tables_of_the_first_run_are_those_of_its_page(tmp_path: Path) -> No
     done = slices(tmp_path)
     done.events[METHODS] = real()
     report = Report("c", "nemo-ada rehearse c --gpu", ONE_GPU, [], [])
-    gpu.judge(report, done, Forecasts(memory={"refit": 9.75}), None, steps=2, exact=False)
+    tables.judge(report, done, Forecasts(memory={"refit": 9.75}), {}, saved=None, steps=2, exact=False, repeats=False)
     assert not report.passed, "a slice was cut"
     assert {number.name for number in report.measurements if not number.passed} == {"balance: steps that are missing"}
-    tables = {table.title: table for table in report.tables}
-    steps = {
-        tuple(row[:2]): dict(zip(tables["Every step"].head, row, strict=True)) for row in tables["Every step"].rows
-    }
+    every = next(table for table in report.tables if table.title == "Every step")
+    steps = {tuple(row[:2]): dict(zip(every.head, row, strict=True)) for row in every.rows}
     page = (ROOT / "recipes/results/gpu.md").read_text(encoding="utf-8")
     for (run, number), row in steps.items():
         line = next(line for line in page.splitlines() if line.startswith("| 2048 ") and f"| {number} |" in line
@@ -90,7 +93,7 @@ def test_the_tables_of_the_first_run_are_those_of_its_page(tmp_path: Path) -> No
         cells = [cell.strip() for cell in line.split("|")]
         assert float(cells[6]) == pytest.approx(float(row["sampling, s"]), abs=0.06)
         assert float(cells[11]) == pytest.approx(float(row["step, s"]), abs=0.06)
-    gpu.write(report, tmp_path)
+    report.write(tmp_path)
     with (tmp_path / "table3.csv").open(encoding="utf-8") as file:
         memory = {row[1]: row for row in csv.reader(file) if row[0] == METHODS}
     assert float(memory["refit"][4]) == pytest.approx(97.0 / 9.75, abs=0.01)
@@ -109,7 +112,7 @@ def test_a_slice_that_has_no_time_is_left_out_and_one_that_has_gets_what_is_left
 def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: Path) -> None:
     config = load_config(CONFIG, ["policy.generation.max_new_tokens=1024"])
     made = Configs.of(config, tmp_path, steps=3, scale=0.25, machine=H200, dry_run=False)
-    assert list(made.configs) == [gpu.STOCK, GRPO, *gpu.PRESETS]
+    assert list(made.configs) == [STOCK, GRPO, *PRESETS]
     assert "reinforce_ada" not in made.configs[GRPO]
     rows = {
         one["grpo"]["num_prompts_per_step"] * one["grpo"]["num_generations_per_prompt"] for one in made.configs.values()
@@ -128,9 +131,9 @@ def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: P
 
 @needs_nemo_rl
 def test_only_the_wanted_runs_take_place_and_the_last_that_repeats_is_resumed(tmp_path: Path) -> None:
-    wanted = ("single", "lean", gpu.CAPPED, RESUMED)
+    wanted = ("single", "lean", CAPPED, RESUMED)
     made = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.1, machine=H200, dry_run=False, runs=wanted)
-    assert (list(made.configs), made.saved, made.counts) == (["single", "lean", gpu.CAPPED], "lean", ())
+    assert (list(made.configs), made.saved, made.counts) == (["single", "lean", CAPPED], "lean", ())
     without = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.1, machine=H200, dry_run=True, runs=["grpo"])
     assert (list(without.configs), without.saved) == ([GRPO], None)
 
@@ -168,7 +171,7 @@ def test_the_forecast_is_made_for_the_card_and_the_capped_run_gets_grpos_time(tm
     grpo, balance = (forecast.plans[name].forecast for name in (GRPO, BALANCE))
     assert balance.phases["sampling"].p50 > 2 * grpo.phases["sampling"].p50
     assert grpo.phases["update"].p50 > forecast.plans["lean"].forecast.phases["update"].p50, "all rows are trained on"
-    cap = made.configs[gpu.CAPPED]["reinforce_ada"]["budget"]["max_seconds"]
+    cap = made.configs[CAPPED]["reinforce_ada"]["budget"]["max_seconds"]
     assert cap == pytest.approx(1.1 * grpo.phases["sampling"].p50, abs=0.1)
     seconds = [forecast.pace[count] for count in made.counts]
     assert seconds == sorted(seconds)
@@ -179,18 +182,18 @@ def test_the_forecast_is_made_for_the_card_and_the_capped_run_gets_grpos_time(tm
 def test_a_users_cap_stays_and_a_reward_beside_the_yaml_does_not_stop_the_forecast(tmp_path: Path, given: str) -> None:
     config = load_config(CONFIG, [f"++reinforce_ada.budget.max_seconds={given}"])
     config["env"]["ada_math"]["reward"] = "beside_the_yaml:exact"
-    made = Configs.of(config, tmp_path, steps=2, scale=0.125, machine=H200, dry_run=False, runs=[GRPO, gpu.CAPPED])
+    made = Configs.of(config, tmp_path, steps=2, scale=0.125, machine=H200, dry_run=False, runs=[GRPO, CAPPED])
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
     forecast = Forecasts.of(made, tmp_path)
     assert forecast.warnings == []
-    cap = made.configs[gpu.CAPPED]["reinforce_ada"]["budget"]["max_seconds"]
+    cap = made.configs[CAPPED]["reinforce_ada"]["budget"]["max_seconds"]
     assert (
         cap == 7
         if given == "7"
         else cap == pytest.approx(1.1 * forecast.plans[GRPO].forecast.phases["sampling"].p50, abs=0.1)
     )
-    assert set(forecast.plans) == {GRPO, gpu.CAPPED}
+    assert set(forecast.plans) == {GRPO, CAPPED}
 
 
 def test_the_wheel_of_transformer_engines_part_for_torch_counts_though_it_cannot_be_imported_by_name(
@@ -209,8 +212,7 @@ def test_the_wheel_of_transformer_engines_part_for_torch_counts_though_it_cannot
 @needs_nemo_rl
 def test_without_a_gpu_it_says_so_before_it_makes_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(**options: Any) -> int:
-        return gpu.rehearse_on_gpu(CONFIG, [], steps=2, scale=0.125, budget=None, keep=tmp_path / "new", dry_run=False,
-                                   say=lambda text: None)  # fmt: skip
+        return rehearse_on_gpu(CONFIG, [], GpuOptions(steps=2), keep=tmp_path / "new", say=lambda text: None)
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(UserError, match="--dry-run"):
@@ -221,7 +223,10 @@ def test_without_a_gpu_it_says_so_before_it_makes_anything(tmp_path: Path, monke
 @needs_nemo_rl
 @pytest.mark.parametrize(
     "words",
-    [["--gpu", "--scale", "2"], ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"], ["--runs", "grpo"],
+    [["--gpu", "--scale", "2"], ["--full"], ["--gpu", "--full", "--scale", ".5"], ["--gpu", "--full", "--runs", "lean"],
+     ["--gpu", "--full", "--runs", "fp8,resumed"], ["--gpu", "--full", "--steps", "1"],
+     ["--gpu", "--full", "reinforce_ada=null"],
+     ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"], ["--runs", "grpo"],
      ["--gpu", "--runs", "lean,nonsense"], ["--gpu", "--runs", "engine"], ["--gpu", "--runs", "grpo,resumed"],
      ["--gpu", "--runs", "balance-capped"]],
 )  # fmt: skip
@@ -239,15 +244,15 @@ def test_the_dry_run_passes_every_slice_with_real_workers(tmp_path: Path) -> Non
         installation.find()
     except UserError as missing:
         pytest.skip(str(missing))
-    code = gpu.rehearse_on_gpu(CONFIG, [], steps=2, scale=0.125, budget=None, keep=tmp_path / "kept", dry_run=True,
-                               say=lambda text: None)  # fmt: skip
+    options = GpuOptions(steps=2, dry_run=True)
+    code = rehearse_on_gpu(CONFIG, [], options, keep=tmp_path / "kept", say=lambda text: None)
     report = json.loads((tmp_path / "kept" / "report.json").read_text(encoding="utf-8"))
     assert (code, report["failure"]) == (0, None)
     steps = next(table["rows"] for table in report["tables"] if table["title"] == "Every step")
-    assert [row[0] for row in steps] == [name for name in (GRPO, *gpu.PRESETS) for _ in range(2)] + [RESUMED]
+    assert [row[0] for row in steps] == [name for name in (GRPO, *PRESETS) for _ in range(2)] + [RESUMED]
     assert all(float(row[-2]) < 1.0001 for row in steps), "engine and learner agree in float32"
     pace = next(table["rows"] for table in report["tables"] if table["title"] == "vLLM alone")
-    assert [int(row[0]) for row in pace] == list(gpu.DRY_COUNTS)
+    assert [int(row[0]) for row in pace] == list(runs.DRY_COUNTS)
 
 
 @pytest.mark.slow
@@ -259,9 +264,9 @@ def test_runs_with_real_weights_share_a_driver_and_its_engine(tmp_path: Path) ->
     except UserError as missing:
         pytest.skip(str(missing))
 
-    def rehearse(name: str, words: Sequence[str], runs: Sequence[str]) -> dict[str, Any]:
-        code = gpu.rehearse_on_gpu(CONFIG, words, steps=2, scale=0.125, budget=None, keep=tmp_path / name,
-                                   dry_run=True, say=lambda text: None, runs=runs)  # fmt: skip
+    def rehearse(name: str, words: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
+        options = GpuOptions(steps=2, dry_run=True, runs=wanted)
+        code = rehearse_on_gpu(CONFIG, words, options, keep=tmp_path / name, say=lambda text: None)
         report: dict[str, Any] = json.loads((tmp_path / name / "report.json").read_text(encoding="utf-8"))
         assert (code, report["failure"]) == (0, None)
         return report

@@ -136,7 +136,7 @@ def test_a_claimed_folder_is_new_empty_or_of_the_same_command(tmp_path):
     (tmp_path / "new" / "report.md").write_text("old")
     claim(tmp_path / "new", "rehearse", "--keep").close()
     with pytest.raises(UserError, match=r"report\.md"):
-        claim(tmp_path / "new", "accept", "--out")
+        claim(tmp_path / "new", "rehearse --gpu", "--keep")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "data").mkdir()
     with pytest.raises(UserError, match="data"):
@@ -146,9 +146,9 @@ def test_a_claimed_folder_is_new_empty_or_of_the_same_command(tmp_path):
 
 def test_a_start_that_was_killed_while_it_claimed_is_no_stranger(tmp_path):
     (tmp_path / ".nemo-ada").touch()
-    claim(tmp_path, "accept", "--out").close()
+    claim(tmp_path, "rehearse --gpu", "--keep").close()
     (tmp_path / "report.md").write_text("x")
-    claim(tmp_path, "accept", "--out").close()
+    claim(tmp_path, "rehearse --gpu", "--keep").close()
 
 
 def test_a_planted_pipe_does_not_stop_a_run(tmp_path):
@@ -158,18 +158,18 @@ def test_a_planted_pipe_does_not_stop_a_run(tmp_path):
 
 
 def test_two_processes_do_not_share_a_claimed_folder(tmp_path):
-    with claim(tmp_path / "a", "accept", "--out"), pytest.raises(UserError, match="in use"):
-        claim(tmp_path / "a", "accept", "--out")
+    with claim(tmp_path / "a", "rehearse --gpu", "--keep"), pytest.raises(UserError, match="in use"):
+        claim(tmp_path / "a", "rehearse --gpu", "--keep")
 
 
 @needs_two_users
 def test_a_marker_that_another_user_planted_is_not_ours(tmp_path):
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / ".nemo-ada").write_text("accept, process 1 on x\n")
+    (tmp_path / "a" / ".nemo-ada").write_text("rehearse --gpu, process 1 on x\n")
     (tmp_path / "a" / "data").write_text("of somebody")
     os.chown(tmp_path / "a" / ".nemo-ada", OTHER, OTHER)
     with pytest.raises(UserError, match="data"):
-        claim(tmp_path / "a", "accept", "--out")
+        claim(tmp_path / "a", "rehearse --gpu", "--keep")
 
 
 BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(

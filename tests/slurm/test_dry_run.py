@@ -34,7 +34,11 @@ CASES = {
     "7b_container": ("train_7b_ada.sh", {}, ["grpo.max_num_steps=10"]),
     "7b_bare": ("train_7b_ada.sh", {"CONTAINER": "", "NODE_SETUP": "/shared/venv.sh"}, []),
     "7b_apptainer": ("train_7b_ada.sh", {"RUNTIME": "apptainer", "CONTAINER": "/images/nemo-ada.sif"}, []),
-    "7b_accept": ("train_7b_ada.sh", {"LAUNCH": '"nemo-ada accept --fp8"', "REQUEUE": "none"}, ["grpo.seed=1"]),
+    "7b_first_hour": (
+        "train_7b_ada.sh",
+        {"LAUNCH": '"nemo-ada rehearse --gpu --full"', "REQUEUE": "none"},
+        ["grpo.seed=1"],
+    ),
     "prepare": ("prepare.sh", {"NODE_SETUP": "/shared/venv.sh"}, ["--partition=cpu", "grpo.seed=1"]),
     "export": ("export.sh", {"RUNTIME": "apptainer"}, ["--dependency=afterok:7"]),
     "32b_container": ("train.sh", {}, ["configs/qwen2.5-32b.yaml", "--nodes=4"]),

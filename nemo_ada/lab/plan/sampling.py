@@ -6,8 +6,7 @@ Arrays have the axes P (prompts) and S (steps).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from itertools import islice
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from nemo_ada.core.sampling.budget import SAMPLES, SECONDS, TOKENS
 from nemo_ada.core.sampling.exits import FixedExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.lab.plan.planned_run import PlannedRun
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel
+from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import RateDistribution, Setting, Variant, simulated_steps
 
 WARM_UP = 2  # steps in which the latency model learns
@@ -69,17 +68,15 @@ def simulate(
         seed: seed of the prompts and of the engine.
     """
     prompts = setting.prompts
-    engine = partial(DiscreteEventSource, slots=setting.slots, step_seconds=clock[0], row_seconds=clock[1])
     run = simulated_steps(
-        variant, lambda step: setting.rates.draw(prompts, seed * 100_003 + step), setting.lengths,
-        steps=setting.warm_up + setting.steps, seed=seed, engine=engine,
-    )  # fmt: skip
+        variant, setting, lambda step: setting.rates.draw(prompts, seed * 100_003 + step), seed=seed, clock=clock
+    )
     measured = [
         (
-            engine_steps, stats["tokens_drawn"], stats["samples_drawn"], stats["sampling_seconds"],
+            stats["engine_steps"], stats["tokens_drawn"], stats["samples_drawn"], stats["sampling_seconds"],
             stats["zero_signal_groups"], stats["engine_utilisation"], stats["prompts_cut"] / prompts,
         )
-        for engine_steps, stats in islice(run, setting.warm_up, None)
+        for stats in run
     ]  # fmt: skip
     steps_S, tokens_S, responses_S, seconds_S, *shares = np.array(measured, np.float64).T
     zero, busy, cut = (float(share_S.mean()) for share_S in shares)

@@ -11,8 +11,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +26,7 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.evaluation.statistics import UNKNOWN, Estimate, student_quantile
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, Draw, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.json_lines import numbered
 
@@ -151,44 +149,6 @@ class Variant:
     own_baseline: bool = False
 
 
-def simulated_steps(
-    variant: Variant,
-    rates: Callable[[int], FloatArray],
-    lengths: LengthModel,
-    *,
-    steps: int,
-    seed: int = 0,
-    engine: Callable[[Draw], DiscreteEventSource] = DiscreteEventSource,
-) -> Iterator[tuple[int, dict[str, float]]]:
-    """Simulate consecutive training steps of one run, with the sampler that trains.
-
-    Args:
-        variant: Sampling plan.
-        rates: Gives the pass rates [P] of a step's prompts.
-        lengths: Lengths of the responses.
-        steps: Number of training steps.
-        seed: Seed of the run.
-        engine: Makes the engine of a step: DiscreteEventSource, or a partial of it with a duration or slots.
-
-    Yields:
-        Engine steps and metrics of a training step.
-
-    Raises:
-        UserError: The budget is too small for the first waves.
-    """
-    plan, known = variant.plan, KnownRates()
-    rows = RowSettings(plan.group_size, StopRule(plan.exit, plan.wave_sizes, plan.max_responses))
-    sampler = AdaSampler(plan, rows, run_seed=seed, estimator=known, allocation=variant.allocation)
-    for step in range(steps):
-        known.rate_P = rates(step)
-        workload = Workload(known.rate_P, lengths, seed=seed, step=step)
-        source = engine(workload.draw)
-        sampled = sampler.run_step(step, [str(p) for p in range(len(known.rate_P))], source)
-        if sampled is None:
-            raise InvariantError("a simulated step was dropped")
-        yield source.steps, sampled.sampling_metrics
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """The simulated training. Its clock counts engine steps.
@@ -210,6 +170,43 @@ class Setting:
     warm_up: int = 1
     steps: int = 2
     slots: int | None = None
+
+
+def simulated_steps(
+    variant: Variant,
+    setting: Setting,
+    rates: Callable[[int], FloatArray],
+    *,
+    seed: int = 0,
+    clock: tuple[float, float] = (1.0, 0.0),
+) -> Iterator[dict[str, float]]:
+    """Simulate consecutive training steps of one run, with the sampler that trains. `simulate` and `plan` do it here.
+
+    Args:
+        variant: Sampling plan.
+        setting: What is simulated. Its pass rates and its number of seeds are not used.
+        rates: Gives the pass rates [P] of a step's prompts.
+        seed: Seed of the run.
+        clock: Seconds of an engine step, and more of it per running response.
+
+    Yields:
+        Metrics of a training step after the warm-up, and its engine steps as `engine_steps`.
+
+    Raises:
+        UserError: The budget is too small for the first waves.
+    """
+    plan, known = variant.plan, KnownRates()
+    rows = RowSettings(plan.group_size, StopRule(plan.exit, plan.wave_sizes, plan.max_responses))
+    sampler = AdaSampler(plan, rows, run_seed=seed, estimator=known, allocation=variant.allocation)
+    for step in range(setting.warm_up + setting.steps):
+        known.rate_P = rates(step)
+        workload = Workload(known.rate_P, setting.lengths, seed=seed, step=step)
+        source = DiscreteEventSource(workload.draw, slots=setting.slots, step_seconds=clock[0], row_seconds=clock[1])
+        sampled = sampler.run_step(step, [str(p) for p in range(len(known.rate_P))], source)
+        if sampled is None:
+            raise InvariantError("a simulated step was dropped")
+        if step >= setting.warm_up:
+            yield {**sampled.sampling_metrics, "engine_steps": source.steps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +250,7 @@ def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVari
     """
     simulated = []
     for variant in variants:
-        steps_SF = np.array([list(_run(variant, setting, seed)) for seed in range(setting.seeds)])
+        steps_SF = np.array([_run(variant, setting, seed) for seed in range(setting.seeds)])
         mean_SF = steps_SF.mean(axis=1)
         mean_F, half_F = mean_SF.mean(axis=0), np.full(len(_FIGURES), np.nan)
         if setting.seeds > 1:
@@ -264,24 +261,23 @@ def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVari
     return simulated
 
 
-def _run(variant: Variant, setting: Setting, seed: int) -> Iterator[list[float]]:
-    """Yield the measured training steps of one repetition. Each has its figures in the order of _FIGURES."""
+def _run(variant: Variant, setting: Setting, seed: int) -> list[list[float]]:
+    """Return the measured training steps of one repetition. Each has its figures in the order of _FIGURES."""
     prompts = setting.prompts * variant.prompts_each
     rate_P = setting.rates.draw(prompts, seed)
-    steps = setting.warm_up + setting.steps
-    engine = partial(DiscreteEventSource, slots=setting.slots)
-    run = simulated_steps(variant, lambda _: rate_P, setting.lengths, steps=steps, seed=seed, engine=engine)
-    for engine_steps, stats in islice(run, setting.warm_up, None):
-        yield [
+    return [
+        [
             stats["samples_drawn"],
             stats["samples_in_pools"],
             stats["tokens_drawn"],
-            engine_steps,
+            stats["engine_steps"],
             stats["sampling_seconds"],
             stats["zero_signal_groups"],
             stats["prompts_resolved"] / prompts,
             float(stats["budget_bound"] in _CAPPED),
         ]
+        for stats in simulated_steps(variant, setting, lambda _: rate_P, seed=seed)
+    ]
 
 
 def render_table(rows: Sequence[SimulatedVariant]) -> Table:

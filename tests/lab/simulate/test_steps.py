@@ -1,7 +1,6 @@
 """The simulator against the exact dynamic programme and closed forms, and what it reads and draws."""
 
 import dataclasses
-from functools import partial
 from io import StringIO
 
 import numpy as np
@@ -15,7 +14,6 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import Estimate
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel
 from nemo_ada.lab.simulate.exact import summary
 from nemo_ada.lab.simulate.steps import (
     BetaRates,
@@ -79,19 +77,21 @@ def test_the_estimation_variant_allocates_by_the_true_rates():
     plan = SamplingPlan(FixedExit(1), (32,), 32, 8, 400)
     known = Allocation(PowerRule(), 4, 32, 1e-3)
     rate_P = np.repeat([0.1, 0.9], 8)
-    run = simulated_steps(Variant("est", plan, known), lambda _: rate_P, LengthModel(), steps=2)
-    for _, stats in run:
+    setting = Setting(BetaRates(0.6, 1.5), warm_up=0, steps=2)
+    for stats in simulated_steps(Variant("est", plan, known), setting, lambda _: rate_P):
         assert stats["samples_drawn"] == 16 * 8
         assert stats["pool_size_max"] == known.responses(rate_P, 8, np.arange(16.0)).max() > 8
 
 
 def test_steps_with_a_duration_and_few_slots():
     rate_P = np.full(32, 0.5)
-    small = partial(DiscreteEventSource, slots=16, step_seconds=0.02, row_seconds=0.001)
-    (free, alone), (full, crowded) = (
-        next(iter(simulated_steps(Variant("g", GRPO), lambda _: rate_P, LengthModel(), steps=1, engine=engine)))
-        for engine in (DiscreteEventSource, small)
-    )
+    alone, crowded = (
+        next(iter(simulated_steps(
+            Variant("g", GRPO), Setting(BetaRates(0.6, 1.5), warm_up=0, slots=slots), lambda _: rate_P, clock=clock
+        )))
+        for slots, clock in ((None, (1.0, 0.0)), (16, (0.02, 0.001)))
+    )  # fmt: skip
+    free, full = alone["engine_steps"], crowded["engine_steps"]
     assert full > 1.1 * free
     assert crowded["tokens_drawn"] == alone["tokens_drawn"]
     assert crowded["sampling_seconds"] == pytest.approx(0.02 * full + 0.001 * crowded["tokens_drawn"])

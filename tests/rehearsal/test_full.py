@@ -1,4 +1,4 @@
-"""`nemo-ada accept`: its runs, what it judges, and what it leaves to another attempt.
+"""`nemo-ada rehearse --gpu --full`: its runs, what it judges, and what it leaves to another attempt.
 
 A script stands in for the driver of a run on GPUs. NeMo-RL's real driver runs in a rehearsal of the command
 (recipes/results/rehearsal.md has one).
@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.lab.plan.command import PlanOptions
-from nemo_ada.rehearsal import accept, installation
+from nemo_ada.rehearsal import installation, runs
+from nemo_ada.rehearsal.forecasts import Forecasts
+from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
 from nemo_ada.rehearsal.report import Events, compare_resumed_on_other_responses
 from nemo_ada.rehearsal.shrink import Layout, shorten
 from nemo_ada.rules.facts.nemo_config import load_config
@@ -26,6 +26,8 @@ from nemo_ada.run.files import claim
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-7b.yaml"
 needs_nemo_rl = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="our configs build on NeMo-RL's files")
+
+SHORT = GpuOptions(steps=3, full=True)
 
 DRIVER = """
 import json, os, sys
@@ -38,6 +40,7 @@ first = steps if name == "resumed" else 1
 def note(**event):
     with open(os.environ["NEMO_ADA_REHEARSAL_EVENTS"], "a") as file:
         file.write(json.dumps(event) + "\\n")
+note(event="run", name=name)
 if name == asked.get("fails"):
     note(event="failed", kind="RuntimeError", message="CUDA out of memory, token hf_abcdefghijklmnopqrstuvwxyz0123")
     sys.exit(asked.get("code", 1))
@@ -60,20 +63,18 @@ note(event="done", code=0)
 """
 
 
-def accepted(
+def rehearsed(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     *overrides: str,
     config: Path = CONFIG,
-    fp8: bool = False,
+    options: GpuOptions = SHORT,
     plan: bool = False,
     **asked: Any,
 ) -> tuple[int, dict[str, Any]]:
-    """Exit code and report.json of an acceptance whose runs do what is asked. Without `plan` nothing is forecast."""
-    few = partial(PlanOptions, steps=2)
-    monkeypatch.setattr(accept, "PlanOptions", few)
+    """Exit code and report.json of a rehearsal whose runs do what is asked. Without `plan` nothing is forecast."""
     if not plan:
-        monkeypatch.setattr(accept, "make_plan", refused)
+        monkeypatch.setattr(Forecasts, "of", lambda made, folder: Forecasts())
     driver, python = folder / "driver.py", folder / "python"
     driver.write_text(DRIVER, encoding="utf-8")
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {driver} "$@"\n', encoding="utf-8")
@@ -84,15 +85,11 @@ def accepted(
     gpus = installation.Installation(folder, folder, folder, python, python, stand_ins=False)
     monkeypatch.setattr(installation, "here", lambda: gpus)
     words = [f"run_dir={out}", "resume=auto", *overrides]  # as node.sh gives them
-    code = accept.accept(config, words, steps=3, fp8=fp8, rehearse=False, out=None, say=lambda text: None)
+    code = rehearse_on_gpu(config, words, options, keep=None, say=lambda text: None)
     return code, json.loads((out / "report.json").read_text(encoding="utf-8"))
 
 
-def refused(*arguments: Any) -> None:
-    raise UserError("no plan")
-
-
-def runs(folder: Path) -> dict[str, int]:
+def made(folder: Path) -> dict[str, int]:
     """How often each run took place."""
     return {path.stem: len(path.read_text()) for path in (folder / "out").glob("*.runs")}
 
@@ -103,80 +100,85 @@ def state(folder: Path) -> str:
 
 @needs_nemo_rl
 def test_the_runs_follow_each_other_and_the_report_compares_them(tmp_path, monkeypatch):
-    code, report = accepted(tmp_path, monkeypatch, fp8=True, plan=True)
+    options = GpuOptions(steps=3, full=True, runs=["grpo", "own", "resumed", "fp8"])
+    code, report = rehearsed(tmp_path, monkeypatch, options=options, plan=True)
     assert (code, state(tmp_path)) == (0, "done")
-    assert runs(tmp_path) == {"stock": 1, "ours": 1, "resumed": 1, "fp8": 1}
-    stock, ours, fp8 = (
-        json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("stock", "ours", "fp8")
-    )
-    assert "reinforce_ada" not in stock and stock["grpo"]["adv_estimator"]["name"] == "grpo"
-    assert not stock["checkpointing"]["enabled"] and ours["checkpointing"]["enabled"]
-    assert ours["policy"]["model_name"] == load_config(CONFIG)["policy"]["model_name"]
-    assert accept.uses_fp8(fp8) and not accept.uses_fp8(ours)
+    assert made(tmp_path) == {"grpo": 1, "own": 1, "resumed": 1, "fp8": 1}
+    grpo, own, fp8 = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("grpo", "own", "fp8"))
+    assert "reinforce_ada" not in grpo and grpo["grpo"]["adv_estimator"]["name"] == "grpo"
+    assert not grpo["checkpointing"]["enabled"] and own["checkpointing"]["enabled"]
+    assert own["policy"]["model_name"] == load_config(CONFIG)["policy"]["model_name"]
+    assert runs.uses_fp8(fp8) and not runs.uses_fp8(own)
     tables = {table["title"].split()[0]: table["rows"] for table in report["tables"]}
-    step = next(row for row in tables["Seconds"] if row[0] == "step")
-    assert float(step[2]) == 250.0 and float(step[3]) > 0 and float(step[5]) == 250.0  # median of steps 2 and 3
-    assert any("H100" in cell for row in tables["Largest"] for cell in row)
-    assert any("never" in note or "Nobody" in note for note in report["notes"])
+    steps = {row[0]: row for row in tables["Seconds"] if row[1] == "step"}
+    assert float(steps["grpo"][3]) == float(steps["own"][3]) == 250.0, "the median of steps 2 and 3"
+    assert float(steps["own"][2]) > 0
+    assert {row[0] for row in tables["Every"]} == {"grpo", "own", "resumed", "fp8"}
+    learner = [row for row in tables["Memory"] if row[1].startswith("learner")]
+    assert {(row[0], float(row[3])) for row in learner} == {("own", 40.0), ("fp8", 40.0)} and float(learner[0][2]) > 0
+    assert any("H100" in row[1] for row in tables["Versions"] if row[0] == "card")
+    assert any("Nobody" in note for note in report["notes"])
     names = [number["name"] for number in report["numbers"]]
-    for part in ("ours: packed", "stock: step 1", "fp8: step 3", "resumed step 3: prompts"):
+    for part in ("own: packed", "grpo: step 1", "fp8: step 3", "resumed step 3: prompts"):
         assert any(part in name for name in names)
 
 
 @needs_nemo_rl
-@pytest.mark.parametrize("asked", [{"ours": {"token_mult_prob_error": 1.2}}, {"resumed": {"lr": 0.5}}], ids=str)
+@pytest.mark.parametrize("asked", [{"own": {"token_mult_prob_error": 1.2}}, {"resumed": {"lr": 0.5}}], ids=str)
 def test_a_number_out_of_bounds_fails(asked, tmp_path, monkeypatch):
-    code, report = accepted(tmp_path, monkeypatch, **asked)
+    code, report = rehearsed(tmp_path, monkeypatch, **asked)
     assert (code, state(tmp_path), report["passed"]) == (1, "failed", False)
 
 
 @needs_nemo_rl
 def test_a_run_that_fails_is_named_without_secrets_and_another_attempt_repeats_only_the_rest(tmp_path, monkeypatch):
-    code, report = accepted(tmp_path, monkeypatch, fails="ours")
-    assert (code, report["failure"][0]) == (1, "ours")
+    code, report = rehearsed(tmp_path, monkeypatch, fails="own")
+    assert (code, report["failure"][0]) == (1, "own")
     assert "hf_abcdefghijklmnopqrstuvwxyz0123" not in json.dumps(report)
-    assert "resumed" not in runs(tmp_path)
-    assert accepted(tmp_path, monkeypatch)[0] == 0
-    assert runs(tmp_path) == {"stock": 1, "ours": 1, "resumed": 1}
-    assert accepted(tmp_path, monkeypatch, "grpo.seed=5")[0] == 0
-    assert runs(tmp_path) == {"stock": 2, "ours": 2, "resumed": 2}
+    assert "resumed" not in made(tmp_path)
+    assert rehearsed(tmp_path, monkeypatch)[0] == 0
+    assert made(tmp_path) == {"grpo": 1, "own": 1, "resumed": 1}
+    assert rehearsed(tmp_path, monkeypatch, "grpo.seed=5")[0] == 0
+    assert made(tmp_path) == {"grpo": 2, "own": 2, "resumed": 2}
 
 
 @needs_nemo_rl
 def test_the_batch_script_sees_a_run_that_it_stopped(tmp_path, monkeypatch):
-    code, _ = accepted(tmp_path, monkeypatch, fails="stock", code=75)
+    code, _ = rehearsed(tmp_path, monkeypatch, fails="grpo", code=75)
     assert (code, state(tmp_path)) == (75, "stopped")
-    assert json.loads((tmp_path / "out" / "heartbeat").read_text())["phase"] == "stock"
+    assert json.loads((tmp_path / "out" / "heartbeat").read_text())["phase"] == "grpo"
 
 
 @needs_nemo_rl
 def test_an_error_of_check_starts_no_run(tmp_path, monkeypatch):
-    code, report = accepted(tmp_path, monkeypatch, "policy.train_global_batch_size=7")
+    code, report = rehearsed(tmp_path, monkeypatch, "policy.train_global_batch_size=7")
     assert (code, state(tmp_path), report["failure"][0]) == (2, "failed", "check")
-    assert not runs(tmp_path)
+    assert not made(tmp_path)
 
 
 @needs_nemo_rl
 def test_a_config_without_reinforce_ada_is_refused(tmp_path, monkeypatch):
     with pytest.raises(UserError):
-        accepted(tmp_path, monkeypatch, "reinforce_ada=null")
+        rehearsed(tmp_path, monkeypatch, "reinforce_ada=null")
 
 
 @needs_nemo_rl
 def test_a_config_over_nemo_gym_makes_the_same_runs(tmp_path, monkeypatch):
     config = ROOT / "configs" / "qwen3-4b-instruct-2507-gym-math.yaml"
-    code, report = accepted(tmp_path, monkeypatch, config=config)
+    code, report = rehearsed(tmp_path, monkeypatch, config=config)
     assert (code, report["failure"]) == (0, None)
-    assert set(runs(tmp_path)) == {"stock", "ours", "resumed"}
-    stock = json.loads((tmp_path / "out" / "stock.json").read_text(encoding="utf-8"))
-    assert stock["env"]["should_use_nemo_gym"] and "reinforce_ada" not in stock
+    assert set(made(tmp_path)) == {"grpo", "own", "resumed"}
+    grpo = json.loads((tmp_path / "out" / "grpo.json").read_text(encoding="utf-8"))
+    assert grpo["env"]["should_use_nemo_gym"] and "reinforce_ada" not in grpo
 
 
 @needs_nemo_rl
 def test_a_config_in_fp8_is_compared_with_bf16():
     config = load_config(ROOT / "configs" / "qwen3-30b-a3b-fp8.yaml")
-    assert accept.uses_fp8(config)
-    assert not accept.uses_fp8(accept.in_bf16(config))
+    assert runs.uses_fp8(config)
+    assert not runs.uses_fp8(runs.variant_of(config, "bf16"))
+    with pytest.raises(UserError, match="take bf16"):
+        runs.wanted_of(["own", "fp8"], config, full=True)
 
 
 def test_a_short_run_keeps_every_size():
@@ -192,7 +194,7 @@ def test_a_short_run_keeps_every_size():
     short = shorten(config, out=Path("run"), steps=3).config
     assert short["policy"] == config["policy"] and short["grpo"]["num_prompts_per_step"] == 512
     assert (short["grpo"]["max_num_steps"], short["checkpointing"]["save_period"]) == (3, 2)
-    assert accept.layout_of(config) == Layout("megatron", 4, 1, 1, 1, 4), (
+    assert runs.layout_of(config) == Layout("megatron", 4, 1, 1, 1, 4), (
         "a node is vLLM's, though its GPUs are not counted"
     )
 
@@ -210,18 +212,18 @@ def test_a_resumed_run_with_other_responses_must_have_the_same_prompts():
 
 
 @needs_nemo_rl
-@pytest.mark.parametrize("name", ["metrics.jsonl", "ours"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "own"])
 def test_the_folder_of_something_else_stays_as_it_is(name, tmp_path, monkeypatch):
     (tmp_path / "out" / name).mkdir(parents=True)
     (tmp_path / "out" / name / "mine").write_text("kept")
     with pytest.raises(UserError):
-        accepted(tmp_path, monkeypatch)
+        rehearsed(tmp_path, monkeypatch)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [name]
     assert (tmp_path / "out" / name / "mine").read_text() == "kept"
 
 
 @needs_nemo_rl
-def test_two_acceptances_do_not_share_a_folder(tmp_path, monkeypatch):
-    with claim(tmp_path / "out", "accept", "--out"), pytest.raises(UserError):
-        accepted(tmp_path, monkeypatch)
-    assert not runs(tmp_path)
+def test_two_rehearsals_do_not_share_a_folder(tmp_path, monkeypatch):
+    with claim(tmp_path / "out", "rehearse --gpu", "--keep"), pytest.raises(UserError):
+        rehearsed(tmp_path, monkeypatch)
+    assert not made(tmp_path)

@@ -1,0 +1,311 @@
+"""The runs of a rehearsal on GPUs: what each is called, its config, and the machine that makes them.
+
+On one GPU a config gets the model's real shape, and a share of its prompts (`fit`). At full size it stays as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from nemo_ada.config.values import Values
+from nemo_ada.core.sampling.budget import SECONDS
+from nemo_ada.errors import UserError
+from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
+from nemo_ada.rehearsal.fit import ONE_GPU, fit, layers_that_fit
+from nemo_ada.rehearsal.model import shape_of
+from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
+from nemo_ada.rehearsal.standins import FILES, OF_RUNS, ON_GPU, chosen
+from nemo_ada.rehearsal.standins.replacing import Replacements
+from nemo_ada.rehearsal.standins.responses import Draws
+from nemo_ada.rules.facts.cards import H100, KEY, named
+from nemo_ada.rules.facts.memory import checkpoint_bytes
+from nemo_ada.rules.facts.models import ModelShape, find_shape
+from nemo_ada.rules.facts.nemo_config import NemoConfig
+from nemo_ada.rules.facts.site import CODE
+from nemo_ada.run import start
+
+ENGINE, STOCK, METHODS, RESUMED = "engine", "grpo-sync", "methods", "resumed"
+GRPO, BALANCE, SINGLE_4, CAPPED = "grpo", "balance", "single4", "balance-capped"
+OWN, FP8, BF16 = "own", "fp8", "bf16"
+PRESETS: Mapping[str, str] = {
+    BALANCE: "ada_seq_balance",
+    "single": "ada_single",
+    SINGLE_4: "ada_single",
+    "lean": "ada_seq_lean",
+    CAPPED: "ada_seq_balance",
+}
+"""Run -> preset, in the order of the runs. The first runs of all are NeMo-RL's own loop."""
+RUNS = (ENGINE, STOCK, GRPO, *PRESETS, RESUMED)
+"""All slices and runs that `--runs` can name on one GPU. All of them take place unless it says otherwise."""
+FULL_RUNS = (GRPO, OWN, RESUMED)
+"""The runs at full size that take place unless `--runs` says otherwise."""
+PRECISIONS = (FP8, BF16)
+"""More runs at full size."""
+UNREPEATED = (ENGINE, STOCK, GRPO, CAPPED, *PRECISIONS, RESUMED)
+"""All but the runs that a resumed one can repeat."""
+COUNTS, DRY_COUNTS = (64, 256, 1024), (2, 4)
+RATES = 64  # pass rates that are drawn; each prompt has one of them
+OUR_ENGINE = ("scheduler_cls", "max_num_seqs", "max_num_batched_tokens", "compilation_config")
+"""Arguments of vLLM that our configs set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a machine with a GPU has.
+
+    Attributes:
+        card: CUDA's name of the GPU.
+        libraries: Those of the libraries that are installed on which a config depends.
+        variables: Environment variables of the processes.
+    """
+
+    card: str
+    libraries: frozenset[str]
+    variables: Mapping[str, str]
+
+    @classmethod
+    def of(cls, python: Path) -> Machine:
+        """Ask an interpreter."""
+        look = (
+            "import json, torch\n"
+            "from nemo_ada.rehearsal.standins import installed\n"
+            "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
+            "print(json.dumps([torch.cuda.get_device_name(), installed(), capability]))"
+        )
+        path = os.pathsep.join([str(CODE), *start.users_path()])
+        environment = start.environment(PYTHONPATH=path)
+        done = start.run(start.python(python, "-c", look), capture_output=True, text=True, check=True, env=environment)
+        card, names, capability = json.loads(done.stdout.splitlines()[-1])
+        local = {"NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}  # there may be no network
+        local["VLLM_DEEP_GEMM_WARMUP"] = "skip"  # it compiles 1,419 kernels for FP8: a quarter of them took 260 s
+        return cls(card, frozenset(names), {ON_GPU: "1", "TORCH_CUDA_ARCH_LIST": capability, **local})
+
+    @property
+    def te(self) -> bool:
+        """Whether Transformer Engine is installed, with its part for torch."""
+        return {"transformer_engine", "transformer_engine_torch"} <= self.libraries
+
+
+PRETENDED = Machine(H100.name, frozenset(), {})
+"""That of a dry run."""
+
+
+@dataclass(frozen=True)
+class Configs:
+    """The configs of a rehearsal's runs.
+
+    Attributes:
+        configs: Run -> its config, in the order of the runs.
+        changes: What differs from the user's config.
+        layout: Processes of a run.
+        shape: Shape of the model that runs. None where it is not known, at full size only.
+        draws: Lengths and verdicts of responses.
+        counts: Responses at once in the engine's slice.
+        stand_ins: What is replaced.
+        dry_run: Whether everything runs on a CPU.
+        real: Whether the model has weights of its own, with which each run starts.
+        saved: The run that saves checkpoints, of which the last but one is resumed. None where no run does.
+        full: Whether the runs have the config's full size and its GPUs.
+    """
+
+    configs: dict[str, dict[str, Any]]
+    changes: list[Any]
+    layout: Layout
+    shape: ModelShape | None
+    draws: Draws
+    counts: tuple[int, ...]
+    stand_ins: tuple[Replacements, ...]
+    dry_run: bool
+    real: bool
+    saved: str | None
+    full: bool = False
+
+    @property
+    def typical(self) -> dict[str, Any]:
+        """The config of the last run. In what this module reads from it, all runs are alike."""
+        return list(self.configs.values())[-1]
+
+    @classmethod
+    def of(
+        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, machine: Machine, dry_run: bool,
+        runs: Sequence[str] = RUNS, full: bool = False, fp8: Mapping[str, Any] | None = None,
+    ) -> Configs:  # fmt: skip
+        """Make the configs.
+
+        Args:
+            config: The user's resolved config.
+            folder: Folder of the rehearsal.
+            steps: Training steps of each run.
+            scale: Share of the config's prompts per step on one GPU.
+            machine: Where the runs take place.
+            dry_run: Whether everything runs on a CPU.
+            runs: The wanted runs.
+            full: Whether the runs have the config's full size and its GPUs.
+            fp8: The config with FP8, for the run of this name.
+
+        Raises:
+            UserError: The config cannot run there.
+        """
+        real, known = not dry_run if full else has_weights(config), named(machine.card)
+        user = {**config, KEY: known.name} if known is not None and not full else dict(config)
+        saved = saved_of(runs)
+        configs, changes, layout = {}, [], layout_of(config) if full else ONE_GPU
+        model, data = (None, None) if real else (folder / "model", folder / "data")
+        for name in (name for name in runs if name not in (ENGINE, RESUMED)):
+            made = Shrinker(variant_of(fp8 if name == FP8 and fp8 is not None else user, name))
+            if not full:
+                apex = "apex" in machine.libraries
+                made = fit(made.config, model=model, data=data, scale=scale, te=machine.te, apex=apex)
+            if dry_run:
+                small, layout = shrink(made.config, model=model, data=data, out=folder / name, steps=steps)
+                made = Shrinker(small.config, [*made.changes, *small.changes])
+            short = shorten(made.config, out=folder / name, steps=steps)
+            short.config.setdefault("checkpointing", {})["enabled"] = name == saved
+            configs[name], changes = short.config, [*made.changes, *short.changes]
+        if dry_run and not full:  # one process pretends to be a GPU, as there is one
+            layout = ONE_GPU
+            for one in configs.values():
+                one["cluster"]["gpus_per_node"] = 1
+        name = str(config["policy"]["model_name"])
+        shape = (find_shape(name) or (None,))[0] if full else shape_of(name)
+        if shape is not None and not dry_run and not full:
+            own = NemoConfig.of_megatron(next(iter(configs.values())))
+            shape = _fitting(own, shape, real=real)
+            if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * checkpoint_bytes(own, shape):
+                configs[saved]["checkpointing"]["enabled"] = False
+        slices = chosen(machine.libraries, gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
+        stand_ins = (*slices, *(OF_RUNS if len(configs) > 1 and not full else ()))
+        counts = () if ENGINE not in runs else DRY_COUNTS if dry_run else COUNTS
+        draws = _draws_of(config, next(iter(configs.values())))
+        return cls(configs, changes, layout, shape, draws, counts, stand_ins, dry_run, real, saved, full)
+
+    def drivers(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """The runs of each driver, by its name, in order.
+
+        At full size each run takes all GPUs and has a driver of its own. On one GPU only NeMo-RL's default engine has
+        one, because its engine and its learner are others.
+        """
+        if self.full:
+            return {name: {name: config} for name, config in self.configs.items()}
+        stock = {name: config for name, config in self.configs.items() if name == STOCK}
+        together = {name: config for name, config in self.configs.items() if name != STOCK}
+        return {name: runs for name, runs in ((STOCK, stock), (METHODS, together)) if runs}
+
+    def problems(self, steps: int) -> int:
+        """Problems that the longest run needs."""
+        return steps * max(int(config["grpo"]["num_prompts_per_step"]) for config in self.configs.values())
+
+
+def saved_of(runs: Sequence[str]) -> str | None:
+    """Return the run whose checkpoint is resumed: the last that can be repeated. None without a resumed run."""
+    repeatable = [name for name in runs if name not in UNREPEATED]
+    return repeatable[-1] if RESUMED in runs else None
+
+
+def _fitting(config: NemoConfig, shape: ModelShape, *, real: bool) -> ModelShape:
+    """Return the shape with the layers that fit on the card. Raises UserError where real weights need all of them."""
+    fits = layers_that_fit(config, shape)
+    if real and fits < shape.layers:
+        raise UserError(
+            f"policy.model_name={config.model_name}: {fits} of its {shape.layers} layers fit on a {config.card.name} "
+            "by the estimate of `check`; take a smaller model"
+        )
+    return replace(shape, layers=fits)
+
+
+def _draws_of(config: Mapping[str, Any], run: Mapping[str, Any]) -> Draws:
+    """Return pass rates as the config's data set has them, and lengths of responses of a run."""
+    source = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
+    rates = rates_of(source, None, None, 0)[0].draw(RATES, 0)
+    longest = int(run["policy"]["generation"]["max_new_tokens"])
+    return Draws(tuple(round(float(rate), 4) for rate in rates), lengths_of(longest, None, None)[0])
+
+
+def layout_of(config: Mapping[str, Any]) -> Layout:
+    """Return the processes of a config at its full size. Raises UserError as `NemoConfig.of` does."""
+    own = NemoConfig.of(config)
+    learner = own.learner
+    kind: Literal["megatron", "dtensor"] = "dtensor" if own.dtensor else "megatron"
+    return Layout(kind, learner.tp, learner.pp, learner.cp, learner.ep, learner.replicas)
+
+
+def wanted_of(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bool) -> tuple[str, ...]:
+    """Return the wanted runs. None means all of one GPU, or the usual ones at full size.
+
+    Raises UserError for a name that is not known, a resumed run without a first one, a capped one without a cap, or a
+    precision that the config has already.
+    """
+    known, first = ((*FULL_RUNS, *PRECISIONS), OWN) if full else (RUNS, BALANCE)
+    if runs is None:
+        return FULL_RUNS if full else RUNS
+    given = f"--runs {','.join(runs)}"
+    unknown = [name for name in runs if name not in known]
+    if unknown or not runs:
+        raise UserError(f"{given}: take some of {','.join(known)}")
+    if not set(runs) - {ENGINE, RESUMED}:
+        raise UserError(f"{given}: add one that trains, such as {GRPO} or {first}")
+    if RESUMED in runs and not set(runs) - set(UNREPEATED):
+        raise UserError(f"{given}: {RESUMED} repeats a step of our loop; add one such as {first}")
+    if CAPPED in runs and GRPO not in runs and Values(config).get(SECONDS.key) is None:
+        raise UserError(
+            f"{given}: {CAPPED} is capped at the forecast of {GRPO}'s sampling; add {GRPO}, or set {SECONDS.key}"
+        )
+    now, other = (FP8, BF16) if uses_fp8(config) else (BF16, FP8)
+    if now in runs:
+        raise UserError(f"{given}: the config itself computes in {now.upper()}; take {other} to compare the two")
+    return tuple(dict.fromkeys(runs))
+
+
+def has_weights(config: Mapping[str, Any]) -> bool:
+    """Return whether policy.model_name is a folder with weights on this machine."""
+    return any(Path(str(Values(config).get("policy.model_name", ""))).expanduser().glob("*.safetensors"))
+
+
+def variant_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the config of a run."""
+    if name in PRESETS:
+        return _with_preset(config, PRESETS[name], alone=name != SINGLE_4)
+    own = copy.deepcopy(dict(config))
+    if name in (STOCK, GRPO):  # NeMo-RL's own loop and its GRPO, without our hooks
+        own.pop("reinforce_ada", None)
+    generation = own["policy"]["generation"]
+    if name == STOCK:  # as a user of NeMo-RL has it, without what our presets need and without what makes it faster
+        own["optimizer_offload"] = "pageable"
+        generation["vllm_cfg"] |= {"async_engine": False}
+        for key in OUR_ENGINE:
+            generation.get("vllm_kwargs", {}).pop(key, None)
+    elif name == BF16:
+        generation["vllm_cfg"] |= {"precision": "bfloat16", "kv_cache_dtype": "auto"}
+        own["policy"]["megatron_cfg"].setdefault("fp8_cfg", {})["enabled"] = False
+    return own
+
+
+def uses_fp8(config: Mapping[str, Any]) -> bool:
+    """Return whether the learner or the engine of a config computes in FP8."""
+    values = Values(config)
+    engine = str(values.get("policy.generation.vllm_cfg.precision", ""))
+    return engine.startswith("fp8") or values.get("policy.megatron_cfg.fp8_cfg.enabled", False) is True
+
+
+def _with_preset(config: Mapping[str, Any], preset: str, *, alone: bool) -> dict[str, Any]:
+    """Return the config with another preset. `ada_single` has a response per prompt and as many prompts as rows.
+
+    Without `alone` it keeps the prompts and the responses of the config's groups.
+    """
+    own = copy.deepcopy(dict(config))
+    budget = own["reinforce_ada"].get("budget")
+    own["reinforce_ada"] = {"preset": preset, **({"budget": budget} if budget else {})}
+    if preset == "ada_single":
+        own["reinforce_ada"].pop("budget", None)
+    if preset == "ada_single" and alone:
+        grpo = own["grpo"]
+        grpo["num_prompts_per_step"] *= grpo["num_generations_per_prompt"]
+        grpo["num_generations_per_prompt"] = 1
+    return own

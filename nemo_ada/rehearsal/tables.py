@@ -1,0 +1,200 @@
+"""What a rehearsal on GPUs says of its runs: numbers with their bounds, and tables beside the forecast."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from nemo_ada.config.values import Values
+from nemo_ada.rehearsal.command import compare
+from nemo_ada.rehearsal.forecasts import Forecasts, planned
+from nemo_ada.rehearsal.report import (
+    EXACT,
+    Deviation,
+    Events,
+    Report,
+    Table,
+    Tolerance,
+    measurements,
+)
+from nemo_ada.rehearsal.runs import ENGINE, GRPO, RESUMED, STOCK
+from nemo_ada.rehearsal.slices import Slices
+from nemo_ada.rules.facts.memory import GIB
+from nemo_ada.rules.facts.nemo_config import Loop
+from nemo_ada.run.provenance import environment
+
+ON_GPUS = Tolerance(probability=1.05, kl=0.01, logprob=1.0, norm=0.05)
+"""For BF16 and FP8. 1.05 is the bound of recipes/guide/health.md. The others were chosen without a GPU."""
+PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
+    "sampling": ("generation", "exposed_generation"),
+    "refit": ("prepare_for_generation/total", "weight_sync"),
+    "log-probs": ("logprob_inference_prep", "policy_and_reference_logprobs"),
+    "update": ("training_prep", "policy_training"),
+    "step": ("total_step_time",),
+}
+PHASES = ("set-up", "refit", "generate", "log-probs", "update", "save")
+
+
+def judge(
+    report: Report,
+    slices: Slices,
+    forecast: Forecasts,
+    config: Mapping[str, Any],
+    *,
+    saved: str | None,
+    steps: int,
+    exact: bool,
+    repeats: bool,
+) -> None:
+    """Fill the report from what the slices noted.
+
+    Args:
+        report: What the user gets.
+        slices: The runs that ended.
+        forecast: What `plan` and `check` said before.
+        config: Config of one of the runs of our loop.
+        saved: The run that was resumed.
+        steps: Training steps of a run.
+        exact: Whether the runs computed in float32.
+        repeats: Whether a resumed run draws the same responses again.
+    """
+    runs, ahead = slices.runs(), Loop.of(Values(config)).draws_ahead
+    report.take_phases(*slices.events.values())
+    for name, events in runs.items():
+        wanted = steps if name != RESUMED else 1
+        report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(events.steps())), 0.0))
+        if not (ahead and name in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
+            found = measurements(events, ahead=ahead, largest=EXACT if exact else ON_GPUS)
+            report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
+        if failed := events.failure():
+            slices.failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
+    if saved in runs and RESUMED in runs:
+        report.phases["resume"] = (1, 0.0)
+        report.measurements += compare(config, runs[saved], runs[RESUMED], steps - 1, steps, repeats=repeats)
+    if slices.failures:
+        name, why = next(iter(slices.failures.items()))
+        report.failure = (name, why)
+    report.tables = [
+        _pace_table(slices, forecast),
+        _phases_table(runs, forecast),
+        _methods_table(runs),
+        _memory_table(slices, forecast),
+        Table("Failures", ("slice or run", "what"), tuple(slices.failures.items())),
+        _versions_table(slices.events),
+    ]
+
+
+def seconds_of(events: Events, phase: str) -> float | None:
+    """Median seconds of a phase over the steps but the first, which compiles and warms up. None if none was timed."""
+    timings = events.steps("timing/train")
+    late = [numbers for step, numbers in sorted(timings.items()) if step > min(timings)]
+    sums = [sum(numbers.get(timer, 0.0) for timer in PLANNED[phase]) for numbers in late]
+    return statistics.median(sums) if sums and any(sums) else None
+
+
+def _pace_table(slices: Slices, forecast: Forecasts) -> Table:
+    rows = []
+    for line in slices.events.get(ENGINE, Events([])).of("pace"):
+        count, seconds, tokens = int(line["responses"]), float(line["seconds"]), int(line["tokens"])
+        expected, cpu = forecast.pace.get(count), line["cpu"]
+        rows.append((
+            str(line["engine"]), str(count), str(tokens), str(line["longest"]), f"{seconds:.1f}",
+            f"{tokens / seconds:.0f}",
+            *(f"{cpu[process] / tokens * 1e6:.1f}" if process in cpu else "" for process in ("front", "core")),
+            "" if expected is None else f"{expected:.1f}", "" if expected is None else f"{seconds / expected:.2f}",
+        ))  # fmt: skip
+    head = ("engine", "responses at once", "tokens", "longest", "seconds", "tokens/s", "front, CPU us/token",
+            "core, CPU us/token", "roofline, s", "measured / roofline")  # fmt: skip
+    return Table("vLLM alone", head, tuple(rows))
+
+
+def _phases_table(runs: Mapping[str, Events], forecast: Forecasts) -> Table:
+    rows = []
+    for name, events in runs.items():
+        expected_times = planned(forecast.plans.get(name))
+        for phase in PLANNED:
+            seconds = seconds_of(events, phase)
+            if seconds is None:
+                continue
+            expected = expected_times.get(phase)
+            ratio = "" if expected is None or not expected.p50 else f"{seconds / expected.p50:.2f}"
+            rows.append((name, phase, "" if expected is None else f"{expected.p50:.1f}", f"{seconds:.1f}", ratio))
+    head = ("run", "phase", "plan, s", "measured, s", "measured / plan")
+    return Table("Seconds of a step (median without the first) beside `nemo-ada plan`", head, tuple(rows))
+
+
+COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("sampling, s", PLANNED["sampling"]),
+    ("refit, s", PLANNED["refit"]),
+    ("of it weights, s", ("prepare_for_generation/transfer_and_update_weights",)),
+    ("log-probs, s", ("policy_and_reference_logprobs",)),
+    ("update, s", ("policy_training",)),
+    ("learner's return, s", ("logprob_inference_prep", "training_prep")),
+    ("step, s", PLANNED["step"]),
+)
+"""Column -> timers of NeMo-RL's loop. In a refit the learner's optimizer goes to the CPU; later it returns."""
+
+
+def _methods_table(runs: Mapping[str, Events]) -> Table:
+    """Each method's steps, and its step over the median one of NeMo-RL's GRPO, with its default engine if that ran."""
+    first = next((runs[name] for name in (STOCK, GRPO) if name in runs), None)
+    rows, base = [], None if first is None else seconds_of(first, "step")
+    for name, events in runs.items():
+        steps, timings = events.steps(), events.steps("timing/train")
+        for number in sorted(timings):
+            numbers, seconds = steps.get(number, {}), timings[number]
+            spent = [sum(seconds.get(timer, 0.0) for timer in timers) for _, timers in COLUMNS]
+            rate = numbers.get("ada/pass_rate", numbers.get("reward"))
+            counts = ("samples_drawn", "tokens_drawn", "zero_signal_groups_if_grpo", "zero_signal_groups")
+            rows.append((
+                name, str(number), _cell(rate), *(_cell(numbers.get(f"ada/{key}")) for key in counts),
+                _cell(numbers.get("loss")), _cell(numbers.get("grad_norm")),
+                *(f"{value:.2f}" for value in spent), "" if not base else f"{spent[-1] / base:.2f}",
+                _cell(numbers.get("token_mult_prob_error")), _cell(numbers.get("gen_kl_error")),
+            ))  # fmt: skip
+    head = ("run", "step", "pass rate", "responses", "tokens", "zero-signal groups if GRPO", "zero-signal groups",
+            "loss", "gradient norm",
+            *(name for name, _ in COLUMNS), "step / NeMo-RL's", "token_mult_prob_error", "gen_kl_error")  # fmt: skip
+    return Table("Every step", head, tuple(rows))
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
+    """Return the memory of the card in each phase beside the estimate of `check`."""
+    estimates = {"update": "learner", "log-probs": "log-probs", "refit": "refit", "generate": "vLLM"}
+    rows = []
+    for name, events in slices.events.items():
+        if name == ENGINE:
+            continue
+        used = events.used()
+        for phase in PHASES:
+            if phase in used:
+                estimate = forecast.memory.get(estimates.get(phase, ""))
+                rows.append((
+                    name, phase, "" if estimate is None else f"{estimate:.1f}", f"{used[phase] / GIB:.1f}",
+                    "" if not estimate else f"{used[phase] / GIB / estimate:.2f}",
+                ))  # fmt: skip
+    for name, events in slices.runs().items():
+        for peak in events.of("memory"):
+            estimate = forecast.memory.get("learner")
+            largest = peak["allocated"] / GIB
+            rows.append((
+                name, "learner's tensors, so far", "" if estimate is None else f"{estimate:.1f}", f"{largest:.1f}",
+                "" if not estimate else f"{largest / estimate:.2f}",
+            ))  # fmt: skip
+            rows.append((name, "and what torch's allocator keeps", "", f"{peak['reserved'] / GIB:.1f}", ""))
+    head = ("slice or run", "phase", "check, GiB", "largest, GiB", "largest / check")
+    return Table("Memory of the card in use, with what torch's allocator keeps", head, tuple(rows))
+
+
+def _versions_table(events: Mapping[str, Events]) -> Table:
+    """Versions in the driver of a run. Workers may have environments of their own."""
+    found = next((line for of_run in events.values() for line in of_run.of("versions")), environment())
+    rows = [("nemo_ada", f"{found['nemo_ada']} {found['commit'] or ''}"), ("python", str(found["python"]))]
+    rows += [(name, str(version)) for name, version in found["packages"].items()]
+    cards = {peak["card"] for of_run in events.values() for peak in of_run.of("memory")}
+    return Table("Versions", ("part", "version"), (*rows, ("card", ", ".join(sorted(cards)))))
