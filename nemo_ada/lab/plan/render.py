@@ -68,7 +68,8 @@ def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
         for c in plan.costs
     ]
     lines += [f"left out: {name}: {why}" for name, why in plan.left_out]
-    lines += ["which preset pays: recipes/guide/choosing.md", *(f"warning: {text}" for text in plan.warnings)]
+    lines += [f"the mean update: {plan.teaches}", "which preset pays: recipes/guide/choosing.md"]
+    lines += [f"warning: {text}" for text in plan.warnings]
     return "\n".join(lines)
 
 
