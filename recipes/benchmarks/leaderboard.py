@@ -180,7 +180,7 @@ class Protocol:
         overrides = [
             *task.get("overrides", []),
             *settings.get("overrides", []),
-            f"task.seed={base}",
+            f"{task.get('seed', 'task.seed')}={base}",
             f"base.seed={base}",
             f"reinforce_ada={ada}",
             f"grpo.num_generations_per_prompt={n}",
