@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
+from nemo_ada.core.arrays import IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import estimate, paired_test, pass_at_k
 from nemo_ada.run.files import json_of
@@ -19,8 +19,11 @@ from nemo_ada.run.folder import changed_keys, flatten
 from nemo_ada.run.json_lines import records
 
 MAX_GROUPS = 30
-BUCKET_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Difficulty by the base model's pass rate: 0, (0, .25], (.25, .5], (.5, .75], (.75, 1), 1."""
+BUCKETS = {
+    "base = 0": 0.0, "base in (0, 0.25]": 0.25, "base in (0.25, 0.5]": 0.5, "base in (0.5, 0.75]": 0.75,
+    "base in (0.75, 1)": math.nextafter(1.0, 0.0), "base = 1": 1.0,
+}  # fmt: skip
+"""Difficulty by the base model's pass rate: the name of a bucket -> its largest pass rate."""
 COUNTS = (
     "responses", "correct", "failed", "timed_out", "tokens", "finished",
     "right_tokens", "right_finished", "wrong_tokens", "wrong_finished",
@@ -31,43 +34,21 @@ EXPECTED_TO_DIFFER = ("model", "tokenizer", "seed", "chunk", "nemo_ada")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BenchmarkResult:
-    """Counts over the P problems of a benchmark.
+    """Counts over the problems of a benchmark.
 
     Attributes:
         name: The name of the benchmark.
-        ids: The ids of the problems.
-        responses_P: The number of responses with a label.
-        correct_P: The number of right responses.
-        failed_P: The number of responses without a label. They count nowhere.
-        timed_out_P: The number of answers that hit the verifier's limits. They count as wrong.
-        tokens_P: The tokens of all responses.
-        finished_P: The number of responses that ended by themselves.
-        right_tokens_P: The tokens of right responses.
-        right_finished_P: The number of right responses that ended by themselves.
-        wrong_tokens_P: The tokens of wrong responses.
-        wrong_finished_P: The number of wrong responses that ended by themselves.
-        majority_P: The chance that the answer of most responses is right.
+        table: A row per problem, by its id. The columns are COUNTS, `rate` (the share of right responses, nan without
+            a judged one), `majority` (the chance that the answer of most responses is right) and, where the problems
+            are not independent, `cluster` (the number of each problem's cluster).
         rejected: The number of problems that cannot be used.
         columns: Per problem its values in the columns of the groups.
-        cluster_P: The number of each problem's cluster, None where the problems are independent.
     """
 
     name: str
-    ids: tuple[str, ...]
-    responses_P: IntArray
-    correct_P: IntArray
-    failed_P: IntArray
-    timed_out_P: IntArray
-    tokens_P: IntArray
-    finished_P: IntArray
-    right_tokens_P: IntArray
-    right_finished_P: IntArray
-    wrong_tokens_P: IntArray
-    wrong_finished_P: IntArray
-    majority_P: FloatArray
+    table: pd.DataFrame
     rejected: int
     columns: tuple[Mapping[str, str], ...] = ()
-    cluster_P: IntArray | None = None
 
     @classmethod
     def of(
@@ -82,23 +63,20 @@ class BenchmarkResult:
             column: The column whose values are the clusters, None for those that the evaluation has.
 
         Raises:
-            UserError: A problem has no such column.
+            UserError: A problem has no such column, or there are two lines for a problem.
         """
-        columns: dict[str, Any] = {
-            f"{key}_P": np.array([record.get(key, 0) for record in records], np.int64) for key in COUNTS
-        }
-        columns["majority_P"] = np.array([record.get("majority", math.nan) for record in records], np.float64)
-        groups = tuple(record.get("columns", {}) for record in records)
-        columns["cluster_P"] = _clusters(name, records, column)
-        return cls(name, tuple(record["id"] for record in records), rejected=rejected, columns=groups, **columns)
-
-    def only(self, keep_P: BoolArray) -> BenchmarkResult:
-        """Return the counts of some of the problems."""
-        names = [f"{key}_P" for key in (*COUNTS, "majority")]
-        parts: dict[str, Any] = {name: getattr(self, name)[keep_P] for name in names}
-        ids = tuple(itertools.compress(self.ids, keep_P.tolist()))
-        clusters = None if self.cluster_P is None else self.cluster_P[keep_P]
-        return BenchmarkResult(self.name, ids, rejected=0, cluster_P=clusters, **parts)
+        counts = {key: np.array([record.get(key, 0) for record in records], np.int64) for key in COUNTS}
+        table = pd.DataFrame(counts, index=[str(record["id"]) for record in records])
+        if table.index.has_duplicates:
+            raise UserError(
+                f"problems.jsonl of {name} has the problem {table.index[table.index.duplicated()][0]} twice"
+            )
+        table["rate"] = np.where(table["responses"] > 0, table["correct"] / table["responses"].clip(lower=1), np.nan)
+        table["majority"] = np.array([record.get("majority", math.nan) for record in records], np.float64)
+        clusters = _clusters(name, records, column)
+        if clusters is not None:
+            table["cluster"] = clusters
+        return cls(name, table, rejected, tuple(record.get("columns", {}) for record in records))
 
     def groups(self, k: int) -> dict[str, dict[str, Any]]:
         """Return a summary per column and value, for columns with 2 to MAX_GROUPS values."""
@@ -108,19 +86,10 @@ class BenchmarkResult:
             distinct = sorted({value for value in values if value is not None}, key=_by_number)
             if 2 <= len(distinct) <= MAX_GROUPS:
                 groups[column] = {
-                    value: _summary([self.only(np.array([other == value for other in values]))], k)
+                    value: _summary(_together([self.table[[other == value for other in values]]]), 0, k)
                     for value in distinct
                 }
         return groups
-
-    @property
-    def rate_P(self) -> FloatArray:
-        """The share of correct responses per problem, nan without a judged response."""
-        return np.where(self.responses_P > 0, self.correct_P / np.maximum(self.responses_P, 1), np.nan)
-
-    def at(self, k: int) -> FloatArray:
-        """Return pass@k per problem."""
-        return pass_at_k(self.responses_P, self.correct_P, k)
 
 
 def _clusters(name: str, records: Sequence[Mapping[str, Any]], column: str | None) -> IntArray | None:
@@ -150,72 +119,77 @@ def ladder(k: int) -> list[int]:
 
 def results(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
     """Return the content of results.json. `overall` is weighted by prompts."""
-    summaries = {one.name: _summary([one], k) | {"groups": one.groups(k)} for one in benchmarks}
-    return {"benchmarks": summaries, "overall": _summary(benchmarks, k)}
+    summaries = {
+        one.name: _summary(_together([one.table]), one.rejected, k) | {"groups": one.groups(k)} for one in benchmarks
+    }
+    whole = _together([one.table for one in benchmarks])
+    return {"benchmarks": summaries, "overall": _summary(whole, sum(one.rejected for one in benchmarks), k)}
 
 
-def _summary(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
-    stratum_P = np.repeat(np.arange(len(benchmarks)), [len(b.ids) for b in benchmarks])
-    drawn = sum(int((b.responses_P + b.failed_P).sum()) for b in benchmarks)
-    rate_P = np.concatenate([b.rate_P for b in benchmarks])
-    cluster_P = joined_clusters([(len(b.ids), b.cluster_P) for b in benchmarks])
+def _together(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the problems of several benchmarks, with the number of each problem's benchmark in `stratum`.
+
+    Numbers of clusters are made different. A problem of a benchmark without clusters is a cluster of its own.
+    """
+    parts, first = [], 0
+    for number, table in enumerate(tables):
+        part = table.assign(stratum=number)
+        if any("cluster" in one for one in tables):
+            part["cluster"] = first + (table["cluster"] if "cluster" in table else np.arange(len(table)))
+            first = int(part["cluster"].max()) + 1 if len(part) else first
+        parts.append(part)
+    return pd.concat(parts)
+
+
+def _clusters_of(table: pd.DataFrame) -> IntArray | None:
+    return table["cluster"].to_numpy() if "cluster" in table else None
+
+
+def _summary(table: pd.DataFrame, rejected: int, k: int) -> dict[str, Any]:
+    """Return a row of results.json for these problems."""
+    total = {name: int(table[name].sum()) for name in COUNTS}
+    drawn = total["responses"] + total["failed"]
     summary: dict[str, Any] = {
-        "prompts": len(rate_P),
-        **({} if cluster_P is None else {"clusters": len(np.unique(cluster_P))}),
-        f"avg@{k}": _mean(rate_P, stratum_P, cluster_P),
+        "prompts": len(table),
+        **_number_of_clusters(table),
+        f"avg@{k}": _mean(table, table["rate"]),
     }
     for rung in ladder(k) if k > 1 else []:
-        summary[f"pass@{rung}"] = _mean(np.concatenate([b.at(rung) for b in benchmarks]), stratum_P, cluster_P)
+        summary[f"pass@{rung}"] = _mean(table, pass_at_k(table["responses"], table["correct"], rung))
     if k > 1:
-        summary[f"maj@{k}"] = _mean(np.concatenate([b.majority_P for b in benchmarks]), stratum_P, cluster_P)
-    summary |= {
-        "by_verdict": _by_verdict(benchmarks),
-        "mean_tokens": sum(int(b.tokens_P.sum()) for b in benchmarks) / drawn,
-        "finished": sum(int(b.finished_P.sum()) for b in benchmarks) / drawn,
-        "unjudged": sum(int(b.failed_P.sum()) for b in benchmarks),
-        "timed_out": sum(int(b.timed_out_P.sum()) for b in benchmarks),
-        "rejected_problems": sum(b.rejected for b in benchmarks),
+        summary[f"maj@{k}"] = _mean(table, table["majority"])
+    return summary | {
+        "by_verdict": _by_verdict(total),
+        "mean_tokens": total["tokens"] / drawn,
+        "finished": total["finished"] / drawn,
+        "unjudged": total["failed"],
+        "timed_out": total["timed_out"],
+        "rejected_problems": rejected,
     }
-    return summary
 
 
-def joined_clusters(parts: Sequence[tuple[int, IntArray | None]]) -> IntArray | None:
-    """Return numbers of clusters over several benchmarks. A problem of one without clusters is a cluster of its own.
-
-    Args:
-        parts: Per benchmark the number of its problems, and their clusters.
-    """
-    if all(clusters is None for _, clusters in parts):
-        return None
-    joined, first = [], 0
-    for count, clusters in parts:
-        joined.append(first + (np.arange(count) if clusters is None else clusters))
-        first = int(joined[-1].max(initial=first)) + 1
-    return np.concatenate(joined)
+def _number_of_clusters(table: pd.DataFrame) -> dict[str, int]:
+    return {"clusters": int(table["cluster"].nunique())} if "cluster" in table else {}
 
 
-def _mean(value_P: FloatArray, stratum_P: IntArray, cluster_P: IntArray | None) -> dict[str, float | None]:
+def _mean(table: pd.DataFrame, values: Any) -> dict[str, float | None]:
     """Return a mean over problems with its interval. JSON has no NaN, so a mean of no problem is None."""
-    one_value = cluster_P is not None and len(np.unique(cluster_P[~np.isnan(value_P)])) < 2
-    found = estimate(value_P, stratum_P, None if one_value else cluster_P)
-    prompts = int((~np.isnan(value_P)).sum())
-    mean, low, high = (value if prompts else None for value in (found.value, found.low, found.high))
-    return {"mean": mean, "low": low, "high": high, "prompts": prompts}
+    value_P, cluster_P = np.asarray(values, np.float64), _clusters_of(table)
+    there_P = ~np.isnan(value_P)
+    one_value = cluster_P is not None and len(np.unique(cluster_P[there_P])) < 2
+    found = estimate(value_P, table["stratum"].to_numpy(), None if one_value else cluster_P)
+    mean, low, high = (value if there_P.any() else None for value in (found.value, found.low, found.high))
+    return {"mean": mean, "low": low, "high": high, "prompts": int(there_P.sum())}
 
 
-def _by_verdict(benchmarks: Sequence[BenchmarkResult]) -> dict[str, dict[str, float | None]]:
+def _by_verdict(total: Mapping[str, int]) -> dict[str, dict[str, float | None]]:
     """Return length and truncation of right and of wrong responses, None where there is no such response."""
-
-    def total(name: str) -> int:
-        return sum(int(getattr(benchmark, name).sum()) for benchmark in benchmarks)
-
-    right = total("correct_P")
-    numbers = {"right": right, "wrong": total("responses_P") - right}
+    numbers = {"right": total["correct"], "wrong": total["responses"] - total["correct"]}
     return {
         verdict: {
             "responses": number,
-            "mean_tokens": total(f"{verdict}_tokens_P") / number if number else None,
-            "finished": total(f"{verdict}_finished_P") / number if number else None,
+            "mean_tokens": total[f"{verdict}_tokens"] / number if number else None,
+            "finished": total[f"{verdict}_finished"] / number if number else None,
         }
         for verdict, number in numbers.items()
     }
@@ -288,29 +262,23 @@ def compare(first: Evaluation, second: Evaluation, base: Evaluation | None = Non
             "to the mean; evaluate the base model again with another --seed"
         )
     rows: dict[str, dict[str, Any]] = {}
-    pairs: list[FloatArray] = []
-    clusters: list[tuple[int, IntArray | None]] = []
+    pairs: list[pd.DataFrame] = []
     for name in (name for name in first.benchmarks if name in second.benchmarks):
-        rate_MP, cluster_P, left_out = _pair(name, first, second, base)
-        if rate_MP.shape[1] >= 2:
-            pairs.append(rate_MP)
-            clusters.append((rate_MP.shape[1], cluster_P))
-            rows[name] = _row(rate_MP, np.zeros(rate_MP.shape[1], np.int64), cluster_P) | {"left_out": left_out}
+        pair, left_out = _pair(name, first, second, base)
+        if len(pair) >= 2:
+            pairs.append(pair)
+            rows[name] = _row(_together([pair])) | {"left_out": left_out}
     if not pairs:
         raise UserError(
             f"{first.folder} ({', '.join(first.benchmarks)}) and {second.folder} ({', '.join(second.benchmarks)}) have "
             "no benchmark with two problems in common"
         )
-    rate_MP = np.concatenate(pairs, axis=1)
-    stratum_P = np.repeat(np.arange(len(pairs)), [pair.shape[1] for pair in pairs])
-    all_P = joined_clusters(clusters)
-    rows["overall"] = _row(rate_MP, stratum_P, all_P) | {"left_out": sum(row["left_out"] for row in rows.values())}
+    whole = _together(pairs)
+    rows["overall"] = _row(whole) | {"left_out": sum(row["left_out"] for row in rows.values())}
     if base is not None:
-        bucket_P, names = bucket_of(rate_MP[2])
-        for number, name in enumerate(names):
-            inside_P = bucket_P == number
-            if inside_P.sum() >= 2 and (all_P is None or len(np.unique(all_P[inside_P])) >= 2):
-                rows[name] = _row(rate_MP[:, inside_P], stratum_P[inside_P], None if all_P is None else all_P[inside_P])
+        for name, inside in whole.groupby(buckets(whole["base"]), observed=True):
+            if len(inside) >= 2 and _number_of_clusters(inside).get("clusters", 2) >= 2:
+                rows[name] = _row(inside)
     return rows
 
 
@@ -330,42 +298,33 @@ def _draws(evaluation: Evaluation) -> tuple[Any, Any]:
     return evaluation.settings["model"]["fingerprint"], evaluation.settings["seed"]
 
 
-def _pair(
-    name: str, first: Evaluation, second: Evaluation, base: Evaluation | None
-) -> tuple[FloatArray, IntArray | None, int]:
-    """Return the pass rates of the models M on their common problems P, their clusters, and how many others there are.
+def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | None) -> tuple[pd.DataFrame, int]:
+    """Return the pass rates of the models on their common problems, with their clusters, and how many others there are.
 
-    M are the two models, and the base if there is one.
+    The columns are `first`, `second`, with a base `base`, and where there are clusters `cluster`.
     """
-    rates = [
-        dict(zip(result.ids, result.rate_P.tolist(), strict=True))
-        for evaluation in (first, second, *([] if base is None else [base]))
-        if (result := evaluation.benchmarks.get(name)) is not None
-    ]
-    if base is not None and len(rates) < 3:
-        raise UserError(f"--base={base.folder} has no benchmark {name}; evaluate the base model on it as well")
-    ids = [i for i in rates[0] if all(i in other and not math.isnan(other[i]) for other in rates)]
-    rate_MP = np.array([[rate_of[i] for i in ids] for rate_of in rates], np.float64)
-    own = next((r for r in (first.benchmarks[name], second.benchmarks[name]) if r.cluster_P is not None), None)
-    of = {} if own is None or own.cluster_P is None else dict(zip(own.ids, own.cluster_P.tolist(), strict=True))
-    cluster_P = np.array([of[i] for i in ids], np.int64) if of else None
-    return rate_MP, cluster_P, len({*rates[0], *rates[1]}) - len(ids)
+    tables = {"first": first.benchmarks[name].table, "second": second.benchmarks[name].table}
+    if base is not None:
+        if name not in base.benchmarks:
+            raise UserError(f"--base={base.folder} has no benchmark {name}; evaluate the base model on it as well")
+        tables["base"] = base.benchmarks[name].table
+    pair = pd.concat({model: table["rate"] for model, table in tables.items()}, axis=1, join="inner").dropna()
+    clustered = next((one for one in (tables["first"], tables["second"]) if "cluster" in one), None)
+    if clustered is not None:
+        pair["cluster"] = clustered["cluster"]
+    return pair, len(tables["first"].index.union(tables["second"].index)) - len(pair)
 
 
-def _row(rate_MP: FloatArray, stratum_P: IntArray, cluster_P: IntArray | None) -> dict[str, Any]:
-    first_P, second_P = rate_MP[:2]
-    test = paired_test(first_P, second_P, stratum_P, cluster_P)
-    numbers = {} if cluster_P is None else {"clusters": len(np.unique(cluster_P))}
-    return numbers | {"first": float(first_P.mean()), "second": float(second_P.mean()), **asdict(test)}
+def _row(pair: pd.DataFrame) -> dict[str, Any]:
+    first_P, second_P = pair["first"].to_numpy(), pair["second"].to_numpy()
+    test = paired_test(first_P, second_P, pair["stratum"].to_numpy(), _clusters_of(pair))
+    return _number_of_clusters(pair) | {
+        "first": float(first_P.mean()),
+        "second": float(second_P.mean()),
+        **asdict(test),
+    }
 
 
-def bucket_of(rate_P: FloatArray) -> tuple[IntArray, list[str]]:
-    """Return the bucket of each base pass rate, and the names of the buckets.
-
-    The buckets are 0, four quarters without the ends, and 1.
-    """
-    quarters = np.searchsorted(BUCKET_EDGES[1:-1], rate_P, side="left") + 1
-    last = len(BUCKET_EDGES)
-    bucket_P = np.where(rate_P <= 0.0, 0, np.where(rate_P >= 1.0, last, quarters)).astype(np.int64)
-    names = [f"base in ({low:g}, {high:g}{')' if high == 1 else ']'}" for low, high in itertools.pairwise(BUCKET_EDGES)]
-    return bucket_P, ["base = 0", *names, "base = 1"]
+def buckets(rates: pd.Series) -> pd.Series:
+    """Return the name of the bucket of each base pass rate."""
+    return pd.cut(rates, [-1.0, *BUCKETS.values()], labels=list(BUCKETS))

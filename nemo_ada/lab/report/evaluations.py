@@ -71,10 +71,10 @@ def warnings(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return what a reader must know before comparing evaluations."""
     named = _named(evaluations)
     notes = [
-        f"{name}, {benchmark}: {len(result.ids)} problems are few, so its interval is rough"
+        f"{name}, {benchmark}: {len(result.table)} problems are few, so its interval is rough"
         for name, evaluation in named.items()
         for benchmark, result in evaluation.benchmarks.items()
-        if len(result.ids) < FEW
+        if len(result.table) < FEW
     ]
     names = list(named)
     for name in names[1:]:

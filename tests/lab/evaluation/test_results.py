@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from nemo_ada.errors import UserError
@@ -13,7 +14,7 @@ from nemo_ada.lab.evaluation.benchmark import presets, resolve
 from nemo_ada.lab.evaluation.results import (
     BenchmarkResult,
     Evaluation,
-    bucket_of,
+    buckets,
     compare,
     ladder,
     results,
@@ -105,8 +106,7 @@ def test_a_difference_in_how_models_were_evaluated_is_named(tmp_path):
 
 
 def test_bucket_edges_belong_to_the_lower_bucket():
-    bucket_P, names = bucket_of(np.array([0.0, 0.01, 0.25, 0.26, 0.5, 0.75, 0.99, 1.0]))
-    assert [names[i] for i in bucket_P] == [
+    assert list(buckets(pd.Series([0.0, 0.01, 0.25, 0.26, 0.5, 0.75, 0.99, 1.0]))) == [
         "base = 0", "base in (0, 0.25]", "base in (0, 0.25]", "base in (0.25, 0.5]", "base in (0.25, 0.5]",
         "base in (0.5, 0.75]", "base in (0.75, 1)", "base = 1",
     ]  # fmt: skip
