@@ -7,6 +7,7 @@ those of the other tasks do, so that their pass rates lie between 0 and 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -35,6 +36,10 @@ class Sums:
 
     def splits(self) -> Splits:
         """Return 4,096 prompts for training, 256 held-out ones, and the others as demonstrations."""
+        return self._splits
+
+    @cached_property
+    def _splits(self) -> Splits:
         order_R = np.random.default_rng([self._seed, 0]).permutation(NUMBERS**2)
         pairs = [divmod(int(index), NUMBERS) for index in order_R]
         texts = [(f"{first}+{second}=", f"{first + second:0{DIGITS}}") for first, second in pairs]
