@@ -42,7 +42,7 @@ BUDGETS = {
 }
 JOB_LINES = 20680  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 45_100, 45_000  # wanted for tests: 40,000
+TEST_LINES, PAGE_WORDS = 44_900, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
     "nemo_ada/run/files.py": 596,
