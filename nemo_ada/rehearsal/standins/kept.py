@@ -7,6 +7,7 @@ real weights each run starts with a learner of its own.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
@@ -91,6 +92,23 @@ def _environment_stays(names: Names) -> None:
         return _KEPT[env_name]
 
     names.put("create_env", create_env)
+
+
+@ENGINE.after(
+    "nemo_ada.nemo.launch.controller",
+    "end_environments",
+    why="The end of a run would end the environments of the next one.",
+)
+def _environments_stay(names: Names) -> None:
+    end_environments = names.get("end_environments")
+
+    @functools.wraps(end_environments)
+    def later(environments: Mapping[str, Any]) -> None:
+        for name, handle in environments.items():
+            if not any(one is handle for one, _ in _SHUT_DOWN):  # before the engine that it may ask
+                _SHUT_DOWN.insert(0, (handle, functools.partial(end_environments, {name: handle})))
+
+    names.put("end_environments", later)
 
 
 @ENGINE.after(
