@@ -37,7 +37,7 @@ BUDGETS = {
     "nemo": 7918,  # wanted: 7,000
     "cpu": 4998,  # wanted: 4,900
     "lab": 10022,  # wanted: 7,600
-    "rehearsal": 6202,  # wanted: 5,300
+    "rehearsal": 6220,  # wanted: 5,300
     "cli": 1822,  # wanted: 1,400
 }
 JOB_LINES = 20680  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500

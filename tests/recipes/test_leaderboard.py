@@ -353,15 +353,15 @@ def test_only_some_numbers_of_updates_can_be_asked_for(results):
 
 def test_the_row_that_runs_beside_a_method_is_the_baseline(tmp_path, monkeypatch, capsys):
     def listed(*options):
-        words = ("list", "--fresh", "--out", str(tmp_path), "--task", "sudoku", "--method", "prefixes")
+        words = ("list", "--fresh", "--out", str(tmp_path), "--task", "sudoku", "--method", "mean")
         monkeypatch.setattr(sys, "argv", ["leaderboard.py", *words, *options])
         assert bench.main() == 0
         jobs = capsys.readouterr().out.split()
         assert len(jobs) == len(set(jobs)), "a job of several stages is named once"
         return {job.split("-")[1] for job in jobs}
 
-    assert listed() == {"grpo4", "prefixes"}
-    assert listed("--baseline", "single_value") == {"single_value", "prefixes"}
+    assert listed() == {"grpo4", "mean"}
+    assert listed("--baseline", "single_value") == {"single_value", "mean"}
 
 
 def test_tiers_are_cut_at_the_bases_pass_rates():
@@ -542,3 +542,17 @@ def test_gpu_seconds_are_those_of_the_steps_that_were_measured():
             assert with_mean_refit - H200_STEP.refit == pytest.approx(seconds, rel=0.11), row
             compared += 1
     assert compared == 7
+
+
+def test_the_untuned_task_has_the_same_problems_each_time_and_wrong_demonstrations_at_some_places():
+    import untuned
+
+    first, again, other = (untuned.Sums(None, seed).splits() for seed in (1, 1, 2))
+    assert first == again and first != other
+    texts = [prompt.text for prompt in first.train + first.heldout] + [one.prompt_text for one in first.supervision]
+    assert len(set(texts)) == len(texts) == 10_000, "no problem is in two splits"
+    wrong = [eval(one.prompt_text.removesuffix("=")) != int(one.answer_text) for one in first.supervision]  # noqa: S307
+    assert 0.1 < np.mean(wrong) < 0.9
+    task, prompt = untuned.Sums(None, 1), first.train[0]
+    labels = [task.submit(prompt, *answer).label for answer in ((prompt.answer, True), (prompt.answer, False))]
+    assert labels == [1.0, 0.0], "an answer that was cut off is wrong"
