@@ -551,7 +551,7 @@ def test_the_untuned_task_has_the_same_problems_each_time_and_wrong_demonstratio
     assert first == again and first != other
     texts = [prompt.text for prompt in first.train + first.heldout] + [one.prompt_text for one in first.supervision]
     assert len(set(texts)) == len(texts) == 10_000, "no problem is in two splits"
-    wrong = [eval(one.prompt_text.removesuffix("=")) != int(one.answer_text) for one in first.supervision]  # noqa: S307
+    wrong = [eval(one.prompt_text.removesuffix("=")) != int(one.answer_text) for one in first.supervision]
     assert 0.1 < np.mean(wrong) < 0.9
     task, prompt = untuned.Sums(None, 1), first.train[0]
     labels = [task.submit(prompt, *answer).label for answer in ((prompt.answer, True), (prompt.answer, False))]
