@@ -110,7 +110,7 @@ def test_the_page_of_a_groups_installation_is_walked_by_two_users(open_folder: P
         for folder in (open_folder / "c", open_folder / "c" / "munge"):
             folder.chmod(0o711)
         walk = Walk(open_folder, running)
-        assert sorted(walk.steps) == [1, 2, 3, 4, 5, 6, 7, 8], "no step of the page is left out"
+        assert sorted(walk.steps) == [1, 2, 3, 4, 5, 6, 7, 8, 12], "no step of the page is left out"
         tree = shared / "nemo_ada"
         for number in (1, 2, 3, 4, 5):
             said = walk.step(number, open_folder if number == 1 else tree, EDITOR="editor")
@@ -137,6 +137,8 @@ def test_the_page_of_a_groups_installation_is_walked_by_two_users(open_folder: P
         ours = {"PATH": f"{sys.prefix}/bin:{search_path()}", "PYTHONPATH": str(ROOT)}
         shown = walk.step(8, open_folder, NEMO_ADA_SITE=f"{tree}/slurm/site.env", **ours)
         assert all(f"user{user}" in shown for user in homes) and shown.count("done") >= 4, shown
+        stopped = walk.step(12, homes[OTHER], OTHER, USER=f"user{OTHER}")
+        assert not stopped and all((run.with_name(name) / "STOP").exists() for name in ("first", "second")), stopped
     assert not list(tree.rglob("*.log")) and not list((tree / "slurm").rglob("__pycache__"))
 
 
