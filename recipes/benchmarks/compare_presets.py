@@ -1,4 +1,4 @@
-"""Presets and rivals against GRPO on every axis of cost, over seeds, with paired intervals.
+"""Presets against GRPO on every axis of cost, over seeds, with paired intervals.
 
     python recipes/benchmarks/compare_presets.py --setting plentiful|repeated|groups16|groups64|words|tail|smollm2
                                                 [--seeds 5] [--first-seed 0] [--baseline "grpo n=16"]
