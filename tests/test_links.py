@@ -127,7 +127,6 @@ LIMITS = {
     "slurm/site.md": 850,  # what a site decides before many users train
     "recipes/README.md": 745,
     "recipes/guide/algorithm.md": 2200,
-    "recipes/upstream/controller_plug_in.md": 540,
     "recipes/results/async.md": 680,
     "recipes/results/faults.md": 630,
     "recipes/results/forecast.md": 1100,  # a model of its own for the steps on the H200

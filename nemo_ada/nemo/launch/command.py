@@ -168,7 +168,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
             run_dir.note_inputs(resolved)  # set-up has filled the hub's cache
             clear_abandoned(parts["checkpointer"])
         if training is Loop.CONTROLLER:
-            with _signals(control, progress):
+            with on_signals(stop_early):
                 stopped = controller.supervised(parts, control, progress)
         else:
             trainer = importlib.import_module(SYNC_LOOP) if training is Loop.DATA_PLANE else loop
@@ -217,8 +217,7 @@ def _controller_config() -> Any:
         return importlib.import_module(CONTROLLER_CONFIG)
     except ModuleNotFoundError:
         raise UserError(
-            "async_rl: this NeMo-RL has no single controller; use a checkout of main of August 2026 or newer, or "
-            "remove async_rl",
+            "async_rl: this NeMo-RL has no single controller; use v0.8.0, or remove async_rl",
             key="async_rl",
         ) from None
 
