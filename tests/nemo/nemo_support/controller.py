@@ -1,7 +1,8 @@
 """NeMo-RL's own single controller on a CPU, in this process.
 
 Real: the controller with its pumps, the rollout manager and its rollouts, the replay buffer, the sampler, the
-checkpoint manager, the loss, and NeMo-RL's reference data plane. Tiny: the policy, the engine, the data set, as in harness.py.
+checkpoint manager, the loss, and NeMo-RL's reference data plane. Tiny: the policy, the engine, the data
+set, as in harness.py.
 """
 
 from __future__ import annotations
