@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -45,10 +46,10 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop, upstream_part
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.setup import uses_media
+from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import without_working_folder
-from nemo_ada.run.tracking import tracking_id
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.trust import allow_ours, check_wandb
 
@@ -63,6 +64,7 @@ BEFORE_RAY = (
 """Module, function and section of what newer examples of NeMo-RL call before Ray starts."""
 AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"  # Ray reads it when it is imported
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
+TRACKING = "tracking.json"  # in the run folder: the id of its run of W&B
 DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it from grpo.max_num_steps
 
 
@@ -413,7 +415,10 @@ def continue_tracking(logger: Any, run_dir: Path) -> None:
         check_wandb(run_dir)
     if not values.get("wandb_enabled", False) or values.get("wandb.id"):
         return
-    values.assign("wandb.id", tracking_id(run_dir))
+    path = run_dir / TRACKING
+    if not path.exists():
+        write_atomically(path, json.dumps({"wandb_id": uuid.uuid4().hex[:8]}))
+    values.assign("wandb.id", str(json_of(path)["wandb_id"]))
     values.assign("wandb.resume", "allow")
 
 

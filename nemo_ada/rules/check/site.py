@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import netrc
 import os
 import re
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import hub
@@ -18,7 +20,9 @@ from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.rewards import OUR_ENVIRONMENT
 from nemo_ada.run.files import text_of
-from nemo_ada.run.tracking import has_key
+
+SERVER = "https://api.wandb.ai"
+WITHOUT_SERVER = ("offline", "disabled", "dryrun")
 
 
 def site(values: Values) -> Findings:
@@ -194,6 +198,17 @@ def wandb(values: Values) -> Findings:
         yield error(
             "logger.wandb_enabled", "W&B has no key here; export WANDB_API_KEY, or WANDB_MODE=offline in site.env"
         )
+
+
+def has_key(mode: str) -> bool:
+    """Return whether W&B has a key here, or needs none in this WANDB_MODE."""
+    if mode in WITHOUT_SERVER or os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", SERVER)).hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
 
 
 def open_ports(values: Values) -> Findings:
