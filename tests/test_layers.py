@@ -32,15 +32,15 @@ BUDGETS = {
     "config": 1658,  # wanted: 1,500
     "verify": 3840,  # wanted: 3,300
     "tasks": 2175,  # wanted: 1,900
-    "run": 2649,  # wanted: 1,900
+    "run": 2650,  # wanted: 1,900
     "rules": 5887,  # wanted: 5,400
-    "nemo": 7132,  # wanted: 7,000
+    "nemo": 7063,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
     "lab": 10022,  # wanted: 7,600
     "rehearsal": 5863,  # wanted: 5,300
-    "cli": 1822,  # wanted: 1,400
+    "cli": 1809,  # wanted: 1,400
 }
-JOB_LINES = 20680  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
+JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 44_900, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12

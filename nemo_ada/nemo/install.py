@@ -17,7 +17,6 @@ from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo import trivial_groups
-from nemo_ada.nemo.asynchronous.actors import adaptive_actors, check_actors
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
 from nemo_ada.nemo.launch.checkpoint import restore, saved_with
 from nemo_ada.nemo.launch.stop_and_save import errors_raised
@@ -95,6 +94,8 @@ def installed(
     with ExitStack() as stack:
         stack.enter_context(saved_with(checkpointer, hooks.state_dict))
         if settings.loop.draws_ahead:
+            from nemo_ada.nemo.asynchronous.actors import adaptive_actors
+
             stack.enter_context(adaptive_actors(master_config, checkpointer))
             stack.enter_context(errors_raised(loop))
         if hasattr(loop, "Logger"):  # a stand-in of the loop has none
@@ -116,6 +117,8 @@ def check_config(master_config: Any) -> None:
             return
         settings, _ = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
         if settings.loop.draws_ahead:
+            from nemo_ada.nemo.asynchronous.actors import check_actors
+
             check_actors()
 
 

@@ -42,6 +42,7 @@ from nemo_ada.run.yaml_file import read_yaml
 log = logging.getLogger(__name__)
 
 STATE = "state.json"  # what every step folder holds
+CONTRACT = "prompt_contract.json"  # what the prompts are made of; exports have it, too
 PACE = "pace.json"  # in the run's folder, written by job_control.py
 # A setting belongs to one of three classes. All others identify a run: a change of them is refused.
 VOLATILE = (

@@ -22,13 +22,10 @@ from nemo_ada.config.load import find_prompt_files, merge_overlays, plain, refus
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.gym.actor import ENVIRONMENT
-from nemo_ada.nemo.gym.set_up import prepared_for_gym
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
-from nemo_ada.nemo.launch import controller
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
-from nemo_ada.nemo.launch.export import write_contract
+from nemo_ada.nemo.launch.contract import write_contract
 from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.records import Records
 from nemo_ada.nemo.launch.stop_and_save import (
@@ -45,6 +42,7 @@ from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop, upstream_part
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
+from nemo_ada.rules.gym import ENVIRONMENT
 from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
@@ -64,6 +62,7 @@ BEFORE_RAY = (
 """Module, function and section of what newer examples of NeMo-RL call before Ray starts."""
 AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"  # Ray reads it when it is imported
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
+END_SECONDS = 5.0  # for an environment to end
 TRACKING = "tracking.json"  # in the run folder: the id of its run of W&B
 DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it from grpo.max_num_steps
 
@@ -170,6 +169,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
             run_dir.note_inputs(resolved)  # set-up has filled the hub's cache
             clear_abandoned(parts["checkpointer"])
         if training is Loop.CONTROLLER:
+            from nemo_ada.nemo.launch import controller
+
             with on_signals(stop_early):
                 stopped = controller.supervised(parts, control, progress)
         else:
@@ -226,13 +227,30 @@ def _controller_config() -> Any:
 
 def _shut_down(parts: Mapping[str, Any]) -> None:
     """End the environments, and the workers of the engine and of the learner. Both may be one object."""
-    controller.end_environments(parts.get("environments", {}))
+    end_environments(parts.get("environments", {}))
     ended: list[Any] = []
     for part in (parts.get(name) for name in ("policy_generation", "policy")):
         if part is not None and part not in ended:
             ended.append(part)
             with suppress(Exception):  # an error here must not hide the error of the run
                 part.shutdown()
+
+
+def end_environments(environments: Mapping[str, Any]) -> None:
+    """End environments before the engine that they ask, and kill those that do not end."""
+    import ray
+
+    for name, handle in environments.items():
+        if name == ENVIRONMENT:
+            from nemo_ada.nemo.gym.set_up import end_servers
+
+            end_servers(handle)
+            continue
+        try:
+            ray.get(handle.shutdown.remote(), timeout=END_SECONDS)
+        except Exception:  # noqa: BLE001 - an error here must not hide the error of the run
+            with suppress(Exception):
+                ray.kill(handle)
 
 
 def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
@@ -324,6 +342,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         configure_processes(values)
         init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:
+        from nemo_ada.nemo.launch import controller
+
         return controller.set_up(master_config)
     media = uses_media(Values(resolved))
     processor = get_tokenizer(master_config.policy["tokenizer"], get_processor=True) if media else None
@@ -337,6 +357,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     )
     gym = nemo_settings.uses_gym_servers(master_config)
     if gym:
+        from nemo_ada.nemo.gym.set_up import prepared_for_gym
+
         data, val_data = prepared_for_gym(master_config, tokenizer)
     else:
         data, val_data, task_to_env, val_task_to_env = setup_response_data(

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import StallError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.gym.actor import ENVIRONMENT
-from nemo_ada.nemo.gym.set_up import configured_for_gym, end_servers
+from nemo_ada.nemo.gym.set_up import configured_for_gym
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.facts import version
 from nemo_ada.run.job_control import JobControl, stop_early
@@ -111,18 +109,3 @@ def _note_save(checkpointer: Any, control: JobControl) -> None:
     if saved > control.saved_step:
         control.status("running", saved)
         control.observe_save(0.0)
-
-
-def end_environments(environments: Mapping[str, Any]) -> None:
-    """End environments before the engine that they ask, and kill those that do not end."""
-    import ray
-
-    for name, handle in environments.items():
-        if name == ENVIRONMENT:
-            end_servers(handle)
-            continue
-        try:
-            ray.get(handle.shutdown.remote(), timeout=WATCH_SECONDS)
-        except Exception:  # noqa: BLE001 - an error here must not hide the error of the run
-            with suppress(Exception):
-                ray.kill(handle)
