@@ -29,7 +29,7 @@ EVERYTHING = {"*"}
 # raises a number says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
     "core": 4114,  # wanted: 4,200
-    "config": 1658,  # wanted: 1,500
+    "config": 1647,  # wanted: 1,500
     "verify": 3840,  # wanted: 3,300
     "tasks": 2175,  # wanted: 1,900
     "run": 2559,  # wanted: 1,900
@@ -38,7 +38,7 @@ BUDGETS = {
     "cpu": 4976,  # wanted: 4,900
     "lab": 10022,  # wanted: 7,600
     "rehearsal": 5863,  # wanted: 5,300
-    "cli": 1809,  # wanted: 1,400
+    "cli": 1798,  # wanted: 1,400
 }
 JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
