@@ -29,8 +29,8 @@ def config(
     """
     if keys and diff is not None:
         raise UserError(
-            "--keys does not go with --diff: `nemo-ada config --keys WORD` lists settings, `nemo-ada config CONFIG --diff "
-            "OTHER` compares"
+            "--keys does not go with --diff: `nemo-ada config --keys WORD` lists settings, `nemo-ada config CONFIG "
+            "--diff OTHER` compares"
         )
     if keys:
         _print_keys([] if config is None else [str(config), *(overrides or [])])
