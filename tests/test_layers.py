@@ -34,11 +34,11 @@ BUDGETS = {
     "tasks": 2175,  # wanted: 1,900
     "run": 2559,  # wanted: 1,900
     "rules": 5887,  # wanted: 5,400
-    "nemo": 7063,  # wanted: 7,000
+    "nemo": 7022,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
     "lab": 10022,  # wanted: 7,600
     "rehearsal": 5863,  # wanted: 5,300
-    "cli": 1798,  # wanted: 1,400
+    "cli": 1797,  # wanted: 1,400
 }
 JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads

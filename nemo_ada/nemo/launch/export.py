@@ -283,7 +283,7 @@ def _lora_base(folder: Path) -> Path | None:
         if not found:
             raise UserError(
                 f"{folder} has adapters of LoRA, and the converted model that they belong to is not at {base}; put it "
-                "back there, or convert it again with `nemo-ada prepare CONFIG` and the same HF_HOME"
+                "back there, or start a job of this config with the same HF_HOME, which converts it again"
             )
         return found[-1]
     return None
