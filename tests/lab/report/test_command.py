@@ -100,9 +100,7 @@ def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
     assert summary.equal_cost(runs * 2) is None
 
 
-def test_bad_arguments_are_errors_of_the_user(tmp_path, undrawn):
-    with pytest.raises(UserError, match="is no folder"):
-        command.make_report([tmp_path / "x"], tmp_path / "r.html")
+def test_a_page_that_cannot_be_written_is_an_error_of_the_user(tmp_path, undrawn):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         command.make_report([make_run(tmp_path / "a", 3)], tmp_path / "file" / "r.html")

@@ -55,22 +55,12 @@ def test_values_too_small_for_an_axis_are_zero(tmp_path):
     assert not run.column("total/live_rows").any() and not run.column("ada/weight_max").any()
 
 
-LAUGHS = "\n".join(
-    ["a0: &a0 {x: 1}"] + [f"a{i}: &a{i} {{{', '.join(f'k{j}: *a{i - 1}' for j in range(9))}}}" for i in range(1, 12)]
-)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "config",
-    ["a: &a {b: *a}", "a: &a [*a, *a]", "\n".join(f"k{i}: {i}" for i in range(5000)), "1: 2\n? [1, 2]\n: 3", LAUGHS],
-    ids=["itself", "itself twice", "5000 keys", "no texts as keys", "a billion laughs"],
-)
-def test_a_configuration_that_refers_to_itself_or_is_huge_is_bounded(tmp_path, config):
+@pytest.mark.parametrize("config", ["a: &a {b: *a}", "a: &a [*a, *a]", "1: 2\n? [1, 2]\n: 3"])
+def test_a_configuration_that_cannot_be_read_is_a_note(tmp_path, config):
     folder = make_run(tmp_path / "a", 3)
     (folder / "config.yaml").write_text(config)
-    config = Run.read(folder).config
-    assert sum(len(key) + len(value) for key, value in config.items()) < 1_000_000
+    run = Run.read(folder)
+    assert run.config == {} and run.notes[0].startswith("config.yaml cannot be read: ")
 
 
 def test_names_tell_runs_apart(tmp_path):

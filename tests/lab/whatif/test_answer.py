@@ -17,7 +17,7 @@ from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.answer import Options, answer, read_log
-from nemo_ada.lab.whatif.forecast import figures_by_rate
+from nemo_ada.lab.whatif.forecast import REFILL_ROW, figures_by_rate
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture
 from nemo_ada.lab.whatif.render import introduction, sentences
 from nemo_ada.lab.whatif.rollouts import Rollouts, labels
@@ -173,16 +173,10 @@ def test_the_answer_agrees_with_what_grpo_drew():
     assert refill.responses.value > grpo.responses.value
 
 
-def test_the_answer_has_the_named_methods_only():
-    log = rollouts(rates(300), 4)
-    assert [row.name for row in answer(log, replace(FEW, presets=("ada_seq_lean",))).rows] == ["ada_seq_lean"]
-    assert len(answer(log, replace(FEW, presets=("dapo",))).rows) == 1
-
-
-def test_another_largest_number_of_responses_gets_its_own_row():
-    found = answer(rollouts(rates(300), 4), replace(FEW, max_responses=(16,)))
-    assert [(row.name, row.max_responses) for row in found.rows[:3]] == [
-        ("grpo", 4), ("ada_seq_balance", 32), ("ada_seq_balance", 16)
+def test_the_answer_has_the_named_methods_and_another_cap_as_a_row_of_its_own():
+    found = answer(rollouts(rates(300), 4), replace(FEW, max_responses=(16, 32)))
+    assert [(row.name, row.max_responses) for row in found.rows] == [
+        ("grpo", 4), ("ada_seq_balance", 32), ("ada_seq_balance", 16), (REFILL_ROW, None)
     ]  # fmt: skip
     assert found.rows[2].responses.value < found.rows[1].responses.value
 
@@ -206,17 +200,12 @@ def test_what_a_reader_must_know_is_noted():
     assert "3 to 4 responses" in notes
 
 
-def test_groups_of_one_say_which_field_may_be_wrong():
+def test_groups_of_one_say_which_field_may_be_wrong_and_presets_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match="--column"):
         answer(rollouts(rates(50), 1), FEW)
-
-
-def test_presets_that_do_not_fit_are_named_or_refused():
-    log = rollouts(rates(200), 16)
-    with pytest.raises(UserError):
-        answer(log, replace(FEW, presets=("nope",)))
-    with pytest.raises(UserError):
-        answer(rollouts(rates(200), 2), replace(FEW, presets=("ada_seq_balance",), group=1))
+    for options in (replace(FEW, presets=("nope",)), replace(FEW, presets=("ada_seq_balance",), group=1)):
+        with pytest.raises(UserError):
+            answer(rollouts(rates(200), 2), options)
 
 
 def test_the_command_prints_tables_and_json(tmp_path):
