@@ -132,7 +132,7 @@ def _is_step(record: Record, columns: Mapping[str, str]) -> bool:
     prompts, texts = ({**FIELDS, **named}[what] for what in ("prompt", "text"))
     if NEMO_RL in record or found(record, prompts) is not MISSING or isinstance(found(record, texts), str | list):
         return False
-    known = {*METRICS["reward"], *METRICS["zero_signal"], *columns.values(), "reward_std", "loss", *STEPS[1:3]}
+    known = (*METRICS["reward"], *METRICS["zero_signal"], "reward_std", "loss", "Step", "_step")
     return any(metric(name) in known or name.startswith("rewards/") for name in record)
 
 

@@ -133,6 +133,12 @@ def test_own_fields_are_named_also_inside_objects(tmp_path):
     assert found.frame[["reward", "tokens"]].to_numpy().tolist() == [[1.0, 17.0]]
 
 
+def test_responses_whose_prompt_nobody_named_are_no_steps(tmp_path):
+    file = write(tmp_path / "own.jsonl", *({"task_text": f"a{i // 4}", "exact": i % 2} for i in range(40)))
+    with pytest.raises(UserError, match="--column prompt=FIELD"):
+        read_log([file], {"reward": "exact"})
+
+
 def test_a_line_that_a_killed_run_left_is_passed_over_and_damage_before_the_end_is_an_error(tmp_path):
     path = write(tmp_path / "a.jsonl", OURS, OURS)
     whole = path.read_bytes()
