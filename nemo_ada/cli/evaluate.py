@@ -90,7 +90,7 @@ def evaluate(
 ) -> None:
     """Sample k responses per problem, judge and keep them, and estimate avg@k, pass@k and maj@k.
 
-    Several checkpoints are evaluated one after the other. Their folders are OUT/NAME, which `nemo-ada report` compares.
+    Several checkpoints are evaluated one after the other. Their folders are OUT/NAME.
     """
     for path in model:
         _refuse_run(path)
@@ -126,7 +126,7 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(contents if len(model) > 1 else contents[names[0]]))
     elif len(model) > 1:
-        typer.echo(f"compare them with `nemo-ada report {' '.join(str(out / name) for name in names)}`")
+        typer.echo(f"compare two with `nemo-ada eval compare {out / names[0]} {out / names[-1]}`")
 
 
 def _is_comparison(path: Path) -> bool:

@@ -32,9 +32,7 @@ def plan(
     price: Annotated[
         float | None, typer.Option(min=0, max=MOST_PRICE, help="price of a GPU hour: print what all slots cost")
     ] = None,
-    write_to: Annotated[
-        Path | None, typer.Option("--write", help="run folder that gets plan.json, for its report")
-    ] = None,
+    write_to: Annotated[Path | None, typer.Option("--write", help="run folder that gets plan.json")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     sbatch: Annotated[
         bool, typer.Option("--sbatch", help="print only sbatch's options: nodes, GPUs, name, time and signal")

@@ -9,7 +9,7 @@ import typer
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="folders of nemo-ada train (run_dir) and of nemo-ada eval")],
+    runs: Annotated[list[Path], typer.Argument(help="folders of nemo-ada train (run_dir)")],
     out: Annotated[Path, typer.Option(help="the page; figures go beside it")] = Path("report.html"),
     figures: Annotated[bool, typer.Option(help="also write each figure as PNG")] = True,
 ) -> None:

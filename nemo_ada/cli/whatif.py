@@ -18,36 +18,31 @@ WIDTH = 180  # columns of the table when the output is not a terminal
 @with_options
 def whatif(
     logs: Annotated[list[Path], typer.Argument(help="files or folders with rollouts, or with the curves of a run")],
-    options: Annotated[Options, Fields("group", "max_responses", "threshold", "prompts", preset="presets")] = Options(),
+    options: Annotated[Options, Fields("group", "max_responses", "threshold", preset="presets")] = Options(),
     column: Annotated[
         list[str] | None,
         typer.Option(help="name of your own field or metric, as reward=NAME; also prompt, tokens, step, group"),
     ] = None,
     values: Annotated[
-        tuple[float, float] | None,
-        typer.Option(help="rewards of a wrong and of a right response, for logs of averages (default: 0 1)"),
-    ] = None,
+        tuple[float, float], typer.Option(help="rewards of a wrong and of a right response, for logs of averages")
+    ] = (0.0, 1.0),
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Say what adaptive sampling would have changed, from a log that you already have. It needs no GPU.
 
-    Rollouts say most: NeMo-RL's train_data_step*.jsonl, NeMo-Gym's rollouts, dumps of verl, TRL, prime-rl and
-    open-instruct, tables of Weights & Biases (JSON), and any JSONL with prompt, reward and tokens.
+    Rollouts say most: NeMo-RL's train_data_step*.jsonl, dumps of verl, tables of TRL, and any JSONL, CSV or Parquet
+    with prompt, reward and tokens.
 
-    Curves are enough: TRL's trainer_state.json, what TRL or verl printed, CSV files of Weights & Biases, event files of
-    TensorBoard. Say with --group how many responses a prompt got.
+    Curves are enough: TRL's trainer_state.json, CSV files of Weights & Biases, event files of TensorBoard,
+    JSON lines of metrics. Say with --group how many responses a prompt got.
     """
-    from nemo_ada.lab.whatif.answer import answer
-    from nemo_ada.lab.whatif.averages import read_averages
-    from nemo_ada.lab.whatif.logs import read_logs
+    from nemo_ada.lab.whatif.answer import answer, read_log
     from nemo_ada.lab.whatif.render import as_json, introduction, sentences, table
 
     for path in logs:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder; `nemo-ada whatif --help` lists the logs that it reads")
-    names = _columns(column or [])
-    log = read_averages(logs, names, values) or read_logs(logs, names)
-    found = answer(log, options)
+    found = answer(read_log(logs, _columns(column or []), values), options)
     if json:
         typer.echo(as_json(found))
         return
@@ -58,10 +53,9 @@ def whatif(
 
 def _columns(pairs: list[str]) -> dict[str, str]:
     """Parse the values of --column."""
-    from nemo_ada.lab.whatif.curves import METRICS
-    from nemo_ada.lab.whatif.formats import NAMES
+    from nemo_ada.lab.whatif.reading import FIELDS, METRICS
 
-    known = tuple(dict.fromkeys((*NAMES, *METRICS)))
+    known = tuple(dict.fromkeys((*FIELDS, *METRICS)))
     found: dict[str, str] = {}
     for pair in pairs:
         what, _, name = pair.partition("=")

@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from nemo_ada.errors import UserError
-from nemo_ada.lab.whatif.logs import read_logs
+from nemo_ada.lab.whatif.answer import read_log
 from nemo_ada.run import json_lines
 from nemo_ada.run.files import (
     append,
@@ -204,7 +204,7 @@ def test_a_compressed_line_without_an_end_does_not_fill_the_memory(tmp_path, mon
     with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
         file.write(b"x" * 10_000_000)
     with pytest.raises(UserError, match="line 1"):
-        read_logs([tmp_path / "a.jsonl.gz"])
+        read_log([tmp_path / "a.jsonl.gz"])
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):

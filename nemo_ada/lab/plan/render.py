@@ -1,4 +1,4 @@
-"""A plan as text, as JSON, and as the file plan.json of a run directory, which the report reads."""
+"""A plan as text, as JSON, and as the file plan.json of a run directory."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from nemo_ada.lab.evaluation.statistics import student_quantile
 from nemo_ada.lab.report.run import Run
-from nemo_ada.lab.report.series import MAX_POINTS
 from nemo_ada.run.folder import VOLATILE, of_class
 
+MAX_POINTS = 100  # of a line
 SEED = "grpo.seed"
 SEPARATORS = "-_. /="  # what stands between a method's name and the number of its seed
 

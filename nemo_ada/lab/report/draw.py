@@ -1,35 +1,32 @@
-"""Draw the report's panels with matplotlib: as SVG for the page, and as PNG files for slides and papers.
+"""Draw the report's figures with matplotlib: as SVG for the page, and as PNG files for slides and papers.
 
-A panel is 360 units wide, about as many CSS pixels. So its text keeps its size on a phone.
+A figure is 360 units wide, about as many CSS pixels. So its text keeps its size on a phone.
 """
 
 from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from nemo_ada.lab.report.figures import Figure
 from nemo_ada.lab.report.run import clean
-from nemo_ada.lab.report.series import Figure, Line, Panel, span, tick_text
 from nemo_ada.run.files import write_result
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
 # Okabe and Ito's palette without yellow, which is too pale on white
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#17202a")
 MUTED, GRID = "#55606c", "#e7eaee"
-MARKERS, SYMBOLS = "osD^vPX", "●■◆▲▼✚✖"  # the same shapes, for matplotlib and as text
-MAX_PALE_LINES = 4  # with more lines the values behind the rolling means are only noise
+MARKERS = "osD^vPX"
 WIDTH, HEIGHT = 360, 232
-LEFT, RIGHT, TOP, BOTTOM = 48, 14, 30, 42  # around the axes of a panel
-PNG_DPI, PNG_COLUMNS = 110, 3
+LEFT, RIGHT, TOP, BOTTOM = 48, 14, 30, 42  # around the axes of a figure
+LEGEND = 14  # height of a line of the legend
+PNG_DPI = 220
 SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",  # text as text makes a smaller file than text as outlines
     "text.parse_math": False,  # a `$` in a run's name is a dollar sign
@@ -61,106 +58,59 @@ def colour_of(method: int) -> str:
     return COLOURS[method % len(COLOURS)]
 
 
-def symbol_of(method: int) -> str:
-    """Return the marker of a method as a character."""
-    return SYMBOLS[_shape(method)]
-
-
-def _shape(method: int) -> int:
-    return (method + method // len(COLOURS)) % len(MARKERS)
-
-
-def _mark(method: int) -> dict[str, Any]:
-    return {"color": colour_of(method), "marker": MARKERS[_shape(method)], "markersize": 5.5}
-
-
-def _marker_places(line: Line, shown: np.ndarray) -> list[int]:
-    """Return few places, not the same for every line, so that lines differ without colour too."""
-    finite = np.flatnonzero(np.isfinite(line.x) & np.isfinite(shown))
-    if len(finite) > 12:
-        finite = finite[((np.arange(5) + (line.method * 0.37) % 1) * len(finite) / 5).astype(int)]
-    return [int(place) for place in finite]
-
-
 def _short(name: str, limit: int) -> str:
     """Shorten a name for a drawing. The ends of names differ between runs more often than the middle."""
     name = clean(name)
     return name if len(name) <= limit else f"{name[: limit // 2 - 1]}…{name[-(limit - limit // 2) :]}"
 
 
-def draw_panel(axes: Axes, panel: Panel) -> None:
-    """Draw the curves of a panel over an axis that starts at 0, with title and labels."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: tick_text(value)))
-    axes.set_xlabel(panel.x_label)
-    axes.set_title(_short(panel.title, 44))
-    for line in panel.lines:
-        shown = line.y if line.trend is None else line.trend
-        colour = colour_of(line.method)
-        if line.trend is not None and len(panel.lines) <= MAX_PALE_LINES:
-            axes.plot(line.x, line.y, color=colour, alpha=0.32, linewidth=0.9)
-        if line.half_width is not None:
-            axes.fill_between(line.x, shown - line.half_width, shown + line.half_width, color=colour, alpha=0.2, lw=0)
-        axes.plot(line.x, shown, linewidth=1.6, markevery=_marker_places(line, shown), **_mark(line.method))
-    axes.set_ylim(*panel.y_range)
-    highest = max((float(np.nanmax(line.x)) for line in panel.lines), default=0.0)
-    axes.set_xlim(*((0.0, highest) if highest > 0 else span([line.x for line in panel.lines])))
-
-
-def panel_canvas(panel: Panel) -> Canvas:
-    """Return the panel as a figure of matplotlib."""
-    return _canvas([panel], 1)
-
-
-def _canvas(panels: Sequence[Panel], columns: int, above: int = 0, below: int = 0) -> Canvas:
-    """Return a figure with panels in rows of `columns`, and room above and below them.
+def canvas_of(figure: Figure, names: Sequence[str]) -> Canvas:
+    """Draw the curves of a figure over axes that start at 0, with title, labels and a legend of the methods.
 
     The margins are fixed, because a layout engine takes several times as long as the drawing.
     """
     from matplotlib.figure import Figure as Canvas
 
-    rows = -(-len(panels) // columns)
-    width, height = columns * WIDTH, rows * HEIGHT + above + below
-    canvas = Canvas(figsize=(width / 72, height / 72), dpi=72)
-    canvas.subplots_adjust(
-        left=LEFT / width,
-        right=1 - RIGHT / width,
-        top=1 - (TOP + above) / height,
-        bottom=(BOTTOM + below) / height,
-        wspace=(LEFT + RIGHT) / (WIDTH - LEFT - RIGHT),
-        hspace=(TOP + BOTTOM) / (HEIGHT - TOP - BOTTOM),
-    )
-    for place, panel in enumerate(panels, start=1):
-        draw_panel(canvas.add_subplot(rows, columns, place), panel)
+    below = BOTTOM + LEGEND * len(figure.lines)
+    height = HEIGHT + LEGEND * len(figure.lines)
+    canvas = Canvas(figsize=(WIDTH / 72, height / 72), dpi=72)
+    canvas.subplots_adjust(left=LEFT / WIDTH, right=1 - RIGHT / WIDTH, top=1 - TOP / height, bottom=below / height)
+    axes = canvas.add_subplot()
+    axes.set_xlabel(figure.x_label)
+    axes.set_title(_short(figure.title, 44))
+    for line in figure.lines:
+        colour, shape = colour_of(line.method), (line.method + line.method // len(COLOURS)) % len(MARKERS)
+        if line.half_width is not None:
+            axes.fill_between(line.x, line.y - line.half_width, line.y + line.half_width, color=colour, alpha=0.2, lw=0)
+        axes.plot(
+            line.x, line.y, linewidth=1.6, color=colour, marker=MARKERS[shape], markersize=5.5,
+            markevery=max(1, len(line.x) // 5), label=_short(names[line.method], 40),
+        )  # fmt: skip
+    axes.set(xlim=(0.0, None), ylim=(0.0, None))
+    canvas.legend(loc="lower left")
     return canvas
 
 
-@contextmanager
-def drawing() -> Iterator[None]:
-    """Use the project's settings of matplotlib, not those of a file. The font may lack letters of a run's name."""
+def drawn(figure: Figure, names: Sequence[str], form: str) -> bytes:
+    """Return a figure as the content of an SVG or PNG file.
+
+    The project's settings of matplotlib count, not those of a file. The font may lack letters of a run's name.
+    """
     with chdir(Path(__file__).parent):  # the first import reads a file matplotlibrc of the working folder
         import matplotlib
 
+    written = io.BytesIO()
+    metadata = {"Software": "nemo-ada"} if form == "png" else dict.fromkeys(("Date", "Creator"))
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)
         warnings.filterwarnings("ignore", "Glyph", UserWarning)
-        yield
-
-
-def panel_svg(panel: Panel) -> bytes:
-    """Return the panel as an SVG file."""
-    written = io.BytesIO()
-    with drawing():
-        panel_canvas(panel).savefig(written, format="svg", metadata=dict.fromkeys(("Date", "Creator")))
+        canvas_of(figure, names).savefig(written, format=form, dpi=PNG_DPI if form == "png" else 72, metadata=metadata)
     return written.getvalue()
 
 
 def write_pngs(figures: Sequence[Figure], names: Sequence[str], folder: Path) -> list[Path]:
-    """Write one PNG file per figure that has panels.
+    """Write one PNG file per figure that has lines.
 
     Args:
         figures: The figures. Their keys name the files.
@@ -168,23 +118,7 @@ def write_pngs(figures: Sequence[Figure], names: Sequence[str], folder: Path) ->
         folder: Where the files go.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    shown = {folder / f"{figure.key}.png": figure for figure in figures if figure.panels}
+    shown = {folder / f"{figure.key}.png": figure for figure in figures if figure.lines}
     for path, figure in shown.items():
-        with drawing():
-            drawn = io.BytesIO()
-            _figure_canvas(figure, names).savefig(drawn, format="png", dpi=PNG_DPI, metadata={"Software": "nemo-ada"})
-        write_result(path, drawn.getvalue(), "--png")
+        write_result(path, drawn(figure, names, "png"), "--png")
     return list(shown)
-
-
-def _figure_canvas(figure: Figure, names: Sequence[str]) -> Canvas:
-    """Return all panels of a figure, with a title and a legend."""
-    from matplotlib.lines import Line2D
-
-    columns = min(PNG_COLUMNS, len(figure.panels))
-    canvas = _canvas(figure.panels, columns, above=30, below=10 + 18 * -(-len(figure.methods) // columns))
-    canvas.suptitle(figure.title, fontsize=16)
-    if figure.methods:
-        lines = [Line2D([], [], label=_short(names[method], 40), **_mark(method)) for method in figure.methods]
-        canvas.legend(handles=lines, loc="lower center", ncols=columns)
-    return canvas

@@ -1,30 +1,44 @@
-"""Tables with one row per run, for the page and for the terminal: results, costs, plans, differences, provenance."""
+"""Tables with one row per run, for the page and for the terminal: results, costs, differences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from rich.table import Table
 from rich.text import Text
 
-from nemo_ada.core.metrics import RATE_BINS
-from nemo_ada.core.sampling.budget import CAPS
 from nemo_ada.lab.report.curves import Difference, by_method, difference
-from nemo_ada.lab.report.run import Run, as_mapping, clean, number, score_keys
-from nemo_ada.lab.report.series import AXES, number_text
+from nemo_ada.lab.report.run import Run, clean, number, score_keys
 from nemo_ada.run import policy_gap
 from nemo_ada.run.folder import VOLATILE, of_class
 
 MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
-RATE_HISTOGRAM = "ada/pass_rate_histogram"
-COLLAPSE_STEPS, WRONG_RISE, LENGTH_RISE = 20, 0.1, 1.2  # of the first and the last fifth of at least so many steps
+AXES = {  # what a run pays for (algorithm.md section 11)
+    "step": "training steps",
+    "total/responses": "responses drawn",
+    "total/tokens": "generated tokens",
+    "total/rows": "update rows",
+    "total/live_rows": "update rows with non-zero advantage",
+    "total/seconds": "seconds (without evaluation)",
+}
 GRPO = "grpo"
 SPOKEN = {"total/responses": "responses", "total/seconds": "seconds"}  # the axes of the sentences
 NOISE = 0.03  # of mean accuracy between runs of one seed (README)
 SILENT = 0.95  # share of groups without signal above which a run hardly learns
 LAST_SHARE = 0.1  # "at the end" is the mean over this share of the steps
+
+
+def tables(runs: Sequence[Run]) -> dict[str, pd.DataFrame]:
+    """Return the tables of the page and of the terminal by title."""
+    found = {
+        "Overview": overview(runs),
+        "Mean held-out accuracy at equal cost": equal_cost(runs),
+        "Settings that differ": differences(runs),
+    }
+    return {title: table for title, table in found.items() if table is not None and len(table)}
 
 
 def overview(runs: Sequence[Run]) -> pd.DataFrame:
@@ -105,89 +119,16 @@ def _frame(runs: Sequence[Run], columns: Mapping[str, Sequence[str]]) -> pd.Data
     return pd.DataFrame(columns, index=pd.Index([run.name for run in runs], name="run"))
 
 
-def samples(run: Run) -> pd.DataFrame | None:
-    """Return held-out problems with the answers of the first and of the last evaluation, None where there are none."""
-    answers = {evaluation: run.samples(evaluation) for evaluation in range(len(run.evaluations))}
-    answered = [evaluation for evaluation, texts in answers.items() if texts]
-    if not answered:
-        return None
-    chosen = list(dict.fromkeys((answered[0], answered[-1])))
-    rows = []
-    for row in zip(*(answers[evaluation] for evaluation in chosen), strict=False):
-        cells = [f"{answer.get('response')!s} [reward {number_text(number(answer.get('reward')))}]" for answer in row]
-        rows.append([str(row[0].get("problem")), str(row[0].get("reference")), *cells])
-    steps = [f"step {_step_of(run, evaluation)}" for evaluation in chosen]
-    return pd.DataFrame(rows, columns=["problem", "reference", *steps]).set_index("problem")
-
-
-def _step_of(run: Run, evaluation: int) -> int:
-    return int(run.evaluations[evaluation]["step"])
-
-
-def predictions(runs: Sequence[Run]) -> pd.DataFrame | None:
-    """Return what `nemo-ada plan` predicted beside what happened: a row per run with a plan, None without one."""
-    rows = {run.name: _prediction(run) for run in runs if np.isfinite(run.planned_seconds("step")[0])}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run") if rows else None
-
-
-def _prediction(run: Run) -> dict[str, str]:
-    step = run.forecast("step")
-    p50, p95 = run.planned_seconds("step")
-    worst = number(step.get("worst"))
-    caps = as_mapping(run.plan.get("caps"))
-    suggested = [(cap.name, number(caps.get(cap.name))) for cap in CAPS]
-    listed = ", ".join(f"{name} {number_text(value)}" for name, value in suggested if np.isfinite(value))
-    itself = "; made from this run itself, so no prediction" if run.plan.get("own_run") is True else ""
-    seen = ("–", "–", "–", "–")
-    seen_N = _known(run.column("time/step"))
-    if len(seen_N):
-        quantiles = (*np.percentile(seen_N, (50, 95)), seen_N.max())
-        seen = (_joined(quantiles), number_text(quantiles[0] / p50), _above(seen_N, p95), _above(seen_N, worst))
-    return {
-        "step planned p50 / p95 / worst (s)": _joined((p50, p95, worst)),
-        "step seen p50 / p95 / longest (s)": seen[0],
-        "seen p50 / planned p50": seen[1],
-        "steps above planned p95": seen[2],
-        "steps above planned worst": seen[3],
-        "caps that the plan suggests": listed or "–",
-        "source of the plan": clean(step.get("origin") or "not recorded") + itself,
-    }
-
-
-def _joined(values: Iterable[float]) -> str:
-    return " / ".join(number_text(float(value)) for value in values)
-
-
-def _above(seen_N: np.ndarray, limit: float) -> str:
-    return f"{(seen_N > limit).mean():.1%}" if np.isfinite(limit) else "–"
-
-
-def _known(values: np.ndarray) -> np.ndarray:
-    return values[np.isfinite(values)]
-
-
 def differences(runs: Sequence[Run]) -> pd.DataFrame:
     """Return the configuration keys whose values differ between the runs, without folders and the like."""
     keys = dict.fromkeys(key for run in runs for key in run.config)
     volatile = [name for name in VOLATILE if name.split(".")[0] != "grpo"]
-    rows = {}
+    columns = {}
     for key in keys:
         values = [run.config.get(key, "(not set)") if run.config else "(unknown)" for run in runs]
         if len({run.config.get(key) for run in runs if run.config}) > 1 and not of_class(key, volatile):
-            rows[key] = values
-    names = [run.name for run in runs]
-    return pd.DataFrame.from_dict(rows, orient="index", columns=names).rename_axis("key")
-
-
-def provenance(run: Run) -> Mapping[str, str]:
-    """Return where a run comes from: folder, command, commit, versions."""
-    environment = run.environment
-    versions = as_mapping(environment.get("packages"))
-    names = ("command", "commit", "started", "nemo_ada", "python", "platform")
-    facts = {"folder": clean(run.folder), "state": clean(run.state)}
-    facts |= {name: clean(environment.get(name) or "not recorded") for name in names}
-    facts["packages"] = ", ".join(f"{clean(name)} {clean(value)}" for name, value in versions.items()) or "not recorded"
-    return facts
+            columns[key] = values
+    return _frame(runs, columns) if columns else pd.DataFrame()
 
 
 def warnings(runs: Sequence[Run]) -> list[str]:
@@ -198,7 +139,6 @@ def warnings(runs: Sequence[Run]) -> list[str]:
         if run.state in ("failed", "stopped") or (run.state == "running" and np.isfinite(planned)):
             notes.append(f"{run.name} is {run.state} after step {_steps(run)}: its curves are not complete")
         notes += _mismatch(run)
-        notes += _collapse(run)
         notes += _silent(run)
     for section, what in (("task", "tasks"), ("validation", "evaluation settings"), ("policy.model", "models")):
         seen = {
@@ -246,21 +186,8 @@ def _silent(run: Run) -> Iterator[str]:
         )
 
 
-def _collapse(run: Run) -> Iterator[str]:
-    """Warn when responses grow while more and more prompts have no correct one: they fail at the length limit."""
-    count_NB, length_N = run.counts(RATE_HISTOGRAM, len(RATE_BINS)), run.column("ada/response_length_pools")
-    known = np.flatnonzero((count_NB.sum(axis=1) > 0) & np.isfinite(length_N))
-    if len(known) < COLLAPSE_STEPS:
-        return
-    first, last = known[: len(known) // 5], known[-(len(known) // 5) :]
-    wrong = [float(count_NB[part, 0].sum() / count_NB[part].sum()) for part in (first, last)]
-    length = [float(length_N[part].mean()) for part in (first, last)]
-    if wrong[1] - wrong[0] > WRONG_RISE and length[1] > LENGTH_RISE * length[0]:
-        yield (
-            f"{run.name}: prompts without a correct first wave rose from {wrong[0]:.0%} to {wrong[1]:.0%} while "
-            f"responses grew from {length[0]:.0f} to {length[1]:.0f} tokens. So responses may run into the length "
-            "limit and fail there: look at some, and lower the learning rate or raise the limit"
-        )
+def _known(values: np.ndarray) -> np.ndarray:
+    return values[np.isfinite(values)]
 
 
 def _steps(run: Run) -> str:
@@ -298,4 +225,11 @@ def _percent(values: np.ndarray) -> str:
 
 def _step_times(run: Run) -> str:
     known = _known(run.column("time/step"))
-    return _joined(np.percentile(known, (50, 95))) if len(known) else "–"
+    return " / ".join(number_text(float(value)) for value in np.percentile(known, (50, 95))) if len(known) else "–"
+
+
+def number_text(value: float) -> str:
+    """Return a number for a table: four significant digits, thousands grouped."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"

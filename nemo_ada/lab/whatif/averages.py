@@ -2,8 +2,6 @@
 
 Most people keep the curves of a run and no rollouts. The mean reward is the mean of the pass rates p. A group of n
 responses has no spread with probability p^n + (1-p)^n, so its logged share is a second mean over the same pass rates.
-NeMo-RL logs the share of responses whose baseline is neither 0 nor 1. Where the baseline leaves the response out (its
-recipes do), these are groups of the n - 1 others.
 Axes: T steps, K means, J pass rates.
 """
 
@@ -11,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +17,14 @@ import numpy as np
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import CONFIDENCE, UNKNOWN, Estimate
-from nemo_ada.lab.whatif.curves import METRICS, MIXED, Metrics, read_curves
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, no_spread
+from nemo_ada.lab.whatif.reading import METRICS, STEPS, metric, numbers, opened, shown
 
 NO_SHARE = "the log has no share of groups without spread, so the bounds follow from the mean reward alone"
 OF_SUM = "the share of groups without spread is that of the sum of all rewards, so it says nothing about this one"
-OF_OTHERS = "NeMo-RL's share counts responses whose baseline is 0 or 1, so it bounds the share of groups without spread"
-ONE_GROUP = 20  # steps after which means over several groups would have shown
-MOST_TOKENS = 1e9  # of a response
 FEW = 4  # steps below which the spread between them says nothing
-ADVICE = (
-    "rollouts would narrow the bounds (TRL: log_completions=True; verl: trainer.rollout_data_dir; NeMo-RL writes them)"
-)
+
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,61 +32,28 @@ class Averages:
     """The averages of the steps of some logs. A step without one has NaN.
 
     Attributes:
-        forms: Forms of the logs.
         mean_T: Mean pass rate.
         zero_T: Share of groups without spread.
-        others: Whether `zero_T` counts responses whose n - 1 others are equal, or whose group is.
         tokens_T: Mean tokens of a response.
         notes: What a reader must know.
     """
 
-    forms: tuple[str, ...]
     mean_T: FloatArray
     zero_T: FloatArray
-    others: bool
     tokens_T: FloatArray
-    notes: tuple[str, ...]
-
-    def pass_rate(self) -> Estimate:
-        """Return the mean pass rate with its interval."""
-        return _estimate(self.mean_T, CONFIDENCE)
-
-    def zero_signal(self) -> Estimate:
-        """Return the share of groups without spread, NaN where no step has just that."""
-        return UNKNOWN if self.others else _estimate(self.zero_T, CONFIDENCE)
-
-    def with_groups(self, group: int) -> Averages:
-        """Return the log with the spread of its groups where each step had one prompt, as with TRL on one GPU.
-
-        Then each mean is a multiple of 1/n, which means over several groups are not for long. A logged share that says
-        something else stays.
-        """
-        pos_T = self.mean_T * group
-        if len(pos_T) < ONE_GROUP or np.abs(pos_T - pos_T.round()).max() > 0.01:
-            return self
-        zero_T = ((pos_T.round() == 0) | (pos_T.round() == group)).astype(np.float64)
-        if not self.others and np.any(np.abs(self.zero_T - zero_T)[np.isfinite(self.zero_T)] > 0.01):
-            return self
-        notes = [note for note in self.notes if note not in (NO_SHARE, OF_SUM, OF_OTHERS)]
-        notes.append(f"each mean is a multiple of 1/{group}, so each step is taken for one group of {group}")
-        return replace(self, zero_T=zero_T, others=False, notes=tuple(notes))
+    notes: tuple[str, ...] = ()
 
     def mixture(self, group: int) -> Mixture:
         """Fit the pass rates of a run with this group size."""
         means = [(RATE_J, self.mean_T)]
         if np.isfinite(self.zero_T).any():
-            means.append((no_spread(group - 1 if self.others else group), self.zero_T))
+            means.append((no_spread(group), self.zero_T))
         confidence = 1.0 - (1.0 - CONFIDENCE) / len(means)  # all intervals together
-        found = [_estimate(value_T, confidence) for _, value_T in means]
-        rows = [(value_J, one.value, one.low, one.high) for (value_J, _), one in zip(means, found, strict=True)]
-        if self.others and len(rows) == 2:  # of the n - 1 others at least that, of the whole group at most
-            value_J, mean, low, high = rows.pop()
-            rows += [(value_J, mean, low, 1.0), (no_spread(group), math.nan, 0.0, high)]
-        value_KJ, *ends = (np.array(column) for column in zip(*rows, strict=True))
-        return Mixture.from_moments(value_KJ, *ends)
+        ends = [mean_over_steps(value_T, confidence) for _, value_T in means]
+        return Mixture.from_moments(np.array([value_J for value_J, _ in means]), ends)
 
 
-def _estimate(value_T: FloatArray, confidence: float) -> Estimate:
+def mean_over_steps(value_T: FloatArray, confidence: float = CONFIDENCE) -> Estimate:
     """Return the mean over steps with Student's interval. What the steps differ by makes it wider, not narrower."""
     from scipy.special import stdtrit
 
@@ -107,72 +68,93 @@ def _estimate(value_T: FloatArray, confidence: float) -> Estimate:
 
 
 def read_averages(
-    paths: Sequence[Path], columns: Mapping[str, str] | None = None, values: tuple[float, float] | None = None
-) -> Averages | None:
-    """Read the averages of logs. Returns None where the paths hold rollouts.
+    files: Sequence[tuple[int, Path]], columns: Mapping[str, str], values: tuple[float, float] = (0.0, 1.0)
+) -> Averages:
+    """Read the averages of logs.
 
     Args:
-        paths: Files and folders.
-        columns: What is asked of a step -> the user's name for it.
-        values: The rewards of a wrong and of a right response. None takes 0 and 1, or what verl's log says.
+        files: The number of the log, and the file.
+        columns: What is asked of a step (`reading.METRICS`) -> the user's name for it.
+        values: The rewards of a wrong and of a right response.
 
     Raises:
-        UserError: A log is damaged, or says too little.
+        UserError: A log is damaged, holds two runs, or says too little.
     """
-    columns = columns or {}
-    curves = read_curves(paths, [name for what, name in columns.items() if what in ("prompt", "text")])
-    if curves is None:
-        return None
-    rows, own = list(curves.rows.values()), {what: name.removeprefix("train/") for what, name in columns.items()}
-    names = {what: (own[what],) if what in own else known for what, known in METRICS.items()}
-    if "reward" in own:
-        names["reward"] = (own["reward"], f"{own['reward']}/mean")
-    reward = _first(rows, names["reward"])
-    if not reward:
+    own = {what: metric(name) for what, name in columns.items()}
+    names = {what: (own[what], f"{own[what]}/mean") if what in own else known for what, known in METRICS.items()}
+    rows = _rows(files, names["reward"])
+    had = {name for row in rows for name in row}
+    chosen = {what: next((name for name in known if name in had), "") for what, known in names.items()}
+    if not chosen["reward"]:
         raise UserError(
             f"no step has one of the metrics {', '.join(names['reward'])}; name the mean reward with --column "
-            f"reward=NAME (the log has {_named(rows)})"
+            f"reward=NAME (the log has {shown(list(had))})"
         )
     for what in METRICS:
-        if what in own and what != "reward" and not _first(rows, names[what]):
-            raise UserError(f"--column {what}={columns[what]}: no step has this metric (the log has {_named(rows)})")
-    rows = [row for row in rows if reward in row]
+        if what in own and not chosen[what]:
+            raise UserError(
+                f"--column {what}={columns[what]}: no step has this metric (the log has {shown(list(had))})"
+            )
+    rows = [row for row in rows if chosen["reward"] in row]
     if len(rows) < FEW:
-        raise UserError(f"{len(rows)} steps have {reward}; averages need at least {FEW} steps")
-    column = {what: _column(rows, known) for what, known in names.items()}
-    used = _first(rows, names["zero_signal"])
-    if used == MIXED:
-        column["zero_signal"] = 1.0 - column["zero_signal"] / 100.0
-    _check_range(column["zero_signal"], "share of groups without spread", 1.0)
-    _check_range(column["tokens"], "mean tokens of a response", MOST_TOKENS)
+        raise UserError(f"{len(rows)} steps have {chosen['reward']}; averages need at least {FEW} steps")
+    column = {what: np.array([row.get(name, math.nan) for row in rows]) for what, name in chosen.items()}
     parts = _parts(rows)
-    if "reward" not in own and len(parts) > 1:
-        _refuse_sum(rows, parts, column["zero_signal"])
-    notes = list[str]()
-    mean_T = _pass_rates(reward, column, values, notes)
-    moving = [name for name in parts if len({row.get(name) for row in rows}) > 1]
-    zero_T = column["zero_signal"]
-    if "reward" in own and "zero_signal" not in own and any(name != reward for name in moving):
+    if len(parts) > 1 and "reward" not in own:
+        raise UserError(
+            f"the reward is a sum of {', '.join(parts)}; for a forecast, name the one that says right or wrong, such "
+            f"as --column reward={parts[0]}"
+        )
+    notes, zero_T = list[str](), column["zero_signal"]
+    mean_T = _pass_rates(chosen["reward"], column["reward"], values)
+    if np.any((zero_T < 0.0) | (zero_T > 1.0)):
+        raise UserError(f"{chosen['zero_signal']} is no share from 0 to 1; name yours with --column zero_signal=NAME")
+    if len(parts) > 1 and "zero_signal" not in own:
         zero_T = np.full(len(rows), np.nan)
         notes.append(OF_SUM)
-    elif used == MIXED:
-        notes.append(OF_OTHERS)
     if np.isfinite(zero_T).sum() < FEW:
         zero_T = np.full(len(rows), np.nan)
         notes.append(NO_SHARE)
-    notes.append(f"the log has averages of steps and no rollouts: {ADVICE}")
-    return Averages(tuple(curves.forms), mean_T, zero_T, used == MIXED, column["tokens"], tuple(notes))
+    return Averages(mean_T, zero_T, column["tokens"], tuple(notes))
 
 
-def _pass_rates(
-    reward: str, column: Mapping[str, FloatArray], values: tuple[float, float] | None, notes: list[str]
-) -> FloatArray:
-    """Bring mean rewards [T] to the scale from 0 to 1. The range that verl logs becomes a note."""
-    value_T = column["reward"]
-    if values is None and np.isfinite(column["lowest"]).any() and np.isfinite(column["highest"]).any():
-        values = float(np.nanmedian(column["lowest"])), float(np.nanmedian(column["highest"]))  # not one odd step
-        notes.append(f"rewards lie between {values[0]:g} and {values[1]:g}; --values says otherwise")
-    low, high = values or (0.0, 1.0)
+def _rows(files: Sequence[tuple[int, Path]], reward: Sequence[str]) -> list[Metrics]:
+    """Return the metrics of each step. Charts of one run may be in several files, and its events as well.
+
+    Args:
+        files: The number of the log, and the file. Two logs may have the same steps.
+        reward: The metrics that may have the mean reward.
+
+    Raises:
+        UserError: A file, a folder or charts hold two runs. The second would take the place of the first.
+    """
+    rows: dict[tuple[int, float], Metrics] = {}
+    owner: dict[tuple[int, float], str] = {}
+    for log, file in files:
+        chart, first, last = file.suffix == ".csv", math.nan, math.nan
+        for place, record in opened(file)[1]:
+            row = numbers(record)
+            step = next((row[name] for name in STEPS if name in row), float(place))
+            if step <= first < last:
+                raise UserError(
+                    f"{file} holds two runs: behind step {last:g} follows {step:g} again, where the first one began; "
+                    "give the lines of one run as a file of their own"
+                )
+            first, last = step if math.isnan(first) else first, step
+            key = -1 if chart else log, step
+            charted = {name.rpartition(" - ")[0] for name in record if chart} - {""}
+            run = " and ".join(sorted(charted)) or str(file if chart else file.parent)
+            if charted or any(name in row for name in reward):
+                known = owner.setdefault((-1, 0.0) if charted else key, run)
+                if known != run or len(charted) > 1:
+                    raise UserError(f"{file} has another run than {known}: {run} has the same steps; give one of them")
+            rows.setdefault(key, {}).update(row)
+    return list(rows.values())
+
+
+def _pass_rates(reward: str, value_T: FloatArray, values: tuple[float, float]) -> FloatArray:
+    """Bring mean rewards [T] to the scale from 0 to 1."""
+    low, high = values
     if not low < high or not math.isfinite(high - low):
         raise UserError(f"--values {low:g} {high:g}: the reward of a right response must be the larger one, and finite")
     mean_T = (value_T - low) / (high - low)
@@ -185,32 +167,7 @@ def _pass_rates(
     return np.clip(mean_T, 0.0, 1.0)
 
 
-def _refuse_sum(rows: list[Metrics], parts: Sequence[str], zero_T: FloatArray) -> None:
-    """Raise UserError: a sum of rewards says of no one when it is right."""
-    means = ", ".join(f"{name} (mean {np.mean([row[name] for row in rows if name in row]):.3g})" for name in parts)
-    fact = f"{np.nanmean(zero_T):.0%} of the groups had no spread. " if np.isfinite(zero_T).any() else ""
-    raise UserError(
-        f"{fact}The reward is a sum of {len(parts)} functions: {means}; for a forecast, name the one that says "
-        f"right or wrong, such as --column reward={parts[0]}"
-    )
-
-
-def _check_range(value_T: FloatArray, what: str, most: float) -> None:
-    """Raise UserError where a logged average cannot be."""
-    outside = np.flatnonzero((value_T < 0.0) | (value_T > most))
-    if len(outside):
-        raise UserError(
-            f"row {outside[0] + 1} has {value_T[outside[0]]:g} as {what}, which is not between 0 and {most:g}; is it "
-            "another metric? --column names yours"
-        )
-
-
-def _named(rows: list[Metrics]) -> str:
-    """Return the names of some metrics of a log, for messages."""
-    return ", ".join(sorted({name for row in rows for name in row})[:20]) or "no metrics"
-
-
-def _parts(rows: list[Metrics]) -> list[str]:
+def _parts(rows: Sequence[Metrics]) -> list[str]:
     """Return the metrics of TRL's reward functions."""
     names = dict.fromkeys(name for row in rows for name in row if name.startswith("rewards/"))
     return [
@@ -218,14 +175,3 @@ def _parts(rows: list[Metrics]) -> list[str]:
         if not name.endswith("/std") and (name.endswith("/mean") or f"{name}/mean" not in names)
         and name.count("/") <= 2
     ]  # fmt: skip
-
-
-def _first(rows: list[Metrics], names: Sequence[str]) -> str:
-    """Return the first of some metrics that any step has. It is empty without one."""
-    return next((name for name in names if any(name in row for row in rows)), "")
-
-
-def _column(rows: list[Metrics], names: Sequence[str]) -> FloatArray:
-    """Return the first of some metrics [T] that any step has, or NaN."""
-    name = _first(rows, names)
-    return np.array([row.get(name, math.nan) for row in rows], np.float64)

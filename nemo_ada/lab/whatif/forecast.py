@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nemo_ada.config.ada import AdaSettings, SequentialSampling
+from nemo_ada.config.ada import SequentialSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.factor import factors
@@ -25,6 +25,7 @@ from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, no_spread
 
 GRPO, REFILL = "grpo", "dapo"
 ERRORS = 2.0  # standard errors of the mean length that a bound of tokens adds
+LABELS_J = np.stack([RATE_J, 1.0 - RATE_J])  # chances of a correct and of an incorrect response, [2, J]
 MAX_BATCHES = 10  # of NeMo-RL's dynamic sampling, its default
 REFILL_ROW = f"DAPO's refill, at most {MAX_BATCHES} batches"
 
@@ -59,13 +60,13 @@ class ByRate:
 
     Attributes:
         answers_J: Correct and incorrect responses of a pool, [2, J].
-        zero_J: Probability that all labels are equal.
         signal_J: Expected update of a group of n rows along the gradient of the pass rate.
+        zero_J: Probability that all labels are equal. None where equal labels teach.
     """
 
     answers_J: FloatArray
-    zero_J: FloatArray
     signal_J: FloatArray
+    zero_J: FloatArray | None
 
 
 def figures_by_rate(rule: StopRule, group: int) -> ByRate:
@@ -78,7 +79,7 @@ def figures_by_rate(rule: StopRule, group: int) -> ByRate:
         pos = end.mean(end.pos_E, p)
         found.append((pos, summary.expected_samples - pos, summary.p_zero_signal, group * p * (1.0 - p) * factor))
     pos_J, neg_J, zero_J, signal_J = np.array(found).T
-    return ByRate(np.stack([pos_J, neg_J]), zero_J, signal_J)
+    return ByRate(np.stack([pos_J, neg_J]), signal_J, zero_J)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +100,15 @@ class Forecast:
     tokens_J: FloatArray
     token_error: float = 0.0
 
-    def row(self, name: str, cap: int, by_rate: ByRate, *, weighted: bool, labels_teach: bool = True) -> Row:
-        """Return the row of a rule.
-
-        Args:
-            name: The preset.
-            cap: The largest number of responses per prompt.
-            by_rate: The expectations of the rule.
-            weighted: Whether its rows have other weights than GRPO's, so that the signals cannot be compared.
-            labels_teach: Whether equal labels teach nothing.
-        """
+    def row(self, name: str, cap: int, by_rate: ByRate, *, comparable: bool = True) -> Row:
+        """Return the row of a rule with at most `cap` responses. Without `comparable` its rows have other weights."""
         mixture, responses_J = self.mixture, by_rate.answers_J.sum(axis=0)
         grpo_J = (self.group - 1) * RATE_J * (1.0 - RATE_J)
         signal = per_response = UNKNOWN
-        if not weighted:
+        if comparable:
             signal = mixture.mean(by_rate.signal_J, grpo_J)
             per_response = mixture.per_cost(by_rate.signal_J, grpo_J, responses_J).times(self.group)
-        zero = mixture.share(by_rate.zero_J) if labels_teach else UNKNOWN
+        zero = UNKNOWN if by_rate.zero_J is None else mixture.share(by_rate.zero_J)
         responses = mixture.mean(responses_J)
         return Row(name, cap, responses, self.tokens(by_rate.answers_J), zero, signal, per_response)
 
@@ -126,11 +119,6 @@ class Forecast:
         found, wider = self.mixture.mean((answers_J * self.tokens_J).sum(axis=0)), ERRORS * self.token_error
         return Estimate(found.value, found.low * max(0.0, 1.0 - wider), found.high * (1.0 + wider))
 
-    @property
-    def grpo_answers_J(self) -> FloatArray:
-        """Correct and incorrect ones among n responses, [2, J]."""
-        return self.group * np.stack([RATE_J, 1.0 - RATE_J])
-
 
 def rows(
     forecast: Forecast, names: Sequence[str] = (), max_responses: Sequence[int] = ()
@@ -140,8 +128,7 @@ def rows(
     Args:
         forecast: The training.
         names: Presets, and `dapo` for its refill. Without any, all that fit the group size.
-        max_responses: Further largest numbers of responses per prompt, for presets that draw in waves until labels
-            decide.
+        max_responses: Further caps, for presets that draw in waves until labels decide.
 
     Returns:
         The rows, and a note for each preset that was left out.
@@ -149,51 +136,40 @@ def rows(
     Raises:
         UserError: A preset that was named does not fit.
     """
-    found, left_out, caps = list[Row](), list[str](), [None, *sorted(set(max_responses))]
-    for name in names or presets():
-        for cap in caps if name != REFILL else []:
+    found, left_out = list[Row](), list[str]()
+    for name in names or (*presets(), REFILL):
+        for cap in (None, *sorted(set(max_responses))):
             try:
-                found += _row(forecast, name, cap)
+                row = _refill(forecast) if name == REFILL else _row(forecast, name, cap)
             except UserError as unfit:
                 if names and cap is None:
                     raise
                 left_out.append(f"left out: {name}{'' if cap is None else f' with at most {cap} responses'}: {unfit}")
-    if not names or REFILL in names:
-        found.append(_refill(forecast))
+                continue
+            if row is not None and row not in found:
+                found.append(row)
     return found, left_out
 
 
-def _row(forecast: Forecast, name: str, cap: int | None) -> list[Row]:
-    """Return the row of a preset, none where another largest number changes nothing."""
-    settings, group = ada_settings({"preset": name}), forecast.group
-    sampling = settings.sampling
+def _row(forecast: Forecast, name: str, cap: int | None) -> Row | None:
+    """Return the row of a preset. None where it has no cap that another one could replace.
+
+    A single stream has as many responses as GRPO, each of a prompt of its own. A baseline that does not know the
+    response's own label leaves the whole gradient, where the mean of a group leaves (n-1)/n of it. How much noise the
+    baseline adds, no log of GRPO says.
+    """
+    settings, n = ada_settings({"preset": name}), forecast.group
+    sampling, single = settings.sampling, settings.advantage.baseline == "shrunk"
     if not isinstance(sampling, SequentialSampling):
         raise UserError(f"what it draws depends on the whole step, which `nemo-ada simulate --preset {name}` simulates")
-    if settings.advantage.baseline == "shrunk":
-        return [_single(forecast, name)] if cap is None else []
-    own = settings.plan(group, 1).max_responses
     if cap is not None:
-        if sampling.max_responses is None or cap == own:
-            return []
+        if single or sampling.max_responses is None:
+            return None
         settings = ada_settings({"preset": name, "sampling": {"max_responses": cap}})
-    plan = settings.plan(group, 1)
-    by_rate = figures_by_rate(plan.stop_rule, group)
-    return [forecast.row(name, plan.max_responses, by_rate, weighted=_weighted(settings))]
-
-
-def _weighted(settings: AdaSettings) -> bool:
-    return settings.advantage.weighting != "reference"
-
-
-def _single(forecast: Forecast, name: str) -> Row:
-    """Return the row of a single stream: as many responses as GRPO's, each of a prompt of its own.
-
-    A baseline that does not know the response's own label leaves the whole gradient, where the mean of a group leaves
-    (n-1)/n of it. How much noise the baseline adds, no log of GRPO says.
-    """
-    n = forecast.group
-    by_rate = ByRate(forecast.grpo_answers_J, no_spread(n), n * RATE_J * (1.0 - RATE_J))
-    return forecast.row(name, 1, by_rate, weighted=False, labels_teach=False)
+    if single:
+        return forecast.row(name, 1, ByRate(n * LABELS_J, n * RATE_J * (1.0 - RATE_J), None))
+    plan, comparable = settings.plan(n, 1), settings.advantage.weighting == "reference"
+    return forecast.row(name, plan.max_responses, figures_by_rate(plan.stop_rule, n), comparable=comparable)
 
 
 def _refill(forecast: Forecast) -> Row:
@@ -213,7 +189,7 @@ def _refill(forecast: Forecast) -> Row:
     )  # the mean of what is missing is the sum of P(at most k found) over k below `prompts`
     most_S = np.full(len(share_S), float(MAX_BATCHES))  # where one group in many has both labels, all batches are drawn
     signal_S = np.divide(1.0 - short_S, 1.0 - share_S, out=most_S, where=share_S < 1.0 - 1e-9)
-    each, count = forecast.tokens(forecast.grpo_answers_J), _over(batches_S)
+    each, count = forecast.tokens(n * LABELS_J), _over(batches_S)
     tokens = Estimate(each.value * count.value, each.low * count.low, each.high * count.high)
     return Row(
         REFILL_ROW, None, _over(n * batches_S), tokens, _over(short_S).clipped(), _over(signal_S),

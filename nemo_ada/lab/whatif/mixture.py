@@ -11,21 +11,23 @@ Axes: J pass rates, G groups, K numbers of correct responses.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import CONFIDENCE, UNKNOWN, Estimate, wilson
-from nemo_ada.lab.whatif.logs import Rollouts
+
+if TYPE_CHECKING:
+    from nemo_ada.lab.whatif.rollouts import Labels
 
 ROUNDS, PRECISION = 4000, 1e-9
 CELLS = 4  # intervals of the cost in which a ratio is bounded
 INFEASIBLE = 2  # linprog's word for it
 TILTS, PENALTY = 200, 1e-5  # of the search for the largest entropy
-SHARE_WITH_DEPTH = 0.9  # of the groups that have at least as many responses as the depth
 
 
 def pass_rates() -> FloatArray:
@@ -38,80 +40,9 @@ def pass_rates() -> FloatArray:
 RATE_J = pass_rates()
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """The labels of groups.
-
-    Attributes:
-        pos_G: Correct responses.
-        total_G: Responses with a label.
-        prompt_G: Prompt of the group. Groups of one prompt are not independent.
-        step_G: Position of its step.
-        depth: A number of responses that nearly all groups have.
-        first_pos_G: Correct ones among the first `depth` responses.
-    """
-
-    pos_G: IntArray
-    total_G: IntArray
-    prompt_G: IntArray
-    step_G: IntArray
-    depth: int
-    first_pos_G: IntArray
-
-    @property
-    def equal_G(self) -> BoolArray:
-        """Whether all labels of a group are equal."""
-        return (self.pos_G == 0) | (self.pos_G == self.total_G)
-
-
-def labels(log: Rollouts, threshold: float, first: int | None = None) -> Labels:
-    """Count the labels of each group.
-
-    Args:
-        log: The responses. Those without a reward have no label.
-        threshold: A response is correct when its reward is above this.
-        first: Use only so many responses of each group, in the order of the log. None uses all.
-
-    Raises:
-        UserError: Most groups have fewer than two responses.
-    """
-    keep_N, groups = np.isfinite(log.reward_N), len(log.prompt_G)
-    group_N, correct_N = log.group_N[keep_N], log.correct_N(threshold)[keep_N]
-    index_N = _positions(group_N)
-    if first is not None:
-        group_N, correct_N, index_N = (column_N[index_N < first] for column_N in (group_N, correct_N, index_N))
-    total_G = np.bincount(group_N, minlength=groups)
-    there_G = total_G > 0
-    if not there_G.any():
-        raise UserError("no response of the logs has a reward")
-    depth = int(np.quantile(total_G[there_G], 1.0 - SHARE_WITH_DEPTH, method="lower"))
-    if depth < 2:
-        raise UserError(
-            f"{np.mean(total_G[there_G] < 2):.0%} of the {there_G.sum():,} groups have one response; pass rates need "
-            "at least two responses per prompt (is the prompt the right field? name it with --column prompt=FIELD)"
-        )
-    pos_G, first_pos_G = (
-        np.bincount(group_N[chosen_N], minlength=groups) for chosen_N in (correct_N, correct_N & (index_N < depth))
-    )
-    pos_G, total_G, prompt_G, step_G, first_pos_G = (
-        column_G[there_G] for column_G in (pos_G, total_G, log.prompt_G, log.step_G, first_pos_G)
-    )
-    return Labels(pos_G, total_G, prompt_G, step_G, depth, first_pos_G)
-
-
 def no_spread(group: int) -> FloatArray:
     """Return the probability [J] that all labels of a group are equal."""
     return RATE_J**group + (1.0 - RATE_J) ** group
-
-
-def _positions(group_N: IntArray) -> IntArray:
-    """Return the number of each response within its group [N], from 0, in the order of the log."""
-    order_N = np.argsort(group_N, kind="stable")
-    sorted_N = group_N[order_N]
-    starts_N = np.flatnonzero(np.r_[True, sorted_N[1:] != sorted_N[:-1]]) if len(group_N) else np.zeros(0, np.int64)
-    index_N = np.empty(len(group_N), np.int64)
-    index_N[order_N] = np.arange(len(group_N)) - np.repeat(starts_N, np.diff(np.r_[starts_N, len(group_N)]))
-    return index_N
 
 
 def binomial(pos_K: IntArray, total_K: IntArray) -> FloatArray:
@@ -174,7 +105,7 @@ class Mixture:
         return cls._within(weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K)
 
     @classmethod
-    def from_moments(cls, value_KJ: FloatArray, mean_K: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:
+    def from_moments(cls, value_KJ: FloatArray, means: Sequence[Estimate]) -> Mixture:
         """Fit the distribution to means over prompts, where the groups themselves are gone.
 
         Many distributions have these means. The weights are those with the largest entropy among them, and the bounds
@@ -182,13 +113,10 @@ class Mixture:
 
         Args:
             value_KJ: Each quantity by pass rate.
-            mean_K: Its logged mean. NaN where the log has bounds only.
-            low_K: Lower end of the mean's interval.
-            high_K: Upper end.
+            means: Its logged mean, with an interval.
         """
-        known_K = np.isfinite(mean_K)
-        weight_J = _largest_entropy(value_KJ[known_K], mean_K[known_K])
-        return cls._within(weight_J, value_KJ, low_K, high_K)
+        mean_K, low_K, high_K = np.array([(mean.value, mean.low, mean.high) for mean in means]).T
+        return cls._within(_largest_entropy(value_KJ, mean_K), value_KJ, low_K, high_K)
 
     @classmethod
     def _within(cls, weight_J: FloatArray, chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nemo_ada.lab.evaluation.statistics import Estimate
-from nemo_ada.lab.whatif.answer import DOUBTFUL, Check, Drift, Silent, WhatifReport
-from nemo_ada.lab.whatif.forecast import GRPO, REFILL_ROW, Row
+from nemo_ada.lab.whatif.answer import DOUBTFUL, WhatifReport
+from nemo_ada.lab.whatif.forecast import GRPO, REFILL_ROW
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,15 +25,7 @@ SPOKEN = (*PUBLISHED, REFILL_ROW)
 
 def as_json(answer: WhatifReport) -> str:
     """JSON without NaN, which JSON does not have."""
-    return json.dumps(_plain(asdict(answer)), indent=1)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(json.loads(json.dumps(asdict(answer)), parse_constant=lambda _: None), indent=1)
 
 
 def sentences(answer: WhatifReport) -> str:
@@ -72,22 +63,19 @@ def sentences(answer: WhatifReport) -> str:
             times = row.responses.value / answer.group
             cost = "no more answers" if times < 1.005 else f"{times:.1f} times the answers"
             lines.append(f"{name}: {_range(row.zero_signal)}, for {cost}.")
-    ours = [rows[name] for name in PUBLISHED if name in rows and not math.isnan(rows[name].signal_per_response.value)]
-    if ours:
-        lines += _at_equal_answers(ours)
-        best = max(ours, key=lambda row: row.signal.value)
-        lines.append(
-            f"Per update, a group of {best.name} carries {_bare(best.signal)} times the signal. It pays where an "
-            "update costs more than its answers; elsewhere, GRPO on more prompts is cheaper."
-        )
-    single = next((row for row in answer.rows if row.name.startswith(SINGLE)), None)
-    if single is not None and not math.isnan(single.signal_per_response.value):
+    for name in PUBLISHED:
+        if name in rows and not math.isnan(rows[name].signal_per_response.value):
+            per_update, per_answer = _bare(rows[name].signal), _bare(rows[name].signal_per_response)
+            lines.append(f"Signal of {name}: {per_update} times GRPO's per update, {per_answer} times per answer.")
+    if SINGLE in rows and not math.isnan(rows[SINGLE].signal_per_response.value):
         lines.append(
             f"{SINGLE}: one answer for each of {answer.group} times the prompts, so no groups without signal, and "
-            f"{single.signal_per_response.value:.2g} times GRPO's signal for as many answers. What its baseline "
+            f"{rows[SINGLE].signal_per_response.value:.2g} times GRPO's signal for as many answers. What its baseline "
             "guesses wrong adds noise, which no log shows."
         )
-    lines.append("How much a run would learn is another question, which no log of GRPO answers.")
+    lines.append(
+        "Below 1 time per answer, GRPO on more prompts gives more. How much a run would learn, no log of GRPO says."
+    )
     return "\n".join([*lines, _next_step(answer)])
 
 
@@ -117,24 +105,6 @@ def _next_step(answer: WhatifReport) -> str:
     return f"Next: {step}."
 
 
-def _at_equal_answers(ours: Sequence[Row]) -> list[str]:
-    """Say who gives more signal per answer: GRPO, a preset, or nobody knows from this log."""
-    behind = [row for row in ours if row.signal_per_response.high < 1.0]
-    ahead = [row for row in ours if row.signal_per_response.low > 1.0]
-    unclear = [row for row in ours if row not in behind and row not in ahead]
-    lines = []
-    if behind:
-        them = "either" if len(behind) == len(ours) == 2 else " and ".join(row.name for row in behind)
-        lines.append(f"At equal answers GRPO gives more signal than {them}.")
-    lines += [
-        f"At equal answers {row.name} gives {_bare(row.signal_per_response)} times the signal of GRPO." for row in ahead
-    ]
-    if unclear:
-        them = " and ".join(f"{row.name} ({_bare(row.signal_per_response)} times its signal)" for row in unclear)
-        lines.append(f"At equal answers this log does not settle whether GRPO gives more signal than {them}.")
-    return lines
-
-
 def _percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
@@ -150,45 +120,25 @@ def _bare(figure: Estimate) -> str:
 
 def introduction(answer: WhatifReport) -> str:
     """Return what the log holds, in lines of text."""
-    log = answer.log
-    held = (
-        f"averages of {log.steps:,} steps" if log.responses is None
-        else f"{log.responses:,} responses in {log.groups:,} groups, {log.prompts:,} prompts, {log.steps:,} steps"
-    )  # fmt: skip
-    lines = [
-        f"{', '.join(log.forms)}: {held}",
-        f"logged: pass rate {_estimate(log.pass_rate)}"
-        + ("" if math.isnan(log.zero_signal.value) else f", groups without signal {_estimate(log.zero_signal)}")
-        + f", depth {log.depth}" + ("" if math.isnan(log.tokens) else f", {log.tokens:,.0f} tokens per response"),
-        *([] if answer.drift is None else _drift(answer.drift)),
-        *_silent(answer.silent, log.depth),
-        *([] if answer.check is None else [_check(answer.check, log.depth)]),
-        *(f"note: {note}" for note in answer.notes),
-    ]  # fmt: skip
-    return "\n".join(lines)
-
-
-def _drift(drift: Drift) -> list[str]:
-    lines = [f"drift: pass rate {_estimate(drift.first)} in the first third, {_estimate(drift.last)} in the last"]
-    if drift.same is not None:
-        same = drift.same
+    log, lines = answer.log, list[str]()
+    held = f"averages of {log.steps:,} steps"
+    if log.responses is not None:
+        held = f"{log.responses:,} responses in {log.groups:,} groups, {log.prompts:,} prompts, {log.steps:,} steps"
+    zero = "" if math.isnan(log.zero_signal.value) else f", groups without signal {_figure(log.zero_signal, '.1%')}"
+    tokens = "" if math.isnan(log.tokens) else f", {log.tokens:,.0f} tokens per response"
+    lines.append(f"log: {held}, pass rate {_figure(log.pass_rate, '.3f')}{zero}, depth {log.depth}{tokens}")
+    if log.never_correct is not None:
+        lines.append(f"prompts never correct: {log.never_correct:.1%}, always correct: {log.always_correct:.1%}")
+    check = answer.check
+    if check is not None:
+        held = "which the bounds hold"
+        if not check.predicted.low <= check.seen <= check.predicted.high:
+            held = "which is OUTSIDE the bounds: do not trust the forecasts"
         lines.append(
-            f"  {same.prompts:,} prompts came again: {same.difference:+.3f} [{same.low:+.3f}, {same.high:+.3f}] from "
-            "first to last visit"
+            f"check: from {check.half} answers of each group, groups of {log.depth} without signal are "
+            f"{_figure(check.predicted, '.1%')}; the log has {check.seen:.1%}, {held}"
         )
-    return lines
-
-
-def _silent(silent: Silent, depth: int) -> list[str]:
-    known = [] if math.isnan(silent.never_correct) else [
-        f"prompts that never taught: {silent.never_correct:.1%} never correct, {silent.always_correct:.1%} always"
-    ]  # fmt: skip
-    return [
-        *known,
-        f"  pass rate below 1 %: {_share(silent.below)} of the groups, above 99 %: {_share(silent.above)}",
-        f"  of the groups without a correct response, {silent.pool} responses instead of {depth} would find one in "
-        f"{_share(silent.rescued)}",
-    ]
+    return "\n".join([*lines, *(f"note: {note}" for note in answer.notes)])
 
 
 def table(answer: WhatifReport) -> Table:
@@ -203,43 +153,17 @@ def table(answer: WhatifReport) -> Table:
     for name in ("at most", "responses", "tokens", "zero-signal", "signal", "signal per response"):
         shown.add_column(name, justify="right", overflow="fold")
     for row in answer.rows:
-        cap = "" if row.max_responses is None else str(row.max_responses)
-        shown.add_row(
-            row.name, cap, _figure(row.responses), _figure(row.tokens), _share(row.zero_signal), _figure(row.signal),
-            _figure(row.signal_per_response),
-        )  # fmt: skip
+        figures = [row.responses, row.tokens, row.zero_signal, row.signal, row.signal_per_response]
+        cells = (_figure(figure, ".1%" if figure is row.zero_signal else "") for figure in figures)
+        shown.add_row(row.name, "" if row.max_responses is None else str(row.max_responses), *cells)
     return shown
 
 
-def _check(check: Check, depth: int) -> str:
-    """Say whether the forecast holds where the log knows the answer."""
-    held = "which the bounds hold" if check.predicted.low <= check.seen <= check.predicted.high else (
-        "which is OUTSIDE the bounds: do not trust the forecasts"
-    )  # fmt: skip
-    return (
-        f"check: from {check.half} answers of each group, groups of {depth} without signal are "
-        f"{_share(check.predicted)}; the log has {check.seen:.1%}, {held}"
+def _figure(figure: Estimate, form: str) -> str:
+    """Return a value with its bounds. Without a form a number has three digits, and is whole from 100 on."""
+    if math.isnan(figure.value):
+        return "n/a"
+    value, low, high = (
+        format(end, form or (",.0f" if abs(end) >= 100 else ".3g")) for end in (figure.value, figure.low, figure.high)
     )
-
-
-def _estimate(estimate: Estimate) -> str:
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
-
-
-def _figure(figure: Estimate) -> str:
-    if math.isnan(figure.value):
-        return "n/a"
-    return f"{_number(figure.value)} [{_number(figure.low)}, {_number(figure.high)}]"
-
-
-def _share(figure: Estimate) -> str:
-    if math.isnan(figure.value):
-        return "n/a"
-    return f"{figure.value:.1%} [{figure.low:.1%}, {figure.high:.1%}]"
-
-
-def _number(value: float) -> str:
-    """Three digits, and whole numbers from 100 on."""
-    if not math.isfinite(value):
-        return "?"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value} [{low}, {high}]"

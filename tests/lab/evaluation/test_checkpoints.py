@@ -40,7 +40,7 @@ def asked(tmp_path, monkeypatch):
     return [*words, "--max-prompt-tokens", 12], opened
 
 
-def test_checkpoints_get_a_folder_each_and_the_report_compares_them(asked, tmp_path, capfd):
+def test_checkpoints_get_a_folder_each_and_two_are_compared(asked, tmp_path, capfd):
     words, opened = asked
     assert run("eval", *words) == 0
     assert opened == ["step_20", "step_100"]
@@ -50,8 +50,8 @@ def test_checkpoints_get_a_folder_each_and_the_report_compares_them(asked, tmp_p
     for folder in folders:
         own = json.loads((folder / "results.json").read_text())
         assert own["benchmarks"]["sums"]["groups"]["level"].keys() == {"0", "1"}
-    assert f"nemo-ada report {folders[0]} {folders[1]}" in " ".join(printed.split())
-    assert run("report", *folders, "--out", tmp_path / "r.html") == 0
+    assert f"nemo-ada eval compare {folders[0]} {folders[1]}" in " ".join(printed.split())
+    assert run("eval", "compare", *folders) == 0
     assert run("eval", *words, "--server", "http://x") == 2 and run("eval", words[0], *words) == 2
 
 

@@ -40,8 +40,6 @@ from nemo_ada.lab.plan.sampling import (
     variant,
     worst_work,
 )
-from nemo_ada.lab.report.figures import step_time
-from nemo_ada.lab.report.run import Run
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import BetaRates, Setting, Variant
 
@@ -312,7 +310,7 @@ def test_a_phase_of_milliseconds_gets_no_cap_of_nothing():
     assert steady_cap(under).max_seconds is None and 0.0 not in tried
 
 
-def test_the_plan_is_kept_where_the_report_reads_it(past, tmp_path, capsys):
+def test_the_plan_is_kept_in_the_folder_of_its_run(past, tmp_path, capsys):
     def command(*overrides, write_to=None):
         plan_command(
             JSONL, [*CONFIG, f"base.cache_dir={tmp_path}", *overrides], time="01:00:00", run=past, run_steps=10,
@@ -324,12 +322,8 @@ def test_the_plan_is_kept_where_the_report_reads_it(past, tmp_path, capsys):
     capsys.readouterr()
     command("reinforce_ada.preset=ada_seq_balance")
     forecast = json.loads(capsys.readouterr().out)["forecast"]
-    figure = step_time([Run.read(past)])
-    planned = figure.table.set_index("phase")[["planned p50 s", "planned p95 s"]]
-    for name in ("sampling", "update", "refit", "step", "evaluation"):
-        where = forecast["phases"].get(name) or forecast[name]
-        assert planned.loc[name].tolist() == [where["p50"], where["p95"]]
-        assert where["p50"] > 0
+    assert json.loads((past / "plan.json").read_text())["forecast"] == forecast
+    assert all(where["p50"] > 0 for where in (forecast["step"], forecast["evaluation"], forecast["phases"]["sampling"]))
     command("reinforce_ada.preset=grpo", write_to=tmp_path / "next")
     assert (tmp_path / "next" / "plan.json").is_file()
 

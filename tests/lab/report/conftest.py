@@ -14,5 +14,5 @@ from nemo_ada.lab.report import page
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Pages without drawings, which take a second per page. No text of a run is in them."""
-    monkeypatch.setattr(page, "panel_svg", lambda panel: b"")
+    """Pages without drawings. No text of a run is in them."""
+    monkeypatch.setattr(page, "drawn", lambda figure, names, form: b"")

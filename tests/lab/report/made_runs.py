@@ -20,34 +20,12 @@ def step_record(step: int, lift: float = 0.0, **extra: Any) -> dict[str, Any]:
     sampling = 2.0 + 0.1 * (step % 7)
     return {
         "step": step,
-        "train/grad_norm": 0.2,
-        "train/lr": 1e-4,
-        "train/entropy": 0.3 / (1 + step / 50),
-        "train/clip_fraction": 0.0,
         "ada/samples_drawn": 20.0 * PROMPTS,
-        "ada/tokens_drawn": 20.0 * PROMPTS * 17,
         "ada/prompts_drawn": float(PROMPTS),
-        "ada/prompts_resolved": 48.0,
-        "ada/prompts_unresolved": 16.0,
-        "ada/missing_positive": 12.0,
-        "ada/missing_negative": 4.0,
-        "ada/resolved_in_first_wave": 32.0,
-        "ada/prompts_cut": 8.0,
         "ada/zero_signal_groups": 0.25,
         "ada/zero_signal_groups_if_grpo": 0.5,
-        "ada/pool_size_mean": 20.0,
-        "ada/pool_size_p95": 32.0,
         "ada/pass_rate": rate,
-        "ada/pass_rate_histogram": histogram(rate),
-        "ada/batch_reward": 0.4,
-        "ada/response_length_pools": 17.0,
-        "ada/response_length_kept": 16.5,
-        "ada/weight_mean": 1.0,
         "ada/weight_max": 2.0,
-        "ada/live_rows": 0.75 * PROMPTS * GROUP,
-        "ada/budget_bound": 0.0,
-        "ada/sampling_seconds": sampling,
-        "ada/engine_utilisation": 0.7,
         "time/sampling": sampling,
         "time/update": 0.3,
         "time/refit": 0.03,
@@ -55,13 +33,6 @@ def step_record(step: int, lift: float = 0.0, **extra: Any) -> dict[str, Any]:
         **_totals(step),
         **extra,
     }
-
-
-def histogram(rate: float) -> list[int]:
-    """PROMPTS prompts of this mean rate over the nine bins: many at the ends, as training sets are."""
-    ends = [round(0.6 * PROMPTS * (1 - rate)), round(0.5 * PROMPTS * rate)]
-    inner = [round((PROMPTS - sum(ends)) / 7)] * 6
-    return [ends[0], *inner, PROMPTS - sum(ends) - sum(inner), ends[1]]
 
 
 def evaluation_record(step: int, lift: float = 0.0) -> dict[str, Any]:
@@ -92,8 +63,6 @@ def make_run(
     (folder / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
     settings = {"task": {"name": "t"}, "grpo": {"seed": 0}, "run_dir": str(folder)} | (config or {})
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-    environment = {"nemo_ada": "0.1.0", "commit": "c0ffee", "command": "nemo-ada train x.yaml", "packages": {"a": "1"}}
-    (folder / "environment.json").write_text(json.dumps(environment))
     (folder / "status.json").write_text(json.dumps({"state": "done", "step": steps, "max_steps": steps}))
     return folder
 

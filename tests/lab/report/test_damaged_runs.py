@@ -19,13 +19,8 @@ from tests.fuzz.harness import NASTY_JSON, cases, command
 
 pytestmark = pytest.mark.long
 
-FILES = ("metrics.jsonl", "evaluations.jsonl", "status.json", "config.yaml", "environment.json", "plan.json")
+FILES = ("metrics.jsonl", "evaluations.jsonl", "status.json", "config.yaml")
 BROKEN = re.compile(r'\s(?:d|x|y|cx|cy|r|width|height|viewBox|transform)="[^"]*(?:nan|inf)', re.IGNORECASE)
-
-YAML_VALUES = (
-    "!!bool x|!!int x|!!int ''|!!float ''|!!timestamp x|!!binary é|!!set x|!!omap x|!!python/object:os.system x|"
-    "2020-13-45|=|<<: 3|0x_|1:2:3|&a *a|? [1]|%TAG x|!!pairs x|!!merge x|!!null x|0b|1e400|.nan|[{a: b}: c]"
-)
 
 
 def run_report(*words) -> tuple[int, str]:
@@ -59,7 +54,6 @@ def check(folder, *, figures: bool = False) -> str:
 def fresh(tmp_path):
     """Makes the same good run again and again."""
     good = make_run(tmp_path / "good", 6, every=3)
-    (good / "plan.json").write_text(json.dumps({"forecast": {"step": {"p50": 1.0, "p95": 2.0}}}))
 
     def again():
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
@@ -110,38 +104,14 @@ PASSES = st.sampled_from(
 )
 
 
-@cases(8)
-@given(st.data(), st.sampled_from(["status.json", "environment.json", "plan.json"]))
-def test_any_json_in_the_side_files(fresh, undrawn, data, name):
-    folder = fresh()
-    content = data.draw(NASTY_JSON)
-    if isinstance(content, dict):
-        names = ("state", "max_steps", "packages", "command", "commit", "forecast", "caps")
-        content |= data.draw(st.dictionaries(st.sampled_from(names), NASTY_JSON, max_size=4))
-        seconds = st.dictionaries(st.sampled_from(["p50", "p95", "worst", "origin"]), NASTY_JSON)
-        inner = st.dictionaries(
-            st.sampled_from(["phases", "step", "sampling", "evaluation"]), st.one_of(NASTY_JSON, seconds)
-        )
-        content["forecast"] = data.draw(inner)
-    (folder / name).write_text(json.dumps(content))
-    check(folder)
-
-
-def test_any_value_in_the_configuration(fresh, undrawn):
-    folder = fresh()
-    for value in YAML_VALUES.split("|"):
-        (folder / "config.yaml").write_text(f"task: {value}\npolicy.model: {value}\n", encoding="utf-8")
-        check(folder)
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"", "it is empty"),
-        (b"\0" * 1000, "the last line (1) is cut off"),
+        (b"\0" * 1000, "the first is line 1"),
         (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "not UTF-8"),
         ('{"step": 1}\n'.encode("utf-16"), "UTF-16?"),
-        (b'{"step": NaN}\n{"loss": 1}\n', "line 1: its step is 'nan'; line 2: it has no step"),
+        (b'{"step": NaN}\n{"loss": 1}\n', "2, the first is line 1 (its step is 'nan')"),
     ],
 )
 def test_a_file_with_nothing_usable_ends_with_2_and_its_reason(tmp_path, content, said):
@@ -174,6 +144,6 @@ def test_one_unusable_run_among_others_is_left_out_and_named(tmp_path, undrawn):
     assert code == 0
     html = (tmp_path / "page.html").read_text(encoding="utf-8")
     for text in (html, printed):
-        assert "2 damaged lines left out (line 1: not UTF-8; line 2: not UTF-8)" in text
+        assert "damaged lines are left out: 2, the first is line 1 (not UTF-8)" in text
         assert re.search(r"left out: .*empty.metrics\.jsonl does not exist", text)
     assert run_report(good, tmp_path / "absent", "--out", tmp_path / "page.html")[0] == 2

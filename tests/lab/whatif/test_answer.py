@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -15,27 +16,31 @@ from nemo_ada.config.presets import presets
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
-from nemo_ada.lab.whatif.answer import Options, answer
-from nemo_ada.lab.whatif.forecast import figures_by_rate
-from nemo_ada.lab.whatif.logs import Rollouts, read_logs
-from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, labels
+from nemo_ada.lab.whatif.answer import Options, answer, read_log
+from nemo_ada.lab.whatif.forecast import REFILL_ROW, figures_by_rate
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture
 from nemo_ada.lab.whatif.render import introduction, sentences
+from nemo_ada.lab.whatif.rollouts import Rollouts, labels
 
-FEW = Options(presets=("grpo", "ada_seq_balance", "dapo"), prompts=16)
+FEW = Options(presets=("grpo", "ada_seq_balance", "dapo"))
 
 
 def rollouts(rate_G, n, seed=0, *, prompt_G=None, step_G=None, tokens=True):
     """A log of n responses for each of these pass rates."""
     rng = np.random.default_rng(seed)
     groups = len(rate_G)
-    group_N = np.repeat(np.arange(groups), n)
     reward_N = (rng.random(groups * n) < np.repeat(rate_G, n)).astype(np.float64)
     tokens_N = np.where(reward_N > 0, 100.0, 200.0) if tokens else np.full(groups * n, np.nan)
     prompt_G = np.arange(groups) if prompt_G is None else prompt_G
     step_G = np.arange(groups) * 4 // groups if step_G is None else step_G
-    names = tuple(f"p{u}" for u in range(int(prompt_G.max()) + 1))
-    right_N = np.full(groups * n, np.nan)
-    return Rollouts(group_N, reward_N, right_N, tokens_N, prompt_G, step_G, names, ("test",), (), True)
+    columns = {"group": np.arange(groups), "prompt": prompt_G, "step": step_G}
+    frame = pd.DataFrame({name: np.repeat(value_G, n) for name, value_G in columns.items()})
+    return Rollouts(frame.assign(reward=reward_N, right=np.nan, tokens=tokens_N))
+
+
+def relabelled(log, reward_N):
+    """The log with other rewards."""
+    return Rollouts(log.frame.assign(reward=reward_N))
 
 
 def fitted(log, first=None):
@@ -114,7 +119,7 @@ def test_groups_of_a_prompt_that_comes_again_count_less():
 
 def test_responses_that_are_not_independent_widen_the_bounds():
     log = rollouts(np.full(500, 0.5), 4)
-    halves = replace(log, reward_N=np.tile([1.0, 1.0, 0.0, 0.0], 500))
+    halves = relabelled(log, np.tile([1.0, 1.0, 0.0, 0.0], 500))
     assert fitted(halves).widened > 0.0
     assert any("not independent" in note for note in answer(halves, FEW).notes)
 
@@ -148,7 +153,8 @@ def test_the_log_checks_its_own_forecast():
     check = answer(log, FEW).check
     assert check.half == 4 and check.predicted.low <= check.seen <= check.predicted.high
     assert "check: from 4 answers" in introduction(answer(log, FEW))
-    equal = replace(log, reward_N=np.where(np.arange(12_000) % 8 < 4, log.reward_N, 1 - np.roll(log.reward_N, 4)))
+    reward_N = log.frame["reward"].to_numpy()
+    equal = relabelled(log, np.where(np.arange(12_000) % 8 < 4, reward_N, 1 - np.roll(reward_N, 4)))
     assert "OUTSIDE" in introduction(answer(equal, FEW))
     assert answer(rollouts(rates(100), 3), FEW).check is None
 
@@ -160,72 +166,57 @@ def test_the_answer_agrees_with_what_grpo_drew():
     assert grpo.responses.value == pytest.approx(4.0)
     assert grpo.zero_signal.low <= found.log.zero_signal.value <= grpo.zero_signal.high
     assert grpo.signal.value == pytest.approx(1.0)
-    assert grpo.tokens.value == pytest.approx(4 * log.tokens_N.mean(), rel=0.02)
+    assert grpo.tokens.value == pytest.approx(4 * log.frame["tokens"].mean(), rel=0.02)
     assert balance.responses.low <= balance.responses.value <= balance.responses.high
     assert balance.responses.value > 2 * grpo.responses.value
     assert balance.zero_signal.value < grpo.zero_signal.value
     assert refill.responses.value > grpo.responses.value
 
 
-def test_the_answer_has_the_named_methods_only():
-    log = rollouts(rates(300), 4)
-    assert [row.name for row in answer(log, replace(FEW, presets=("ada_seq_lean",))).rows] == ["ada_seq_lean"]
-    assert len(answer(log, replace(FEW, presets=("dapo",))).rows) == 1
-
-
-def test_another_largest_number_of_responses_gets_its_own_row():
-    found = answer(rollouts(rates(300), 4), replace(FEW, max_responses=(16,)))
-    assert [(row.name, row.max_responses) for row in found.rows[:3]] == [
-        ("grpo", 4), ("ada_seq_balance", 32), ("ada_seq_balance", 16)
+def test_the_answer_has_the_named_methods_and_another_cap_as_a_row_of_its_own():
+    found = answer(rollouts(rates(300), 4), replace(FEW, max_responses=(16, 32)))
+    assert [(row.name, row.max_responses) for row in found.rows] == [
+        ("grpo", 4), ("ada_seq_balance", 32), ("ada_seq_balance", 16), (REFILL_ROW, None)
     ]  # fmt: skip
     assert found.rows[2].responses.value < found.rows[1].responses.value
 
 
-def test_silent_prompts_and_drift_are_named():
+def test_prompts_that_never_taught_are_counted():
     rate_G = np.r_[np.zeros(30), np.full(30, 0.2), np.ones(20), np.zeros(30), np.full(30, 0.8), np.ones(20)]
     log = rollouts(rate_G, 8, prompt_G=np.tile(np.arange(80), 2), step_G=np.repeat([0, 1], 80))
     found = answer(log, FEW)
-    assert found.silent.never_correct == pytest.approx(30 / 80, abs=0.02)
-    assert found.silent.always_correct == pytest.approx(20 / 80)
-    assert set(found.silent.always) == {f"p{u}" for u in range(60, 80)}
-    assert found.silent.below.low <= 30 / 80 <= found.silent.below.high
-    assert found.drift is not None
-    assert found.drift.same is not None
-    assert found.drift.same.difference == pytest.approx(0.6 * 30 / 80, abs=0.05)
+    assert found.log.never_correct == pytest.approx(30 / 80, abs=0.02)
+    assert found.log.always_correct == pytest.approx(20 / 80)
 
 
 def test_what_a_reader_must_know_is_noted():
     log = rollouts(rates(300), 4, tokens=False)
-    notes = " ".join(answer(replace(log, reward_N=log.reward_N * 10 + np.arange(1200) % 3), FEW).notes)
+    reward_N = log.frame["reward"].to_numpy()
+    notes = " ".join(answer(relabelled(log, reward_N * 10 + np.arange(1200) % 3), FEW).notes)
     assert "--threshold" in notes
-    uneven = replace(log, reward_N=np.where(np.arange(1200) % 8 == 7, np.nan, log.reward_N))
+    uneven = relabelled(log, np.where(np.arange(1200) % 8 == 7, np.nan, reward_N))
     notes = " ".join(answer(uneven, FEW).notes)
     assert "no label" in notes
     assert "3 to 4 responses" in notes
 
 
-def test_groups_of_one_say_which_field_may_be_wrong():
+def test_groups_of_one_say_which_field_may_be_wrong_and_presets_that_do_not_fit_are_refused():
     with pytest.raises(UserError, match="--column"):
         answer(rollouts(rates(50), 1), FEW)
-
-
-def test_presets_that_do_not_fit_are_named_or_refused():
-    log = rollouts(rates(200), 16)
-    with pytest.raises(UserError):
-        answer(log, replace(FEW, presets=("nope",)))
-    with pytest.raises(UserError):
-        answer(rollouts(rates(200), 2), replace(FEW, presets=("ada_seq_balance",), group=1))
+    for options in (replace(FEW, presets=("nope",)), replace(FEW, presets=("ada_seq_balance",), group=1)):
+        with pytest.raises(UserError):
+            answer(rollouts(rates(200), 2), options)
 
 
 def test_the_command_prints_tables_and_json(tmp_path):
     log = rollouts(rates(120), 4)
     rows = [
-        {"prompt": int(g), "reward": r, "tokens": t, "step": int(log.step_G[g])}
-        for g, r, t in zip(log.group_N, log.reward_N, log.tokens_N, strict=True)
+        {"prompt": row.group, "reward": row.reward, "tokens": row.tokens, "step": row.step}
+        for row in log.frame.itertuples()
     ]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    quick = ["--preset", "grpo", "--preset", "ada_single", "--prompts", "8"]
+    quick = ["--preset", "grpo", "--preset", "ada_single"]
 
     def run(*arguments):
         return CliRunner().invoke(app, ["whatif", str(path), *arguments], catch_exceptions=False).stdout
@@ -246,13 +237,13 @@ def test_the_command_prints_tables_and_json(tmp_path):
 def test_options_that_cannot_work_are_refused(arguments, tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps({"prompt": i // 4, "reward": i % 2, "tokens": 5}) + "\n" for i in range(80)))
-    quick = ["--preset", "grpo", "--prompts", "8"]
+    quick = ["--preset", "grpo"]
     with pytest.raises(UserError):
         CliRunner().invoke(app, ["whatif", str(path), *quick, *arguments], catch_exceptions=False)
 
 
 def test_every_preset_has_a_row_or_a_reason():
-    found = answer(rollouts(rates(200), 4), Options(prompts=4))
+    found = answer(rollouts(rates(200), 4), Options())
     names = " ".join([row.name for row in found.rows] + list(found.notes))
     assert all(name in names for name in presets())
 
@@ -298,13 +289,13 @@ def test_dapos_own_acc_says_which_answers_are_right_and_its_score_what_taught(tm
         ]
     file = tmp_path / "1.jsonl"
     file.write_text("\n".join(lines))
-    found = answer(read_logs([file]), Options())
+    found = answer(read_log([file]), Options())
     assert found.log.pass_rate.value == pytest.approx(np.mean(right))
     assert found.log.zero_signal.value == pytest.approx(np.mean(spread))
     assert any("say themselves if they are right" in note for note in found.notes)
-    named = answer(read_logs([file], {"reward": "score"}), Options())
+    named = answer(read_log([file], {"reward": "score"}), Options())
     assert named.log.pass_rate.value < np.mean(right), "who names the score means the score"
-    assert answer(read_logs([file], {"right": "acc", "reward": "score"}), Options()).log == found.log
+    assert answer(read_log([file], {"right": "acc", "reward": "score"}), Options()).log == found.log
 
 
 @pytest.mark.parametrize(
@@ -322,7 +313,7 @@ def test_what_happened_is_counted_from_the_rewards_and_not_from_the_threshold(sh
         lines += [json.dumps({"prompt": prompt, "reward": float(reward), "step": prompt // 10}) for reward in rewards]
     file = tmp_path / "rollouts.jsonl"
     file.write_text("\n".join(lines))
-    report = answer(read_logs([file]), Options())
+    report = answer(read_log([file]), Options())
     assert report.log.zero_signal.value == pytest.approx(np.mean(seen))
     assert f"{round(100 * np.mean(seen))} % of your groups taught nothing" in sentences(report)
     if equal == 1.0:  # nothing is above .7, but many groups taught
