@@ -136,7 +136,7 @@ def _sum_of_rewards(record: Record, notes: dict[str, None]) -> float:
     """Return the sum of TRL's reward functions, whose names are the columns with numbers."""
     there = {
         name: float(value) for name, value in record.items()
-        if name not in ("step", "advantage") and isinstance(value, int | float) and math.isfinite(value)
+        if name not in ("step", "advantage") and type(value) in (int, float) and math.isfinite(value)
     }  # fmt: skip
     if len(there) > 1:
         notes[f"the reward is {' + '.join(there)}; --column reward=NAME takes another"] = None
