@@ -42,7 +42,8 @@ from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shr
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
-from nemo_ada.rules.facts.nemo_config import Loop, load_config
+from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.run.files import (

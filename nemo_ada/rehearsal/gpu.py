@@ -62,7 +62,8 @@ from nemo_ada.rehearsal.shrink import Shrinker
 from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rehearsal.standins import responses
 from nemo_ada.rehearsal.tables import judge
-from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, load_config
+from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import claim, duplicate, new_folder, remove, write_atomically

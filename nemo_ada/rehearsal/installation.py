@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.nemo_config import EXAMPLES, HOME
+from nemo_ada.rules.facts.config_file import EXAMPLES, HOME
 from nemo_ada.rules.facts.site import CODE, project, site_setting
 from nemo_ada.run.start import environment, run, users_path
 from nemo_ada.run.start import python as interpreter

@@ -31,7 +31,8 @@ from nemo_ada.rehearsal import command, installation, problems
 from nemo_ada.rehearsal import shrink as sizes
 from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
-from nemo_ada.rules.facts.nemo_config import Loop, load_config
+from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.gym import uses_gym
 

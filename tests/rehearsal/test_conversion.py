@@ -11,7 +11,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.prepare import convert
 from nemo_ada.rehearsal import command, installation
 from nemo_ada.rehearsal.shrink import shrink
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 TWO_RANKS = ROOT / "configs/qwen2.5-math-7b.yaml"

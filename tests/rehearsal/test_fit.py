@@ -12,8 +12,9 @@ import pytest
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.fit import fit, layers_that_fit
 from nemo_ada.rules.facts.cards import H100, H200, named
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.models import TABLE
-from nemo_ada.rules.facts.nemo_config import NemoConfig, load_config
+from nemo_ada.rules.facts.nemo_config import NemoConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 pytestmark = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="our configs build on NeMo-RL's files")

@@ -20,7 +20,7 @@ from nemo_ada.rehearsal.forecasts import Forecasts
 from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
 from nemo_ada.rehearsal.report import Events, compare_resumed_on_other_responses
 from nemo_ada.rehearsal.shrink import Layout, shorten
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.run.files import claim
 
 ROOT = Path(__file__).resolve().parents[2]

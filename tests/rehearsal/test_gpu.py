@@ -27,7 +27,7 @@ from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
 from nemo_ada.rehearsal.report import Events, Report
 from nemo_ada.rehearsal.runs import BALANCE, CAPPED, GRPO, METHODS, PRESETS, RESUMED, STOCK, Configs, Machine
 from nemo_ada.rehearsal.slices import Slices
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.run.job_control import JobControl
 
 pytestmark = pytest.mark.long

@@ -20,7 +20,7 @@ from nemo_ada.rehearsal.shrink import BLOCK_TOKENS, GYM_ROW, PROMPT_TOKENS, Layo
 from nemo_ada.rehearsal.standins import nemo_rl_gym, vllm_http
 from nemo_ada.rehearsal.standins.replacing import Names
 from nemo_ada.rehearsal.standins.responses import REQUESTS
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.finding import error
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from nemo_ada.rehearsal import installation, model
 from nemo_ada.rehearsal.problems import SIZE
 from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import pynvml
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
