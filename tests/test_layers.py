@@ -37,7 +37,7 @@ BUDGETS = {
     "nemo": 7016,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
     "lab": 8777,  # wanted: 7,600
-    "rehearsal": 5865,  # wanted: 5,300
+    "rehearsal": 5517,  # wanted: 5,300
     "cli": 1789,  # wanted: 1,400
 }
 JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
@@ -45,7 +45,6 @@ TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 44_350, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES: dict[str, int] = {  # files above FILE_LINES
-    "nemo_ada/rules/facts/nemo_config.py": 509,
     "nemo_ada/run/files.py": 505,
 }
 

@@ -30,12 +30,11 @@ from nemo_ada.rehearsal.gym import PATHS, environments, link_servers
 from nemo_ada.rehearsal.gym import write as write_requests
 from nemo_ada.rehearsal.report import (
     MAX_LOGPROB_DIFFERENCE,
+    Alike,
     Deviation,
     Events,
     Report,
-    compare_async_resumed,
     compare_resumed,
-    compare_resumed_on_other_responses,
     measurements,
 )
 from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink, trains_adapters
@@ -249,7 +248,6 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     started = time.monotonic()
     config = load_config(path, overrides)
-    check_tokenizer(config)
     findings = check(path, overrides, config)
     gym = environments_of(config)
     installed = None if any(finding.level == "error" for finding in findings) else installed_for(config)
@@ -277,16 +275,6 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     return EXIT_DONE if report.passed else code or EXIT_FAILED
 
 
-def check_tokenizer(config: Mapping[str, Any]) -> None:
-    """Raise UserError for a tokenizer folder that does not exist.
-
-    The run would not notice, because the small model has a tokenizer of its own.
-    """
-    name = str(Values(config).get("policy.tokenizer.name", ""))
-    if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().is_dir():
-        raise UserError(f"policy.tokenizer.name={name}: no such folder; name the model's folder or its hub id")
-
-
 def environments_of(config: Mapping[str, Any]) -> list[str]:
     """Return NeMo-Gym's environments of a config. There are none without NeMo-Gym. Raises UserError."""
     values = Values(config)
@@ -296,9 +284,8 @@ def environments_of(config: Mapping[str, Any]) -> list[str]:
 def installed_for(config: Mapping[str, Any]) -> installation.Installation:
     """Find what a rehearsal of this config needs on a CPU. Raises UserError with all that is missing."""
     values = Values(config)
-    plane = Loop.of(values) is Loop.DATA_PLANE
     second = values.get("policy.dtensor_cfg._v2", False) and not values.get("policy.megatron_cfg.enabled", False)
-    return installation.find(gym=uses_gym(values), plane=plane, automodel=bool(second))
+    return installation.find(gym=uses_gym(values), automodel=bool(second))
 
 
 def resumed_after(steps: int) -> int:
@@ -341,7 +328,6 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
             code, undisturbed = first.result()
             report.take_phases(undisturbed)
             report.failure = failure_of(code, undisturbed, rehearsal.folder / "undisturbed.log")
-            report.turns = undisturbed.turns()
             report.measurements = measurements(undisturbed, ahead=Loop.of(Values(config)).draws_ahead)
             if report.failure is not None:
                 return code
@@ -419,12 +405,11 @@ def compare(
         last: Last step of the run.
         repeats: Whether the engine gets seeds, so that it repeats its responses.
     """
-    if Loop.of(Values(config)).draws_ahead:
-        return compare_async_resumed(before, continued, after, last)
+    values = Values(config)
     # Ray wraps the method of the synchronous engine's actor before our seeds can reach it
-    if repeats and Values(config).get("policy.generation.vllm_cfg.async_engine", False):
-        return compare_resumed(before, continued, after)
-    return compare_resumed_on_other_responses(before, continued, after, last)
+    seeded = repeats and values.get("policy.generation.vllm_cfg.async_engine", False)
+    alike: Alike = "steps" if Loop.of(values).draws_ahead else "rows" if seeded else "prompts"
+    return compare_resumed(before, continued, after, last, alike)
 
 
 def failure_of(code: int, events: Events, log: Path) -> tuple[str, str] | None:
@@ -482,7 +467,7 @@ def furnish(
     else:
         spec = model.ModelSpec.full(name, layers)
     path = folder / "model.json"
-    write_atomically(path, model.as_json(spec, problems.vocabulary(texts, spec.vocab)))
+    write_atomically(path, model.as_json(spec, problems.vocabulary(texts, spec.shape.vocab)))
     command = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)
     try:
         _child([installed.policy, "-W", "ignore", *command], installed.plain_environment())

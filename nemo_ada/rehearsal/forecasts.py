@@ -12,12 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.values import Values
-from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
 from nemo_ada.lab.plan.forecast import Time
-from nemo_ada.rehearsal.runs import CAPPED, GRPO, Configs
+from nemo_ada.rehearsal.runs import Configs
 from nemo_ada.rehearsal.shrink import Shrinker
 from nemo_ada.rules.facts.memory import learner_phase, logprob_phase, refit_phase
 from nemo_ada.rules.facts.nemo_config import NemoConfig
@@ -26,7 +24,6 @@ from nemo_ada.run.files import write_atomically
 
 SLOT = "04:00:00"
 LARGEST_RATE = 1e-3  # `plan` takes no larger learning rate, and a dry run has one
-CAP_SHARE = 1.1  # seconds of sampling of the capped run, over the forecast of GRPO's
 
 
 @dataclass
@@ -55,7 +52,7 @@ class Forecasts:
             env = {key: _without_reward(one) for key, one in config.get("env", {}).items()}
             known = Shrinker({**copy.deepcopy(config), "env": env})
             for key in ("lr", "min_lr"):
-                known.at_most("update", f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
+                known.at_most(f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
             write_atomically(paths[name], json.dumps(known.config, default=str))  # JSON is YAML
         spawned = start.listed(**start.SAFE)
         with spawned, ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
@@ -65,11 +62,6 @@ class Forecasts:
                     own.plans[name] = plan.result()
                 except UserError as problem:
                     own.warnings.append(f"nemo-ada plan, {name}: {problem}")
-        if CAPPED in made.configs and GRPO in own.plans:
-            seconds = round(CAP_SHARE * own.plans[GRPO].forecast.phases["sampling"].p50, 1)
-            ours = made.configs[CAPPED]["reinforce_ada"]
-            if Values(made.configs[CAPPED]).get(SECONDS.key) is None:  # a user's cap stays
-                ours["budget"] = {**(ours.get("budget") or {}), SECONDS.name: seconds}
         try:
             typical = NemoConfig.of_megatron(made.typical)
             if made.shape is not None:

@@ -11,7 +11,7 @@ A model folder with weights trains for real: nothing is drawn, the data are the 
 its own that starts with these weights.
 
 With `--full` the runs have the config's own size, GPUs and weights: NeMo-RL's loop with GRPO, the config as it is with
-the rehearsal's probes, the same resumed, and the other precision where the user asks for it. Each takes all GPUs.
+the rehearsal's probes, and the same resumed. Each takes all GPUs.
 
 What a slice notes is on the disk at once, so a time limit loses nothing. The forecast of `plan` and the estimate of
 `check` are written before the first slice. `--dry-run` runs the same slices on a CPU, at a small size.
@@ -29,7 +29,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import shipped
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import installation
@@ -39,7 +38,6 @@ from nemo_ada.rehearsal.command import (
     Rehearsal,
     Say,
     check,
-    check_tokenizer,
     environments_of,
     furnish,
     installed_for,
@@ -48,7 +46,6 @@ from nemo_ada.rehearsal.fit import fit
 from nemo_ada.rehearsal.forecasts import Forecasts
 from nemo_ada.rehearsal.report import Report
 from nemo_ada.rehearsal.runs import (
-    FP8,
     GRPO,
     PRETENDED,
     RESUMED,
@@ -138,11 +135,7 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the processes end
     started = time.monotonic()
     config, wanted = _asked(path, overrides, options)
-    fp8, findings = None, check(path, overrides, config)
-    if FP8 in wanted:
-        words = [*overrides, str(shipped(Path("configs", "methods", "fp8.yaml")))]
-        fp8 = load_config(path, words)
-        findings += [finding for finding in check(path, words, fp8) if finding not in findings]
+    findings = check(path, overrides, config)
     installed, machine = _place(config, options)
     in_run_dir = options.full and not options.dry_run and keep is None
     run_dir = Path(str(config.get("run_dir", DEFAULT_RUN_DIR)))
@@ -152,7 +145,7 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
         remove(folder / name)
     made = Configs.of(
         config, folder, steps=options.steps, scale=options.share, machine=machine, dry_run=options.dry_run,
-        runs=wanted, full=options.full, fp8=fp8,
+        runs=wanted, full=options.full,
     )  # fmt: skip
     report = _report(path, overrides, options, made, machine, findings)
     control = JobControl(folder, options.steps)
@@ -184,12 +177,11 @@ def _asked(path: Path, overrides: Sequence[str], options: GpuOptions) -> tuple[d
     config = load_config(path, overrides)
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with the section reinforce_ada:")
-    check_tokenizer(config)
     wanted = wanted_of(options.runs, config, full=options.full)
     if options.full:
         layout_of(config)
     else:
-        fit(config, model=Path(), data=Path(), scale=options.share, te=True, apex=True)
+        fit(config, model=Path(), data=Path(), scale=options.share)
     return config, wanted
 
 
@@ -263,8 +255,7 @@ def _rehearse(
 
     def ended(slices: Slices) -> None:
         report.measurements, report.failure = [], None
-        judge(report, slices, forecast, made.typical, saved=made.saved, steps=options.steps, exact=made.dry_run,
-              repeats=made.dry_run and made.full)  # fmt: skip
+        judge(report, slices, forecast, made, options.steps)
         report.seconds = time.monotonic() - started
         report.write(folder)
 

@@ -21,7 +21,6 @@ POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_AD
 BRIDGE, MEGATRON, AUTOMODEL = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME", "NEMO_AUTOMODEL_HOME"
 AUTOMODEL_SUBMODULE = "3rdparty/Automodel-workspace/Automodel"
 SUBMODULE = "3rdparty/Megatron-Bridge-workspace/Megatron-Bridge"
-DATA_PLANE, QUANTIZATION = "transfer_queue", "torchao"
 CONTAINER = "NEMO_RL_VENV_DIR"
 """NVIDIA's container of NeMo-RL sets it. It has an environment for each kind of worker there."""
 MAKE = f"run `make rehearsal-env {HOME}=/path/to/RL`"
@@ -30,31 +29,27 @@ ENVIRONMENT: Mapping[str, str] = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
     "HF_HUB_OFFLINE": "1",
-    "NRL_REFIT_BUFFER_MEMORY_RATIO": "1e-5",  # the small model then needs several buffers, as a large model does
-    "OMP_NUM_THREADS": "1",
-    "PYTHONDONTWRITEBYTECODE": "",
-    "PYTHONPYCACHEPREFIX": str(CACHE / "pycache"),
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray stays on the loopback device
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",
     "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+ON_A_CPU: Mapping[str, str] = {
+    "NRL_REFIT_BUFFER_MEMORY_RATIO": "1e-5",  # the small model then needs several buffers, as a large model does
+    "OMP_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONPYCACHEPREFIX": str(CACHE / "pycache"),
+    "RAY_worker_niceness": "0",
     "TORCHDYNAMO_DISABLE": "1",
     "TORCH_COMPILE_DISABLE": "1",
     "TORCH_CUDA_ARCH_LIST": "9.0",
-    "TRANSFORMERS_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
 }
-ON_GPU = (
-    "CUDA_DEVICE_MAX_CONNECTIONS", "GLOO_SOCKET_IFNAME", "HF_HUB_OFFLINE", "RAY_AUTH_MODE",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED",
-    "TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS",
-)  # fmt: skip
-"""The variables of ENVIRONMENT that a rehearsal on a GPU sets, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +114,7 @@ class Installation:
 
     def _settings(self) -> dict[str, str]:
         """Variables of the libraries, and a token for the Ray of these processes, which nobody else has."""
-        settings = {name: ENVIRONMENT[name] for name in ON_GPU} if self.gpu else dict(ENVIRONMENT)
-        return {**settings, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        return {**ENVIRONMENT, **({} if self.gpu else ON_A_CPU), "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
     def plain_environment(self) -> dict[str, str]:
         """Environment variables of a process that runs without stand-ins."""
@@ -164,12 +158,11 @@ def on_gpu() -> Installation:
     return replace(find(), gpu=True)
 
 
-def find(*, gym: bool = False, plane: bool = False, automodel: bool = False) -> Installation:
+def find(*, gym: bool = False, automodel: bool = False) -> Installation:
     """Find everything on this machine.
 
     Args:
         gym: Whether NeMo-Gym's interpreter is needed.
-        plane: Whether NeMo-RL's data plane is needed.
         automodel: Whether the learner is DTensor v2, which needs NeMo Automodel.
 
     Raises:
@@ -184,13 +177,9 @@ def find(*, gym: bool = False, plane: bool = False, automodel: bool = False) -> 
     megatron = _source(MEGATRON, submodule, CACHE / "Megatron-LM", "megatron/core", missing)
     policy = _interpreter(POLICY, "policy", missing)
     engine = _interpreter(ENGINE, "vllm", missing)
-    if plane and policy.is_file() and not _has(policy, DATA_PLANE):
-        missing.append(f"{POLICY}: {policy} has no package {DATA_PLANE}, NeMo-RL's data plane; {MAKE}")
     parts = None
     if automodel:
         parts = _source(AUTOMODEL, home / AUTOMODEL_SUBMODULE, CACHE / "Automodel", "nemo_automodel", missing)
-        if policy.is_file() and not _has(policy, QUANTIZATION):
-            missing.append(f"{POLICY}: {policy} has no package {QUANTIZATION}, which NeMo Automodel imports; {MAKE}")
     servers = _interpreter(GYM, "gym", missing, " GYM=1") if gym else None
     if missing:
         raise UserError("a rehearsal needs more than is here:\n  " + "\n  ".join(missing))
@@ -215,12 +204,6 @@ def _interpreter(variable: str, name: str, missing: list[str], option: str = "")
     if not path.is_file():
         missing.append(f"{variable}: no interpreter at {path}; {MAKE[:-1]}{option}`")
     return path
-
-
-def _has(python: Path, package: str) -> bool:
-    """Return whether an interpreter has a package."""
-    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
-    return run(interpreter(python, "-c", look, package)).returncode == 0
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 from nemo_ada.rehearsal.command import Rehearsal, failure_of
 from nemo_ada.rehearsal.report import Events
 from nemo_ada.rehearsal.runs import RESUMED
-from nemo_ada.run.files import remove, text_of, write_atomically
+from nemo_ada.run.files import remove, write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, STOP_FILE, JobControl
 
 LEAST_SECONDS = 20.0  # a slice that has less time is left out
@@ -28,8 +27,7 @@ class Slices:
         control: Files that the batch script watches.
         deadline: When the last slice must have ended, by time.monotonic(). None leaves the limit of `rehearsal`.
         ended: Called after each slice.
-        full: Whether each run takes all GPUs of the config. Then no slice follows a failure, and runs that an earlier
-            attempt ended well in this folder are not repeated.
+        full: Whether each run takes all GPUs of the config. Then no slice follows a failure.
         code: Exit code of the first slice that failed, or 0.
         events: Slice -> its events.
         failures: Slice or run -> what failed, or why it was left out.
@@ -71,11 +69,6 @@ class Slices:
             configs: Run -> its config, in the order of the runs.
             arguments: More arguments of the driver.
         """
-        earlier = Events.read(self.rehearsal.events_of(name))
-        if self.full and len(earlier.of("done")) == len(configs) and all(map(self._is_kept, configs, configs.values())):
-            self.rehearsal.say(f"{name}: an earlier attempt has run it")
-            self.events[name] = earlier
-            return
         self.running = [Path(config["run_dir"]) for config in configs.values()]
         for folder in self.running:
             if name != RESUMED:  # its folder has the checkpoint that it continues
@@ -106,11 +99,6 @@ class Slices:
         if self.deadline is not None and self.deadline - time.monotonic() - ENDING_SECONDS < LEAST_SECONDS:
             return "no time was left"
         return ""
-
-    def _is_kept(self, run: str, config: Mapping[str, Any]) -> bool:
-        """Return whether the folder has this run's config from before."""
-        path = self.rehearsal.folder / f"{run}.json"
-        return path.is_file() and text_of(path) == json.dumps(config, indent=1, default=str)
 
 
 def _modified(path: Path) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.rehearsal.command import compare
@@ -15,16 +14,15 @@ from nemo_ada.rehearsal.report import (
     Events,
     Report,
     Table,
-    Tolerance,
     measurements,
 )
-from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK
+from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK, Configs
 from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rules.facts.memory import GIB
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.run.provenance import environment
 
-ON_GPUS = Tolerance(probability=1.05, kl=0.01, logprob=1.0, norm=0.05)
+ON_GPUS = {"token_mult_prob_error": 1.05, "gen_kl_error": 0.01, "engine": 1.0, "norm": 0.05}
 """For BF16 and FP8. 1.05 is the bound of recipes/guide/health.md. The others were chosen without a GPU."""
 PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
     "sampling": ("generation", "exposed_generation"),
@@ -36,42 +34,31 @@ PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
 PHASES = ("set-up", "refit", "generate", "log-probs", "update", "save")
 
 
-def judge(
-    report: Report,
-    slices: Slices,
-    forecast: Forecasts,
-    config: Mapping[str, Any],
-    *,
-    saved: str | None,
-    steps: int,
-    exact: bool,
-    repeats: bool,
-) -> None:
+def judge(report: Report, slices: Slices, forecast: Forecasts, made: Configs, steps: int) -> None:
     """Fill the report from what the slices noted.
 
     Args:
         report: What the user gets.
         slices: The runs that ended.
         forecast: What `plan` and `check` said before.
-        config: Config of one of the runs of our loop.
-        saved: The run that was resumed.
+        made: Configs of the runs.
         steps: Training steps of a run.
-        exact: Whether the runs computed in float32.
-        repeats: Whether a resumed run draws the same responses again.
     """
+    config, saved = made.typical, made.saved
     runs, ahead = slices.runs(), Loop.of(Values(config)).draws_ahead
     report.take_phases(*slices.events.values())
     for name, events in runs.items():
         wanted = steps if name != RESUMED else 1
         report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(events.steps())), 0.0))
         if not (ahead and name in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
-            found = measurements(events, ahead=ahead, largest=EXACT if exact else ON_GPUS)
+            found = measurements(events, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
             report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
         if failed := events.failure():
             slices.failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if saved in runs and RESUMED in runs:
         report.phases["resume"] = (1, 0.0)
-        report.measurements += compare(config, runs[saved], runs[RESUMED], steps - 1, steps, repeats=repeats)
+        seeded = made.dry_run and made.full
+        report.measurements += compare(config, runs[saved], runs[RESUMED], steps - 1, steps, repeats=seeded)
     if slices.failures:
         name, why = next(iter(slices.failures.items()))
         report.failure = (name, why)

@@ -156,7 +156,7 @@ class Checkout:
         return ".".join([*base, *([node.module] if node.module else [])])
 
     def keys(self, dotted: str, prefix: str = "", *, seen: frozenset[str] = frozenset()) -> dict[str, str]:
-        """Return the keys of a configuration class and of the classes that its fields name, but not in lists and mappings.
+        """Return the keys of a configuration class and of classes that its fields name, but not in lists or mappings.
 
         Args:
             dotted: the class, such as `nemo_rl.algorithms.grpo.MasterConfig`.
