@@ -37,7 +37,7 @@ BUDGETS = {
     "nemo": 7016,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
     "lab": 8777,  # wanted: 7,600
-    "rehearsal": 5517,  # wanted: 5,300
+    "rehearsal": 5446,  # wanted: 5,300
     "cli": 1789,  # wanted: 1,400
 }
 JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500

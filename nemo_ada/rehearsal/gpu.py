@@ -20,7 +20,6 @@ What a slice notes is on the disk at once, so a time limit loses nothing. The fo
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import sys
 import time
@@ -41,24 +40,22 @@ from nemo_ada.rehearsal.command import (
     environments_of,
     furnish,
     installed_for,
+    words_given,
 )
 from nemo_ada.rehearsal.fit import fit
-from nemo_ada.rehearsal.forecasts import Forecasts
 from nemo_ada.rehearsal.report import Report
 from nemo_ada.rehearsal.runs import (
     GRPO,
-    PRETENDED,
     RESUMED,
     RUNS,
     Configs,
-    Machine,
     layout_of,
     wanted_of,
 )
 from nemo_ada.rehearsal.shrink import Shrinker
 from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rehearsal.standins import responses
-from nemo_ada.rehearsal.tables import judge
+from nemo_ada.rehearsal.tables import Forecasts, judge
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.rules.finding import Finding
@@ -108,14 +105,6 @@ class GpuOptions:
         """Share of the config's prompts per step on one GPU."""
         return SCALE if self.scale is None else self.scale
 
-    def words(self) -> list[str]:
-        """The options as a command line has them."""
-        words = ["--gpu", *["--full"] * self.full, f"--steps {self.steps}"]
-        words += [] if self.full else [f"--scale {self.share:g}"]
-        words += [] if self.runs is None else [f"--runs {','.join(self.runs)}"]
-        words += [] if self.budget is None else [f"--budget {self.budget:g}"]
-        return [*words, *["--dry-run"] * self.dry_run]
-
 
 def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *, keep: Path | None, say: Say) -> int:
     """Rehearse a config on one GPU, or on those that it asks for.
@@ -136,7 +125,7 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     started = time.monotonic()
     config, wanted = _asked(path, overrides, options)
     findings = check(path, overrides, config)
-    installed, machine = _place(config, options)
+    installed = _place(config, options)
     in_run_dir = options.full and not options.dry_run and keep is None
     run_dir = Path(str(config.get("run_dir", DEFAULT_RUN_DIR)))
     folder = (run_dir if in_run_dir else keep or new_folder("rehearsal-gpu-")).resolve()
@@ -144,10 +133,10 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     for name in () if options.full else RUNS:  # runs of an earlier rehearsal in this folder
         remove(folder / name)
     made = Configs.of(
-        config, folder, steps=options.steps, scale=options.share, machine=machine, dry_run=options.dry_run,
+        config, folder, steps=options.steps, scale=options.share, card=installed.card, dry_run=options.dry_run,
         runs=wanted, full=options.full,
     )  # fmt: skip
-    report = _report(path, overrides, options, made, machine, findings)
+    report = _report(path, options, made, installed.card, findings)
     control = JobControl(folder, options.steps)
     control.status("running", 0)
     code = EXIT_USER_ERROR
@@ -156,7 +145,7 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
         say(
             f"{path}: {', '.join(made.configs)}, {options.steps} steps each, {where}{report.machine}; files in {folder}"
         )
-        rehearsal = Rehearsal(_with_draws(installed, machine, made), folder, made.layout, say)
+        rehearsal = Rehearsal(_with_draws(installed, made), folder, made.layout, say)
         _furnish(config, made, rehearsal, options)
         code = _rehearse(rehearsal, control, report, made, options, started)
     report.seconds = time.monotonic() - started
@@ -185,31 +174,20 @@ def _asked(path: Path, overrides: Sequence[str], options: GpuOptions) -> tuple[d
     return config, wanted
 
 
-def _place(config: Mapping[str, Any], options: GpuOptions) -> tuple[installation.Installation, Machine]:
+def _place(config: Mapping[str, Any], options: GpuOptions) -> installation.Installation:
     """Return where the runs take place. Raises UserError for what is missing there."""
     if options.dry_run:
-        return installed_for(config), PRETENDED
-    if options.full:
-        return installation.here(), PRETENDED
-    installed = installation.on_gpu()
-    return installed, Machine.of(installed.policy)
+        return installed_for(config)
+    return installation.here() if options.full else installation.on_gpu()
 
 
-def _report(
-    path: Path,
-    overrides: Sequence[str],
-    options: GpuOptions,
-    made: Configs,
-    machine: Machine,
-    findings: Sequence[Finding],
-) -> Report:
+def _report(path: Path, options: GpuOptions, made: Configs, card: str, findings: Sequence[Finding]) -> Report:
     """Return the report before the first slice. It has failed already where `check` found an error."""
-    words = [*map(shlex.quote, overrides), *options.words()]
-    card = "the config's GPUs" if options.full else machine.card
+    place = "the config's GPUs" if options.full else card
     report = Report(
-        hide(str(path)), hide(f"nemo-ada rehearse {path} {' '.join(words)}"), made.layout, made.changes, made.stand_ins,
+        hide(str(path)), words_given(), made.layout, made.changes, made.stand_ins,
         title="Rehearsal on a GPU" if not options.full else "Rehearsal at full size",
-        machine="this machine's CPU (--dry-run)" if options.dry_run else card,
+        machine="this machine's CPU (--dry-run)" if options.dry_run else place,
     )  # fmt: skip
     report.absent = {"check": "yes", "validate": "off", "export": "not a part of it"}
     report.take_findings(findings)
@@ -220,14 +198,14 @@ def _report(
     return report
 
 
-def _with_draws(installed: installation.Installation, machine: Machine, made: Configs) -> installation.Installation:
+def _with_draws(installed: installation.Installation, made: Configs) -> installation.Installation:
     """Give the processes the lengths and verdicts that are drawn, where the model has random weights on one GPU."""
     drawn = {}
     if not (made.real or made.full):
         drawn = {responses.DRAWS: made.draws.as_json()}
     elif made.dry_run and not made.full:  # a real model's embeddings fit into a larger buffer only
         drawn = {"NRL_REFIT_BUFFER_MEMORY_RATIO": "0.1"}
-    return replace(installed, extra={**drawn, **machine.variables})
+    return replace(installed, extra={**drawn, **installed.extra})
 
 
 def _furnish(config: Mapping[str, Any], made: Configs, rehearsal: Rehearsal, options: GpuOptions) -> None:

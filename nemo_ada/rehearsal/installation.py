@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import secrets
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.cards import H100
 from nemo_ada.rules.facts.config_file import EXAMPLES, HOME
 from nemo_ada.rules.facts.site import CODE, project, site_setting
 from nemo_ada.run.start import environment, run, users_path
@@ -52,6 +54,14 @@ ON_A_CPU: Mapping[str, str] = {
 }
 
 
+ON_ONE_GPU: Mapping[str, str] = {
+    "NEMO_ADA_REHEARSAL_ON_GPU": "1",
+    "NCCL_SOCKET_IFNAME": "lo",  # there may be no network
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_DEEP_GEMM_WARMUP": "skip",  # it compiles 1,419 kernels for FP8: a quarter of them took 260 s
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Installation:
     """What a rehearsal runs on this machine.
@@ -66,6 +76,7 @@ class Installation:
         automodel: Folder of NeMo Automodel for PYTHONPATH. None where the learner does not need it.
         stand_ins: Whether anything is replaced. Otherwise this is NeMo-RL's own environment.
         gpu: Whether the processes compute on this machine's GPU.
+        card: CUDA's name of that GPU. A dry run pretends to have this one.
         extra: More environment variables of a run's processes.
     """
 
@@ -78,6 +89,7 @@ class Installation:
     automodel: Path | None = None
     stand_ins: bool = True
     gpu: bool = False
+    card: str = H100.name
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, *, name: str, gpus: int, events: Path, conversions: Path) -> dict[str, str]:
@@ -145,17 +157,25 @@ def on_gpu() -> Installation:
         UserError: torch sees no GPU, or NeMo-RL is not here.
     """
     python = Path(sys.executable)
-    look = "import torch, sys; sys.exit(not torch.cuda.is_available())"
-    if run(interpreter(python, "-c", look), capture_output=True).returncode:
+    look = (
+        "import json, torch\n"
+        "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
+        "print(json.dumps([torch.cuda.get_device_name(), capability]))"
+    )
+    path = os.pathsep.join([str(CODE), *users_path()])
+    done = run(interpreter(python, "-c", look), capture_output=True, text=True, env=environment(PYTHONPATH=path))
+    if done.returncode:
         raise UserError(
             f"--gpu: torch of {python} sees no GPU; run this on a machine with one (recipes/guide/first_gpu_hour.md), "
             "or add --dry-run for the same slices at a small size on this CPU"
         )
+    card, capability = json.loads(done.stdout.splitlines()[-1])
+    extra = {**ON_ONE_GPU, "TORCH_CUDA_ARCH_LIST": capability}
     if os.environ.get(CONTAINER):
-        return replace(here(), home=Path(), stand_ins=True, gpu=True)
+        return replace(here(), home=Path(), stand_ins=True, gpu=True, card=card, extra=extra)
     os.environ.setdefault(POLICY, str(python))
     os.environ.setdefault(ENGINE, str(python))
-    return replace(find(), gpu=True)
+    return replace(find(), gpu=True, card=card, extra=extra)
 
 
 def find(*, gym: bool = False, automodel: bool = False) -> Installation:

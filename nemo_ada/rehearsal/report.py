@@ -248,6 +248,12 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    def markdown(self) -> list[str]:
+        """Return the lines of the table under its title."""
+        cells = ([cell.replace("|", "\\|") for cell in row] for row in self.rows)
+        rows = (f"| {' | '.join(row)} |" for row in cells)
+        return ["", f"## {self.title}", "", f"| {' | '.join(self.head)} |", f"|{'---|' * len(self.head)}", *rows]
+
 
 @dataclass
 class Report:
@@ -313,39 +319,41 @@ class Report:
         write_atomically(folder / "report.md", self.markdown())
         write_atomically(folder / "report.json", json.dumps(self.as_dict(), indent=1, default=str))
 
-    def phase_rows(self) -> Iterator[tuple[str, str, str]]:
-        """Phase, how often it ran, and its seconds."""
+    def everything(self) -> Iterator[Table]:
+        """All tables, those of every rehearsal and `tables`."""
+        rows = []
         for phase in PHASES:
             count, seconds = self.phases.get(phase, (0, 0.0))
             if phase != SERVERS or count:
                 failed = self.failure is not None and self.failure[0] == phase
                 ran = "FAILED" if failed else f"{count} x" if count else self.absent.get(phase, "no")
-                yield phase, ran, f"{seconds:.1f}" if count else ""
+                rows.append((phase, ran, f"{seconds:.1f}" if count else ""))
+        yield Table("Phases", ("phase", "ran", "seconds"), tuple(rows))
+        numbers = (
+            (m.name, f"{m.value:.3g}", f"{m.bound:.3g}", "" if m.passed else "FAILED") for m in self.measurements
+        )
+        yield Table("Numbers", ("number", "value", "at most", ""), tuple(numbers))
+        yield from self.tables
+        changes = ((change.key, _short(change.old), _short(change.new), change.why) for change in self.changes)
+        yield Table("Changes of the config", ("key", "was", "is", "because"), tuple(changes))
+        yield Table("Stand-ins", ("for", "by"), tuple((one.title, one.by) for one in self.stand_ins))
 
     def markdown(self) -> str:
         """Return the report as Markdown."""
-        lines = [f"# {self.title} of {self.config}", "", f"`{self.command}`", ""]
         verdict = "passed" if self.passed else "failed"
-        lines += [f"{verdict} in {self.seconds:.0f} s, {self.layout.text} on {self.machine}.", ""]
+        lines = [f"# {self.title} of {self.config}", "", f"`{self.command}`", ""]
+        lines += [f"{verdict} in {self.seconds:.0f} s, {self.layout.text} on {self.machine}."]
         if self.failure is not None:
-            lines += [f"Failed in phase **{self.failure[0]}**: {self.failure[1]}", ""]
-        lines += _markdown_table(("phase", "ran", "seconds"), self.phase_rows())
-        if self.measurements:
-            cells = [
-                (m.name, f"{m.value:.3g}", f"{m.bound:.3g}", "" if m.passed else "FAILED") for m in self.measurements
-            ]
-            lines += ["", *_markdown_table(("number", "value", "at most", ""), cells)]
-        for table in self.tables:
-            lines += ["", f"## {table.title}", "", *_markdown_table(table.head, table.rows)]
-        if self.changes:
-            cells = [(change.key, _short(change.old), _short(change.new), change.why) for change in self.changes]
-            lines += ["", "Changes of the config:", "", *_markdown_table(("key", "was", "is", "because"), cells)]
-        if self.warnings:
-            lines += ["", "Warnings of `nemo-ada check`:", "", *(f"- {warning}" for warning in self.warnings)]
-        if self.stand_ins:
-            lines += ["", "Stand-ins:", "", *(f"- {stand_in.title}: {stand_in.by}" for stand_in in self.stand_ins)]
-            lines += ["", "This cannot show:", "", *(f"- {item}" for item in self.cannot_show)]
-        lines += ["", *self.notes] if self.notes else []
+            lines += ["", f"Failed in phase **{self.failure[0]}**: {self.failure[1]}"]
+        for table in self.everything():
+            lines += table.markdown() if table.rows else []
+        cannot_show = self.cannot_show if self.stand_ins else ()
+        for title, items in (
+            ("Warnings of `nemo-ada check`", self.warnings),
+            ("What this cannot show", cannot_show),
+            ("Notes", self.notes),
+        ):
+            lines += ["", f"## {title}", "", *(f"- {item}" for item in items)] if items else []
         return "\n".join([*lines, ""])
 
     def as_dict(self) -> Mapping[str, Any]:
@@ -367,8 +375,3 @@ def _short(value: Any) -> str:
         return f"{value:g}"
     text = str(value)
     return text if len(text) <= 24 else "..." + text[-16:]
-
-
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    cells = ([cell.replace("|", "\\|") for cell in row] for row in rows)
-    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in cells)]

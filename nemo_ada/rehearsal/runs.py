@@ -1,4 +1,4 @@
-"""The runs of a rehearsal on GPUs: what each is called, its config, and the machine that makes them.
+"""The runs of a rehearsal on GPUs: what each is called, and its config.
 
 On one GPU a config gets the model's real shape, and a share of its prompts (`fit`). At full size it stays as it is.
 """
@@ -6,8 +6,6 @@ On one GPU a config gets the model's real shape, and a share of its prompts (`fi
 from __future__ import annotations
 
 import copy
-import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,15 +18,13 @@ from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
 from nemo_ada.rehearsal.fit import ONE_GPU, fit, layers_that_fit
 from nemo_ada.rehearsal.model import shape_of
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
-from nemo_ada.rehearsal.standins import FILES, OF_RUNS, ON_GPU, chosen
+from nemo_ada.rehearsal.standins import FILES, OF_RUNS, chosen
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
-from nemo_ada.rules.facts.cards import H100, KEY, named
+from nemo_ada.rules.facts.cards import KEY, named
 from nemo_ada.rules.facts.memory import checkpoint_bytes
 from nemo_ada.rules.facts.models import ModelShape, find_shape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
-from nemo_ada.rules.facts.site import CODE
-from nemo_ada.run import start
 
 STOCK, METHODS, RESUMED = "grpo-sync", "methods", "resumed"
 GRPO, BALANCE, OWN = "grpo", "balance", "own"
@@ -43,39 +39,6 @@ UNREPEATED = (STOCK, GRPO, RESUMED)
 RATES = 64  # pass rates that are drawn; each prompt has one of them
 OUR_ENGINE = ("scheduler_cls", "max_num_seqs", "max_num_batched_tokens", "compilation_config")
 """Arguments of vLLM that our configs set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What a machine with a GPU has.
-
-    Attributes:
-        card: CUDA's name of the GPU.
-        variables: Environment variables of the processes.
-    """
-
-    card: str
-    variables: Mapping[str, str]
-
-    @classmethod
-    def of(cls, python: Path) -> Machine:
-        """Ask an interpreter."""
-        look = (
-            "import json, torch\n"
-            "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
-            "print(json.dumps([torch.cuda.get_device_name(), capability]))"
-        )
-        path = os.pathsep.join([str(CODE), *start.users_path()])
-        environment = start.environment(PYTHONPATH=path)
-        done = start.run(start.python(python, "-c", look), capture_output=True, text=True, check=True, env=environment)
-        card, capability = json.loads(done.stdout.splitlines()[-1])
-        local = {"NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}  # there may be no network
-        local["VLLM_DEEP_GEMM_WARMUP"] = "skip"  # it compiles 1,419 kernels for FP8: a quarter of them took 260 s
-        return cls(card, {ON_GPU: "1", "TORCH_CUDA_ARCH_LIST": capability, **local})
-
-
-PRETENDED = Machine(H100.name, {})
-"""That of a dry run."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +76,7 @@ class Configs:
 
     @classmethod
     def of(
-        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, machine: Machine, dry_run: bool,
+        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, card: str, dry_run: bool,
         runs: Sequence[str] = RUNS, full: bool = False,
     ) -> Configs:  # fmt: skip
         """Make the configs.
@@ -123,7 +86,7 @@ class Configs:
             folder: Folder of the rehearsal.
             steps: Training steps of each run.
             scale: Share of the config's prompts per step on one GPU.
-            machine: Where the runs take place.
+            card: CUDA's name of the GPU.
             dry_run: Whether everything runs on a CPU.
             runs: The wanted runs.
             full: Whether the runs have the config's full size and its GPUs.
@@ -131,7 +94,7 @@ class Configs:
         Raises:
             UserError: The config cannot run there.
         """
-        real, known = not dry_run if full else has_weights(config), named(machine.card)
+        real, known = not dry_run if full else has_weights(config), named(card)
         user = {**config, KEY: known.name} if known is not None and not full else dict(config)
         saved = saved_of(runs)
         configs, changes, layout = {}, [], layout_of(config) if full else ONE_GPU

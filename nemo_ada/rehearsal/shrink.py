@@ -286,24 +286,12 @@ def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> floa
         s.set(f"policy.{key}", gcd(int(old), each) if old else old)
     s.at_most("policy.generation_batch_size", fewer * group)
     share = fewer / max(prompts, 1)
-    shrink_caps(s, fewer * group, share, tokens)
-    return share
-
-
-def shrink_caps(s: Shrinker, rows: int, share: float, tokens: float = 1.0) -> None:
-    """Take a share of the caps of a step that belong to its prompts.
-
-    Args:
-        s: the configuration.
-        rows: rows of a step, which each cap must hold.
-        share: share of the prompts.
-        tokens: share of the tokens of a response.
-    """
-    for cap in CAPS:
+    for cap in CAPS:  # of a step; each must hold its rows
         value = s.get(cap.key)
         if cap.scales and value is not None:
             scale = share * tokens if cap is TOKENS else share
-            s.set(cap.key, max(rows, int(value * scale)))
+            s.set(cap.key, max(fewer * group, int(value * scale)))
+    return share
 
 
 def _lengths(s: Shrinker, most: int) -> None:

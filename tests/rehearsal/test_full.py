@@ -16,10 +16,10 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import installation, runs
-from nemo_ada.rehearsal.forecasts import Forecasts
 from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
 from nemo_ada.rehearsal.report import Events, compare_resumed
 from nemo_ada.rehearsal.shrink import Layout, shorten
+from nemo_ada.rehearsal.tables import Forecasts
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.run.files import claim
 

@@ -22,12 +22,12 @@ from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal import installation, tables
 from nemo_ada.rehearsal.command import Rehearsal
 from nemo_ada.rehearsal.fit import ONE_GPU
-from nemo_ada.rehearsal.forecasts import Forecasts
 from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
 from nemo_ada.rehearsal.report import Events, Report
-from nemo_ada.rehearsal.runs import BALANCE, GRPO, METHODS, PRESETS, RESUMED, STOCK, Configs, Machine
+from nemo_ada.rehearsal.runs import BALANCE, GRPO, METHODS, PRESETS, RESUMED, STOCK, Configs
 from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rehearsal.standins.responses import Draws
+from nemo_ada.rehearsal.tables import Forecasts
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.run.job_control import JobControl
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-1.5b.yaml"
 needs_nemo_rl = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="our configs build on NeMo-RL's files")
-H200 = Machine("NVIDIA H200", {})
+H200 = "NVIDIA H200"
 
 MODEL = {  # Qwen2.5-Math-1.5B
     "model_type": "qwen2", "hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
@@ -113,7 +113,7 @@ def test_a_slice_that_has_no_time_is_left_out_and_one_that_has_gets_what_is_left
 @needs_nemo_rl
 def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: Path) -> None:
     config = load_config(CONFIG, ["policy.generation.max_new_tokens=1024"])
-    made = Configs.of(config, tmp_path, steps=3, scale=0.25, machine=H200, dry_run=False)
+    made = Configs.of(config, tmp_path, steps=3, scale=0.25, card=H200, dry_run=False)
     assert list(made.configs) == [STOCK, GRPO, *PRESETS]
     assert "reinforce_ada" not in made.configs[GRPO]
     rows = {
@@ -134,9 +134,9 @@ def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: P
 @needs_nemo_rl
 def test_only_the_wanted_runs_take_place_and_the_last_that_repeats_is_resumed(tmp_path: Path) -> None:
     wanted = ("single", "lean", RESUMED)
-    made = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.1, machine=H200, dry_run=False, runs=wanted)
+    made = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.1, card=H200, dry_run=False, runs=wanted)
     assert (list(made.configs), made.saved) == (["single", "lean"], "lean")
-    without = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.1, machine=H200, dry_run=True, runs=["grpo"])
+    without = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.1, card=H200, dry_run=True, runs=["grpo"])
     assert (list(without.configs), without.saved) == ([GRPO], None)
 
 
@@ -150,10 +150,10 @@ def test_a_folder_with_weights_keeps_its_weights_and_the_users_data(tmp_path: Pa
         "tie_word_embeddings": True,
     }))  # fmt: skip
     words = [f"policy.model_name={folder}", "data.train.data_path=mine.jsonl"]
-    assert not Configs.of(load_config(CONFIG, words), tmp_path, steps=2, scale=1, machine=H200, dry_run=False).real
+    assert not Configs.of(load_config(CONFIG, words), tmp_path, steps=2, scale=1, card=H200, dry_run=False).real
     (folder / "model.safetensors").write_bytes(b"")
     for dry_run in (False, True):
-        made = Configs.of(load_config(CONFIG, words), tmp_path, steps=2, scale=1, machine=H200, dry_run=dry_run)
+        made = Configs.of(load_config(CONFIG, words), tmp_path, steps=2, scale=1, card=H200, dry_run=dry_run)
         assert made.real
         for config in made.configs.values():
             assert config["policy"]["model_name"] == str(folder)
@@ -165,7 +165,7 @@ def test_a_folder_with_weights_keeps_its_weights_and_the_users_data(tmp_path: Pa
 
 @needs_nemo_rl
 def test_the_forecast_is_made_for_the_card(tmp_path: Path) -> None:
-    made = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.125, machine=H200, dry_run=False)
+    made = Configs.of(load_config(CONFIG), tmp_path, steps=2, scale=0.125, card=H200, dry_run=False)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
     forecast = Forecasts.of(made, tmp_path)
@@ -179,7 +179,7 @@ def test_the_forecast_is_made_for_the_card(tmp_path: Path) -> None:
 def test_a_reward_beside_the_yaml_does_not_stop_the_forecast(tmp_path: Path) -> None:
     config = load_config(CONFIG)
     config["env"]["ada_math"]["reward"] = "beside_the_yaml:exact"
-    made = Configs.of(config, tmp_path, steps=2, scale=0.125, machine=H200, dry_run=False, runs=[GRPO])
+    made = Configs.of(config, tmp_path, steps=2, scale=0.125, card=H200, dry_run=False, runs=[GRPO])
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(MODEL))
     forecast = Forecasts.of(made, tmp_path)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.rehearsal.command import failure_of
 from nemo_ada.rehearsal.report import Deviation, Events, Report, compare_resumed, measurements
 from nemo_ada.rehearsal.shrink import Layout
 
@@ -130,14 +129,3 @@ def test_a_continued_asynchronous_run_does_every_step_once(
     results = compare_resumed(before, run(steps, [], prompts(3, *drawn)), 1, 3, "steps")
     failed = [result.name for result in results if not result.passed]
     assert [word for name in failed for word in ("missing", "twice") if word in name] == wrong
-
-
-def test_the_engines_first_error_is_in_the_failure(tmp_path: Path) -> None:
-    """NeMo-RL prints it into the log and goes on, so the event itself says only that responses are missing."""
-    log = tmp_path / "run.log"
-    said = [f"Error generating response for {sample}" for sample in ("sample 3: no token 128009", "sample 4: b")]
-    log.write_text("\n".join(["a", *said]))
-    failed = Events([{"event": "failed", "kind": "FailedResponsesError", "message": "51 of 64 engine_error"}])
-    found = failure_of(1, failed, log)
-    assert found is not None and "sample 3: no token 128009" in found[1] and "sample 4" not in found[1]
-    assert failure_of(0, failed, log) is None
