@@ -153,11 +153,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("configs", type=Path, nargs="+")
     parser.add_argument("--logprobs", type=Path)
     parser.add_argument("--observe", action="store_true", help="note phases; a rehearsal's interpreter does it itself")
-    parser.add_argument("--kill", nargs=3, metavar=("PHASE", "COUNT", "DELAY"), help="a fault, for tests")
     parsed = parser.parse_args(arguments)
-    if parsed.kill:
-        phase, count, delay = parsed.kill
-        observe.FAULT.update(phase=phase, count=int(count), delay=float(delay))
     if parsed.observe:
         observe.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

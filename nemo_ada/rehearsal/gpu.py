@@ -23,8 +23,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,13 @@ from nemo_ada.rehearsal.command import (
     Say,
     check,
     environments_of,
+    failure_of,
     furnish,
     installed_for,
     words_given,
 )
 from nemo_ada.rehearsal.fit import fit
-from nemo_ada.rehearsal.report import Report
+from nemo_ada.rehearsal.report import Events, Report
 from nemo_ada.rehearsal.runs import (
     GRPO,
     RESUMED,
@@ -53,7 +54,6 @@ from nemo_ada.rehearsal.runs import (
     wanted_of,
 )
 from nemo_ada.rehearsal.shrink import Shrinker
-from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rehearsal.standins import responses
 from nemo_ada.rehearsal.tables import Forecasts, judge
 from nemo_ada.rules.facts.config_file import load_config
@@ -62,9 +62,19 @@ from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import claim, duplicate, new_folder, remove, write_atomically
 from nemo_ada.run.folder import BEFORE_A_RUN
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USER_ERROR, JobControl, State
+from nemo_ada.run.job_control import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    EXIT_USER_ERROR,
+    STOP_FILE,
+    JobControl,
+    State,
+)
 from nemo_ada.run.redaction import hide
 
+LEAST_SECONDS = 20.0  # a slice that has less time is left out
+ENDING_SECONDS = 5.0  # kept back for the report
 SCALE = 0.125  # one of eight GPUs
 FULL_LIMIT_SECONDS = 4 * 3600.0  # of a run at full size
 ON_ONE_GPU = (
@@ -78,6 +88,92 @@ NEVER_RUN = (
     "Please attach this report to an issue, also if it failed."
 )
 ON_CPU = "This was a dry run on a CPU: times and memory say nothing about GPUs."
+
+
+@dataclass
+class Slices:
+    """The folder, the runs and the results of one rehearsal on GPUs.
+
+    Attributes:
+        rehearsal: Starts the processes.
+        control: Files that the batch script watches.
+        deadline: When the last slice must have ended, by time.monotonic(). None leaves the limit of `rehearsal`.
+        ended: Called after each slice.
+        full: Whether each run takes all GPUs of the config. Then no slice follows a failure.
+        code: Exit code of the first slice that failed, or 0.
+        events: Slice -> its events.
+        failures: Slice or run -> what failed, or why it was left out.
+        running: Folders of the runs of the slice that runs.
+        beat: When a run last showed progress, epoch seconds.
+    """
+
+    rehearsal: Rehearsal
+    control: JobControl
+    deadline: float | None
+    ended: Callable[[Slices], None]
+    full: bool = False
+    code: int = EXIT_DONE
+    events: dict[str, Events] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    running: list[Path] = field(default_factory=list)
+    beat: float = 0.0
+
+    def run(self, name: str, work: Callable[[], tuple[int, Events]]) -> None:
+        """Run a slice, unless it must be left out, and note how it failed."""
+        if why := self._why_left_out():
+            self.failures[name] = f"left out: {why}"
+            return
+        if self.deadline is not None:
+            self.rehearsal.limit = self.deadline - time.monotonic() - ENDING_SECONDS
+        self.control.heartbeat(len(self.events), name)
+        code, self.events[name] = work()
+        self.code = self.code or code
+        failure = failure_of(code, self.events[name], self.rehearsal.folder / f"{name}.log")
+        if failure is not None:
+            self.failures[name] = f"{failure[1]} (in {failure[0]})"
+        self.ended(self)
+
+    def train(self, name: str, configs: Mapping[str, Mapping[str, Any]], *arguments: str) -> None:
+        """Make the runs of a driver as a slice.
+
+        Args:
+            name: Name of the slice.
+            configs: Run -> its config, in the order of the runs.
+            arguments: More arguments of the driver.
+        """
+        self.running = [Path(config["run_dir"]) for config in configs.values()]
+        for folder in self.running:
+            if name != RESUMED:  # its folder has the checkpoint that it continues
+                remove(folder)
+        self.run(name, lambda: self.rehearsal.run(name, configs, *arguments))
+
+    def tick(self, name: str) -> None:
+        """Pass the batch script's request to stop on to the runs, and show the script that they make progress."""
+        stop = (self.control.run_dir / STOP_FILE).exists()
+        for folder in self.running:
+            if stop and folder.is_dir() and not (folder / STOP_FILE).exists():
+                write_atomically(folder / STOP_FILE, "rehearse\n")
+        signs = [self.rehearsal.events_of(name), *(folder / "heartbeat" for folder in self.running)]
+        if (newest := max(map(_modified, signs))) > self.beat:
+            self.beat = newest
+            self.control.heartbeat(len(self.events), name)
+
+    def _why_left_out(self) -> str:
+        """Say why no slice may start now. Empty where one may."""
+        if self.code == EXIT_STOPPED:
+            return "the batch script stopped the rehearsal"
+        if self.full and self.failures:
+            return f"{next(iter(self.failures))} failed"
+        if self.deadline is not None and self.deadline - time.monotonic() - ENDING_SECONDS < LEAST_SECONDS:
+            return "no time was left"
+        return ""
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +329,7 @@ def _rehearse(
 
     def ended(slices: Slices) -> None:
         report.measurements, report.failure = [], None
-        judge(report, slices, forecast, made, options.steps)
+        judge(report, slices.events, slices.failures, forecast, made, options.steps)
         report.seconds = time.monotonic() - started
         report.write(folder)
 

@@ -29,7 +29,6 @@ from nemo_ada.rehearsal.report import (
 )
 from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK, Configs
 from nemo_ada.rehearsal.shrink import Shrinker
-from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rules.facts.memory import GIB, learner_phase, logprob_phase, refit_phase
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
 from nemo_ada.run import start
@@ -118,41 +117,54 @@ def planned(plan: Plan | None) -> Mapping[str, Time]:
     return {} if plan is None else {**plan.forecast.phases, "step": plan.forecast.step}
 
 
-def judge(report: Report, slices: Slices, forecast: Forecasts, made: Configs, steps: int) -> None:
+def judge(
+    report: Report,
+    events: Mapping[str, Events],
+    failures: dict[str, str],
+    forecast: Forecasts,
+    made: Configs,
+    steps: int,
+) -> None:
     """Fill the report from what the slices noted.
 
     Args:
         report: What the user gets.
-        slices: The runs that ended.
+        events: Slice -> what it noted.
+        failures: Slice or run -> what failed. Runs that failed are added.
         forecast: What `plan` and `check` said before.
         made: Configs of the runs.
         steps: Training steps of a run.
     """
     config, saved = made.typical, made.saved
-    runs, ahead = slices.runs(), Loop.of(Values(config)).draws_ahead
-    report.take_phases(*slices.events.values())
-    for name, events in runs.items():
+    runs, ahead = _runs(events), Loop.of(Values(config)).draws_ahead
+    report.take_phases(*events.values())
+    for name, of_run in runs.items():
         wanted = steps if name != RESUMED else 1
-        report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(events.steps())), 0.0))
+        report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(of_run.steps())), 0.0))
         if not (ahead and name in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
-            found = measurements(events, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
+            found = measurements(of_run, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
             report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
-        if failed := events.failure():
-            slices.failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
+        if failed := of_run.failure():
+            failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if saved in runs and RESUMED in runs:
         report.phases["resume"] = (1, 0.0)
         same = alike(config, seeded=made.dry_run and made.full)
         report.measurements += compare_resumed(runs[saved], runs[RESUMED], steps - 1, steps, same)
-    if slices.failures:
-        name, why = next(iter(slices.failures.items()))
+    if failures:
+        name, why = next(iter(failures.items()))
         report.failure = (name, why)
     report.tables = [
         _phases_table(runs, forecast),
         _methods_table(runs),
-        _memory_table(slices, forecast),
-        Table("Failures", ("slice or run", "what"), tuple(slices.failures.items())),
-        _versions_table(slices.events),
+        _memory_table(events, runs, forecast),
+        Table("Failures", ("slice or run", "what"), tuple(failures.items())),
+        _versions_table(events),
     ]
+
+
+def _runs(slices: Mapping[str, Events]) -> dict[str, Events]:
+    """Return the training runs of the slices by name, in order."""
+    return {run: events for of_slice in slices.values() for run, events in of_slice.runs().items()}
 
 
 def seconds_of(events: Events, phase: str) -> float | None:
@@ -217,11 +229,11 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
 
-def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
+def _memory_table(slices: Mapping[str, Events], runs: Mapping[str, Events], forecast: Forecasts) -> Table:
     """Return the memory of the card in each phase beside the estimate of `check`."""
     estimates = {"update": "learner", "log-probs": "log-probs", "refit": "refit", "generate": "vLLM"}
     rows = []
-    for name, events in slices.events.items():
+    for name, events in slices.items():
         used = events.used()
         for phase in PHASES:
             if phase in used:
@@ -230,7 +242,7 @@ def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
                     name, phase, "" if estimate is None else f"{estimate:.1f}", f"{used[phase] / GIB:.1f}",
                     "" if not estimate else f"{used[phase] / GIB / estimate:.2f}",
                 ))  # fmt: skip
-    for name, events in slices.runs().items():
+    for name, events in runs.items():
         for peak in events.of("memory"):
             estimate = forecast.memory.get("learner")
             largest = peak["allocated"] / GIB

@@ -14,10 +14,12 @@ import argparse
 import contextlib
 import datetime
 import json
+import os
 import shutil
+import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +180,9 @@ def table_of_kills(out: Path, name: str, steps: int, phases: Sequence[str], *, r
             (base / f"{run}.events.jsonl").unlink(missing_ok=True)
         shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
         rehearsal = command.Rehearsal(installed, base, layout, print)
-        code, killed = rehearsal.run(name, {name: shrinker.config}, "--kill", phase, str(count), str(delay))
+        rehearsal.tick = killing(rehearsal, phase, count, delay)
+        code, killed = rehearsal.run(name, {name: shrinker.config})
+        rehearsal.tick = lambda name: None
         saved = sorted(path.name for path in (base / name / "checkpoints").glob("step_*"))
         _, again = rehearsal.run(f"{name}-resumed", {f"{name}-resumed": shrinker.config | {"resume": "auto"}})
         after = len(saved)
@@ -188,6 +192,18 @@ def table_of_kills(out: Path, name: str, steps: int, phases: Sequence[str], *, r
         before = ", ".join(saved) or "none"
         inside = phase if phase in _unfinished(killed) else f"{phase}, too late"
         yield f"| {inside} (exit {code}) | {before} | {len(results)} | {'; '.join(differ) or 'none'} |"
+
+
+def killing(rehearsal: command.Rehearsal, phase: str, count: int, delay: float) -> Callable[[str], None]:
+    """Return a function that kills the driver `delay` seconds after `phase` has begun for the `count`-th time."""
+
+    def look(name: str) -> None:
+        begun = [line for line in Events.read(rehearsal.events_of(name)).of("begin") if line["phase"] == phase]
+        if len(begun) >= count and time.time() >= begun[count - 1]["time"] + delay:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(begun[count - 1]["pid"]), signal.SIGKILL)
+
+    return look
 
 
 def _unfinished(events: Events) -> set[str]:

@@ -22,10 +22,9 @@ from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal import installation, tables
 from nemo_ada.rehearsal.command import Rehearsal
 from nemo_ada.rehearsal.fit import ONE_GPU
-from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
+from nemo_ada.rehearsal.gpu import GpuOptions, Slices, rehearse_on_gpu
 from nemo_ada.rehearsal.report import Events, Report
 from nemo_ada.rehearsal.runs import BALANCE, GRPO, METHODS, PRESETS, RESUMED, STOCK, Configs
-from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rehearsal.tables import Forecasts
 from nemo_ada.rules.facts.config_file import load_config
@@ -79,12 +78,10 @@ def test_the_largest_memory_of_a_phase_is_what_was_in_use_while_it_ran() -> None
 
 
 def test_the_tables_of_the_first_run_are_those_of_its_page(tmp_path: Path) -> None:
-    done = slices(tmp_path)
-    done.events[METHODS] = real()
     report = Report("c", "nemo-ada rehearse c --gpu", ONE_GPU, [], [])
     draws = Draws((0.5,), LengthModel(30.0, 0.7, 1.3, 100))
     made = Configs({GRPO: {}}, [], ONE_GPU, None, draws, (), dry_run=False, real=True, saved=None)
-    tables.judge(report, done, Forecasts(memory={"refit": 9.75}), made, 2)
+    tables.judge(report, {METHODS: real()}, {}, Forecasts(memory={"refit": 9.75}), made, 2)
     assert not report.passed, "a slice was cut"
     assert {number.name for number in report.measurements if not number.passed} == {"balance: steps that are missing"}
     every = next(table for table in report.tables if table.title == "Every step")
