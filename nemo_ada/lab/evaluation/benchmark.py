@@ -64,14 +64,9 @@ class Benchmark(Section):
     """Longer prompts are listed and not evaluated."""
     max_new_tokens: PositiveInt = 4096
     """Longest response, tokens."""
-    expected_problems: PositiveInt | None = None
-    """Problems of the published set. A different number is logged."""
 
     group_by: tuple[str, ...] = ("level", "subject", "source", "type", "category", "difficulty")
     """Columns with a table of their own, where the problems have them."""
-
-    cluster: str | None = None
-    """Column of what each problem was made from, such as a template. Intervals and tests then count such clusters."""
 
     @field_validator("name")
     @classmethod
@@ -169,7 +164,7 @@ def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
         preset = _load(known[label]) if label in known else {}
         if "benchmarks" in preset:
             raise UserError(f"--data={name}: {label} is a suite; use one of {', '.join(preset['benchmarks'])}")
-        return [(preset | {"name": label, "source": file, "expected_problems": None}, name)]
+        return [(preset | {"name": label, "source": file}, name)]
     path = Path(name)
     if name in known or path.suffix in (".yaml", ".yml"):
         path = known.get(name, path)

@@ -70,7 +70,7 @@ def test_a_reward_gets_references_as_the_data_has_them_and_a_prepared_set_keeps_
     source, model = tmp_path / "a.jsonl", model_folder(tmp_path / "model")
     rows = [{"problem": f"{n}+{n}=", "answer": reference} for n, reference in enumerate(REFERENCES)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["--reward", "my_types:same", "--max-prompt-tokens", 0]
+    words = ["--reward", "my_types:same"]
     assert run("data", "prepare", source, "--out", tmp_path / "set", *words) == 0
     made = [json.loads(line) for line in (tmp_path / "set" / "dataset.jsonl").read_text().splitlines()]
     assert [row["answer"] for row in made] == REFERENCES
