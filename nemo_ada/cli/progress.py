@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -39,13 +40,11 @@ def evaluation_line(record: Mapping[str, Any]) -> str:
 def observer() -> Observer:
     """Return an Observer that prints a line for each step and evaluation."""
     say = Console(highlight=False, soft_wrap=True, markup=False).print
-
-    def on_base(step: int, steps: int, loss: float) -> None:
-        if step % 100 == 0:
-            say(f"base {step}/{steps}  loss {loss:.3f}")
-
     return Observer(
-        on_base, say, on_step=lambda step: say(step_line(step)), on_evaluation=lambda one: say(evaluation_line(one))
+        on_base=lambda step, steps, loss: say(f"base {step}/{steps}  loss {loss:.3f}") if step % 100 == 0 else None,
+        on_message=say,
+        on_step=lambda record: say(step_line(record)),
+        on_evaluation=lambda record: say(evaluation_line(record)),
     )
 
 
@@ -56,20 +55,12 @@ class _Unfailing:
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        found = getattr(self._stream, name)
+        return partial(self._try, found) if name in ("write", "flush") else found
 
-    def write(self, text: str) -> int:
-        """Write a text if that is possible."""
-        self._try(self._stream.write, text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush if that is possible."""
-        self._try(self._stream.flush)
-
-    def _try(self, call: Callable[..., object], *given: str) -> None:
+    def _try(self, call: Callable[..., Any], *given: str) -> Any:
         try:
-            call(*given)
+            return call(*given)
         except OSError:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -79,34 +70,29 @@ class _Unfailing:
 @contextmanager
 def unfailing_output() -> Iterator[None]:
     """Within the block a closed terminal, a broken pipe or a full disk under the log is no error of the command."""
-    before = sys.stdout, sys.stderr
-    streams = _Unfailing(sys.stdout), _Unfailing(sys.stderr)
-    sys.stdout, sys.stderr = streams  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
-        for stream in streams:
-            stream.flush()  # Python would end with exit code 120
+    out, err = _Unfailing(sys.stdout), _Unfailing(sys.stderr)
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            yield
+        finally:
+            out.flush()  # Python would end with exit code 120
+            err.flush()
 
 
 @contextmanager
 def counted() -> Iterator[Callable[[str, int, int], None]]:
     """Yields watch(name, done, total): a bar per name on a terminal, elsewhere lines."""
-    console, known, said = Console(stderr=True, highlight=False), dict[str, Any](), dict[str, float]()
+    console, known, said = Console(stderr=True, highlight=False, markup=False), dict[str, Any](), dict[str, float]()
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal, speed_estimate_period=3600) as bars:
 
         def watch(name: str, done: int, total: int) -> None:
-            task = known.setdefault(name, None)
-            if task is None:
-                task = known[name] = bars.add_task(name, total=total)
-            bars.update(task, completed=done)
-            now = time.monotonic()
+            if name not in known:
+                known[name] = bars.add_task(name, total=total)
+            bars.update(known[name], completed=done)
+            now, left = time.monotonic(), bars.tasks[known[name]].time_remaining
             if not console.is_terminal and (done == total or now - said.get(name, -LINE_SECONDS) >= LINE_SECONDS):
-                said[name], left = now, bars.tasks[task].time_remaining
-                console.print(
-                    f"{name}: {done} of {total}" + (f", about {left / 60:.0f} min left" if left else ""), markup=False
-                )
+                said[name] = now
+                console.print(f"{name}: {done} of {total}" + (f", about {left / 60:.0f} min left" if left else ""))
 
         yield watch
