@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fetches what CONFIG needs into HF_HOME, converts and proves it without a network: `CONFIG=configs/... slurm/prepare.sh [OVERLAY.yaml ...] [--option=of-sbatch ...] [key=value ...]`.
+# Fetches what CONFIG needs into HF_HOME and proves it without a network: `CONFIG=configs/... slurm/prepare.sh [OVERLAY.yaml ...] [--option=of-sbatch ...] [key=value ...]`.
 #SBATCH --job-name=ada-prepare
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1

@@ -29,24 +29,24 @@ EVERYTHING = {"*"}
 # raises a number says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
     "core": 4114,  # wanted: 4,200
-    "config": 1658,  # wanted: 1,500
+    "config": 1647,  # wanted: 1,500
     "verify": 3840,  # wanted: 3,300
     "tasks": 2175,  # wanted: 1,900
-    "run": 2789,  # wanted: 1,900
-    "rules": 6178,  # wanted: 5,400
-    "nemo": 7918,  # wanted: 7,000
-    "cpu": 4998,  # wanted: 4,900
-    "lab": 10022,  # wanted: 7,600
-    "rehearsal": 6220,  # wanted: 5,300
-    "cli": 1822,  # wanted: 1,400
+    "run": 2255,  # wanted: 1,900
+    "rules": 5887,  # wanted: 5,400
+    "nemo": 7014,  # wanted: 7,000
+    "cpu": 4976,  # wanted: 4,900
+    "lab": 10326,  # wanted: 7,600
+    "rehearsal": 5863,  # wanted: 5,300
+    "cli": 1797,  # wanted: 1,400
 }
-JOB_LINES = 20680  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
+JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 44_900, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES = {  # files above FILE_LINES
-    "nemo_ada/run/files.py": 596,
     "nemo_ada/rules/facts/nemo_config.py": 509,
+    "nemo_ada/run/files.py": 505,
 }
 
 # layer -> the other layers of nemo_ada that it may import, from the bottom up. A dotted name is a folder in a folder.
@@ -209,7 +209,6 @@ def test_the_rehearsal_stands_apart():
         "gpu": {"rules", "rules.facts"},
         "installation": {"rules.facts"},
         "model": {"rules.facts"},
-        "pace": {"lab"},
         "report": {"rules"},
         "runs": {"core.sampling", "lab", "rules.facts"},
         "shrink": {"core.sampling"},

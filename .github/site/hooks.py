@@ -24,7 +24,7 @@ HIDDEN = (".github/",)
 TRAIN_REPORT = ROOT / "runs" / "compare" / "report.html"
 """`make train report` writes it."""
 REFERENCE = ("core", "core.sampling", "core.learning", "core.prompts", "nemo", "nemo.rollouts", "nemo.asynchronous",
-             "nemo.data_plane", "nemo.single_controller", "nemo.gym", "nemo.launch", "trl")  # fmt: skip
+             "nemo.data_plane", "nemo.gym", "nemo.launch", "trl")  # fmt: skip
 
 
 def tracked(*patterns: str) -> list[str]:

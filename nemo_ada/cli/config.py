@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +19,6 @@ def config(
     ] = None,
     overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
     keys: Annotated[bool, typer.Option("--keys", help="list every setting: values, default, meaning")] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="print the JSON schema, for editors")] = False,
     diff: Annotated[
         Path | None, typer.Option(help="another YAML, or the folder of a run: print only what differs from it")
     ] = None,
@@ -29,26 +27,17 @@ def config(
 
     --keys lists the settings of the CPU back end. Those below `reinforce_ada` are the same under NeMo-RL.
     """
-    given = {"--schema": schema, "--keys": keys, "--diff": diff is not None, "a YAML": schema and config is not None}
-    asked = [name for name, there in given.items() if there]
-    if len(asked) > 1:
+    if keys and diff is not None:
         raise UserError(
-            f"{asked[0]} does not go with {asked[1]}: `nemo-ada config --schema` alone prints the schema of every "
-            "setting, `nemo-ada config --keys WORD` lists some, `nemo-ada config CONFIG --diff OTHER` compares"
+            "--keys does not go with --diff: `nemo-ada config --keys WORD` lists settings, `nemo-ada config CONFIG "
+            "--diff OTHER` compares"
         )
-    if schema:
-        from nemo_ada.config.keys import schema as schema_of
-        from nemo_ada.cpu.settings import RunConfig
-
-        typer.echo(json.dumps(schema_of(RunConfig), indent=1))
-        return
     if keys:
         _print_keys([] if config is None else [str(config), *(overrides or [])])
         return
     if config is None:
         raise UserError(
-            "`nemo-ada config` needs a YAML, such as in `nemo-ada config configs/cpu/mini_sudoku.yaml`, or --keys, or "
-            "--schema"
+            "`nemo-ada config` needs a YAML, such as in `nemo-ada config configs/cpu/mini_sudoku.yaml`, or --keys"
         )
     from nemo_ada.run.redaction import hide
 

@@ -15,21 +15,8 @@ def export(
     adapter: Annotated[
         bool, typer.Option("--adapter", help="of a LoRA run: only the adapters, in PEFT's format (RUN/adapter/step_N)")
     ] = False,
-    push: Annotated[
-        str | None, typer.Option(help="also upload it to the Hugging Face hub as OWNER/NAME, private, with HF_TOKEN")
-    ] = None,
-    public: Annotated[bool, typer.Option("--public", help="with --push: everybody may see it")] = False,
 ) -> None:
     """Write a run's newest complete checkpoint as a Hugging Face folder. Adapters of LoRA are merged into the model."""
-    from nemo_ada.errors import UserError
     from nemo_ada.nemo.launch import export as parts
 
-    if push is None:
-        if public:
-            raise UserError("--public goes with --push OWNER/NAME")
-        parts.export(run, step=step, out=out, say=typer.echo, adapter=adapter)
-        return
-    parts.newest(run, step)
-    parts.check_push(push, public=public)
-    folder = parts.export(run, step=step, out=out, say=typer.echo, adapter=adapter, again=True)
-    typer.echo(parts.push(folder, push, public=public, say=typer.echo))
+    parts.export(run, step=step, out=out, say=typer.echo, adapter=adapter)

@@ -11,7 +11,6 @@ import typer
 def prepare(
     config: Annotated[Path, typer.Argument(help="a YAML in configs/")],
     overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
-    convert: Annotated[bool, typer.Option(help="convert to Megatron's format, where a GPU is here")] = True,
 ) -> None:
     """Fetch model, tokenizer and data sets into HF_HOME, and prove that they load without a network.
 
@@ -28,4 +27,4 @@ def prepare(
         return
     from nemo_ada.nemo.launch.prepare import prepare as run
 
-    run(config, overrides or [], convert=convert, say=typer.echo)
+    run(config, overrides or [], say=typer.echo)

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from nemo_ada.lab.status import goes_on, look, queue, render, runs_below
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.run.redaction import hide_in
-from nemo_ada.run.status import goes_on, look, queue, render, runs_below
 
 MOST_SECONDS = 86_400.0  # between two looks of --watch
 

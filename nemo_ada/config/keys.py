@@ -30,17 +30,6 @@ class Key:
     where: str = ""
 
 
-def schema(kind: Any) -> dict[str, Any]:
-    """Return the JSON schema of a YAML of this kind, for editors."""
-    found = TypeAdapter(kind).json_schema()
-    found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    found["properties"]["defaults"] = {
-        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
-        "description": "Other YAMLs, relative to this one, over which it is merged.",
-    }
-    return found
-
-
 def settings(kind: Any, prefix: str = "") -> list[Key]:
     """Return every setting of a kind of section, in the order of the YAML. `prefix` is its key with a dot."""
     found = TypeAdapter(kind).json_schema()

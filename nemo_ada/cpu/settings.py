@@ -188,26 +188,11 @@ class CheckpointSettings(Section):
     """Number of the newest checkpoints that stay on disk."""
 
 
-class WandbSettings(Section):
-    """The settings of Weights & Biases."""
-
-    project: str = "nemo-ada"
-    """Project that the run stands in."""
-    name: str | None = None
-    """Name of the run. null takes run_dir."""
-    entity: str | None = None
-    """User or team. null takes that of the key."""
-
-
 class LoggerSettings(Section):
     """The settings of what is written beside metrics.jsonl."""
 
     tensorboard: bool = True
     """Whether to write TensorBoard events."""
-    wandb_enabled: bool = False
-    """Whether to record the run at Weights & Biases, under NeMo-RL's names. Needs the package wandb."""
-    wandb: WandbSettings = WandbSettings()
-    """Where it stands there."""
     gradient_cosine: bool = False
     """Whether every update also compares the gradients of two halves of its prompts (`ada/gradient_cosine`,
     `ada/gradient_signal`, `ada/gradient_noise`). It needs one learner rank. The sums are rounded differently, so the

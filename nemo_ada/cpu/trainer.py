@@ -34,15 +34,14 @@ from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.cpu.stack import Stack, learner_config, model_shape, packs, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import json_of, touch, write_atomically
-from nemo_ada.run.folder import RunDir
+from nemo_ada.run.folder import CONTRACT, RunDir
 from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
 from nemo_ada.run.observer import Observer, unfailing
-from nemo_ada.run.tracking import check_tracking
 from nemo_ada.tasks.heldout import write_heldout
-from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, differences, read_contract
+from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.trust import allow_ours, check_wandb
+from nemo_ada.trust import allow_ours
 
 log = logging.getLogger(__name__)
 
@@ -112,9 +111,6 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
             f"num_attention_heads for heads of one of {', '.join(map(str, ENGINE_HEAD_DIMS))}"
         )
     longest = max_new_tokens(config.policy, task)
-    if config.logger.wandb_enabled:
-        check_tracking()
-        check_wandb(config.folder)
     length = task.max_prompt_tokens + longest
     if length > shape.max_position_embeddings:
         raise UserError(
@@ -204,9 +200,6 @@ class Trainer:
         self.control.heartbeat(0)
         with self._signals():
             try:
-                if config.logger.wandb_enabled:
-                    named = {"name": config.run_dir} | config.logger.wandb.model_dump(exclude_none=True)
-                    self.run_dir.track(named, config.model_dump(mode="json"))
                 self._start()
                 self.control.status("running", self.step)
                 reason = self._loop()

@@ -33,9 +33,6 @@ from nemo_ada.nemo import metrics as nemo_metrics
 from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
 from nemo_ada.nemo.features import prompt_features, request_features
-from nemo_ada.nemo.groups.step import GroupAdvantageEstimator
-from nemo_ada.nemo.gym.source import GymSource
-from nemo_ada.nemo.gym.step import of_rows, validated
 from nemo_ada.nemo.rollouts.batches import BatchSource
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
@@ -196,6 +193,8 @@ class Hooks:
     def _create_estimator(self, master_config: Any) -> AdaAdvantageEstimator:
         """Return the advantage estimator. The loop calls this first."""
         if self.settings.loop.draws_ahead:
+            from nemo_ada.nemo.groups.step import GroupAdvantageEstimator
+
             return GroupAdvantageEstimator(self.settings, self.sampler, self._finished)
         return self._estimator
 
@@ -242,6 +241,8 @@ class Hooks:
 
     def _gym_hook(self, name: str) -> Callable[..., Any]:
         """Return the function that replaces NeMo-RL's rollout over NeMo-Gym."""
+        from nemo_ada.nemo.gym.step import of_rows, validated
+
         original, single = self._originals[name], self._originals[GYM_ROLLOUT.name]
         signature = inspect.signature(original)
 
@@ -334,6 +335,8 @@ class Hooks:
 
     def _source(self, call: RolloutCall, prompts: Prompts, one_by_one: bool) -> Source:
         if prompts.requests:
+            from nemo_ada.nemo.gym.source import GymSource
+
             return GymSource(call, prompts, self._originals[GYM_ROLLOUT.name], self.settings.longest)
         if not one_by_one:
             return BatchSource(call, prompts)

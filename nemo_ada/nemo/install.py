@@ -17,14 +17,12 @@ from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo import trivial_groups
-from nemo_ada.nemo.asynchronous.actors import adaptive_actors, check_actors
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
 from nemo_ada.nemo.launch.checkpoint import restore, saved_with
 from nemo_ada.nemo.launch.stop_and_save import errors_raised
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
 from nemo_ada.nemo.patch_points import check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import (
     DATA_PLANE_POINTS,
@@ -38,7 +36,7 @@ from nemo_ada.rules.facts.upstream import (
 )
 
 DATA_PLANE_DRIVER = "nemo_ada.nemo.data_plane.driver"
-CONTROLLER_ACTOR = "nemo_ada.nemo.single_controller.actor"
+PLUG_IN = "nemo_ada.nemo.single_controller"
 
 
 @contextmanager
@@ -96,6 +94,8 @@ def installed(
     with ExitStack() as stack:
         stack.enter_context(saved_with(checkpointer, hooks.state_dict))
         if settings.loop.draws_ahead:
+            from nemo_ada.nemo.asynchronous.actors import adaptive_actors
+
             stack.enter_context(adaptive_actors(master_config, checkpointer))
             stack.enter_context(errors_raised(loop))
         if hasattr(loop, "Logger"):  # a stand-in of the loop has none
@@ -113,13 +113,12 @@ def check_config(master_config: Any) -> None:
     """
     if nemo_settings.uses_reinforce_ada(master_config):
         if Loop.of(Values(master_config)) is Loop.CONTROLLER:
-            if version.here().keeps_prompts:  # the plug-in needs no class of ours
-                nemo_settings.read(master_config)
-            else:
-                importlib.import_module(CONTROLLER_ACTOR).controller_actor(master_config)
+            nemo_settings.read(master_config)
             return
         settings, _ = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
         if settings.loop.draws_ahead:
+            from nemo_ada.nemo.asynchronous.actors import check_actors
+
             check_actors()
 
 
@@ -141,8 +140,8 @@ def _checked(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings
     settings = nemo_settings.read(master_config)
     if Loop.of(Values(master_config)) is Loop.CONTROLLER:
         raise UserError(
-            "async_rl: this is a config for the single controller, and grpo_train is another loop; start the actor of "
-            f"{CONTROLLER_ACTOR}.controller_actor(config), or remove async_rl",
+            "async_rl: this is a config for the single controller, and grpo_train is another loop; give NeMo-RL's "
+            f"actor the arguments that {PLUG_IN}.plugged_in(config, actor_args) returns, or remove async_rl",
             key="async_rl",
         )
     for target in PATCH_POINTS:

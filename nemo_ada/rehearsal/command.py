@@ -295,7 +295,7 @@ def environments_of(config: Mapping[str, Any]) -> list[str]:
 def installed_for(config: Mapping[str, Any]) -> installation.Installation:
     """Find what a rehearsal of this config needs on a CPU. Raises UserError with all that is missing."""
     values = Values(config)
-    plane = Loop.of(values) in (Loop.CONTROLLER, Loop.DATA_PLANE)
+    plane = Loop.of(values) is Loop.DATA_PLANE
     second = values.get("policy.dtensor_cfg._v2", False) and not values.get("policy.megatron_cfg.enabled", False)
     return installation.find(gym=uses_gym(values), plane=plane, automodel=bool(second))
 

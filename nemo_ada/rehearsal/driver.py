@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
-import json
 import logging
 import os
 import sys
@@ -39,7 +38,6 @@ def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
         replacements.install()
     when_imported("nemo_rl.algorithms.grpo", lambda loop: _with_probes(loop, logprobs))
     when_imported("nemo_rl.algorithms.grpo_sync", lambda loop: _with_plane_probes(loop, logprobs))
-    when_imported("nemo_ada.nemo.launch.controller", lambda module: _with_controller_probes(module, logprobs))
     codes = []
     for path in configs:
         observe.note(event="run", name=path.stem)
@@ -131,25 +129,6 @@ def _with_memory(train: Callable[..., Any]) -> Callable[..., Any]:
     return noted
 
 
-def _with_controller_probes(module: Any, logprobs: Path | None) -> None:
-    """Probe engine and learner before and after the single controller, whose workers stay until the driver ends them.
-
-    Its batches stay in the data plane. So there is no batch whose gradient norms could be compared.
-    """
-    if logprobs is None:
-        return
-    supervised = module.supervised
-
-    def probed(parts: Any, *args: Any, **kwargs: Any) -> Any:
-        _first(parts["policy"], parts["tokenizer"], logprobs)
-        result = supervised(parts, *args, **kwargs)
-        _engine(parts["policy"], parts["policy_generation"], logprobs)
-        _last(parts["policy"], logprobs)
-        return result
-
-    module.supervised = probed
-
-
 def _first(policy: Any, tokenizer: Any, logprobs: Path) -> None:
     """Compare the learner with Hugging Face, on rows that are made where there are none."""
     with observe.phase("probe: log-probs"):
@@ -183,13 +162,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kill", nargs=3, metavar=("PHASE", "COUNT", "DELAY"), help="a fault, for tests")
     parsed = parser.parse_args(arguments)
     if parsed.kill:
-        config = json_of(parsed.configs[0])
         phase, count, delay = parsed.kill
-        fault = {"phase": phase, "count": int(count), "delay": float(delay)}
-        if config.get("async_rl") is not None:  # the single controller is another process
-            os.environ[observe.FAULT_ELSEWHERE] = json.dumps(fault)
-        else:
-            observe.FAULT.update(fault)
+        observe.FAULT.update(phase=phase, count=int(count), delay=float(delay))
     if parsed.observe:
         observe.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

@@ -17,12 +17,9 @@ from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
 from nemo_ada.lab.plan.forecast import Time
-from nemo_ada.lab.plan.planned_run import PlannedRun
-from nemo_ada.lab.plan.roofline import Roofline
-from nemo_ada.rehearsal.pace import ENGINES, PROMPT_TOKENS, PaceSpec
 from nemo_ada.rehearsal.runs import CAPPED, GRPO, Configs
-from nemo_ada.rehearsal.shrink import NEW_TOKENS, Shrinker
-from nemo_ada.rules.facts.memory import GIB, VLLM_RESERVE_GIB, learner_phase, logprob_phase, refit_phase
+from nemo_ada.rehearsal.shrink import Shrinker
+from nemo_ada.rules.facts.memory import learner_phase, logprob_phase, refit_phase
 from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.run import start
 from nemo_ada.run.files import write_atomically
@@ -30,7 +27,6 @@ from nemo_ada.run.files import write_atomically
 SLOT = "04:00:00"
 LARGEST_RATE = 1e-3  # `plan` takes no larger learning rate, and a dry run has one
 CAP_SHARE = 1.1  # seconds of sampling of the capped run, over the forecast of GRPO's
-ENGINE_SHARE = 0.8  # of the card's memory, for all engines of the first slice together
 
 
 @dataclass
@@ -40,13 +36,11 @@ class Forecasts:
     Attributes:
         plans: Run -> its plan.
         memory: Phase of `check` -> GiB.
-        pace: Responses at once -> seconds by the roofline.
         warnings: What could not be forecast.
     """
 
     plans: dict[str, Plan] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
-    pace: dict[int, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     @classmethod
@@ -82,10 +76,6 @@ class Forecasts:
                 phases = [phase(typical, made.shape) for phase in (learner_phase, logprob_phase, refit_phase)]
                 own.memory |= {estimate.name: estimate.gib for estimate in phases}
             own.memory["vLLM"] = typical.engine.memory_share * typical.card.gib
-            roofline = PlannedRun.read(paths[next(reversed(paths))], []).roofline if made.counts else None
-            if roofline is not None:
-                own.pace = {count: _roofline_seconds(roofline, pace_spec(made, folder).drawn(count))
-                            for count in made.counts}  # fmt: skip
         except UserError as problem:
             own.warnings.append(f"nemo-ada check: {problem}")
         return own
@@ -93,7 +83,7 @@ class Forecasts:
     def as_dict(self) -> Mapping[str, Any]:
         """Return the content of forecast.json."""
         phases = {name: {phase: time.p50 for phase, time in planned(plan).items()} for name, plan in self.plans.items()}
-        return {"seconds": phases, "memory_gib": self.memory, "engine_seconds": self.pace, "warnings": self.warnings}
+        return {"seconds": phases, "memory_gib": self.memory, "warnings": self.warnings}
 
 
 def _without_reward(environment: Any) -> Any:
@@ -110,28 +100,3 @@ def _plan(path: Path, rates: Path) -> Plan:
 def planned(plan: Plan | None) -> Mapping[str, Time]:
     """Phase of a step -> its time, and that of the whole step."""
     return {} if plan is None else {**plan.forecast.phases, "step": plan.forecast.step}
-
-
-def _roofline_seconds(roofline: Roofline, lengths: Any) -> float:
-    """Return seconds in which the roofline generates responses of these lengths, all at once, with their prompts."""
-    step, each = roofline.clock(float(lengths.mean()))
-    return float(step * lengths.max() + each * lengths.sum())
-
-
-def pace_spec(made: Configs, folder: Path) -> PaceSpec:
-    """Return what the engine's slice measures."""
-    generation = made.typical["policy"]["generation"]
-    length = int(generation["vllm_cfg"]["max_model_len"])
-    lengths = made.draws.lengths
-    config, each = NemoConfig.of_megatron(made.typical), ENGINE_SHARE / len(ENGINES)
-    weights = 0 if made.shape is None else 2 * made.shape.parameters
-    room = int((each * config.card.gib - VLLM_RESERVE_GIB) * GIB - weights)
-    engine: dict[str, Any] = {
-        "dtype": "bfloat16", "gpu_memory_utilization": 0.5 * each, "kv_cache_memory_bytes": room,
-        "max_num_seqs": max(made.counts), "max_num_batched_tokens": 16384,
-    }  # fmt: skip
-    if made.dry_run:
-        engine = {"dtype": "float32", "enforce_eager": True, "kv_cache_memory_bytes": 1 << 28}
-        length = PROMPT_TOKENS + 2 * NEW_TOKENS
-    longest = max(length, PROMPT_TOKENS + lengths.max_new_tokens)
-    return PaceSpec(str(made.typical["policy"]["model_name"]), made.counts, longest, lengths, engine, tuple(ENGINES))

@@ -3,7 +3,6 @@
 On one GPU it has a model of the real shape and random weights, and nothing is downloaded. The slices follow each other,
 the most valuable first, and each ends by itself:
 
-engine   vLLM alone: tokens per second and CPU time of NeMo-RL's default engine, of its asynchronous one, and of ours
 stock    NeMo-RL's loop with GRPO and its default engine, without anything of ours
 methods  NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
 resumed  our loop again, from a checkpoint
@@ -46,10 +45,9 @@ from nemo_ada.rehearsal.command import (
     installed_for,
 )
 from nemo_ada.rehearsal.fit import fit
-from nemo_ada.rehearsal.forecasts import Forecasts, pace_spec
+from nemo_ada.rehearsal.forecasts import Forecasts
 from nemo_ada.rehearsal.report import Report
 from nemo_ada.rehearsal.runs import (
-    ENGINE,
     FP8,
     GRPO,
     PRETENDED,
@@ -282,24 +280,11 @@ def _rehearse(
 
 def _run_slices(slices: Slices, made: Configs) -> None:
     """Run the slices one after the other."""
-    if made.counts:
-        _run_engine(slices, made)
     for name, configs in made.drivers().items():
         probed = made.full and name != GRPO
         slices.train(name, configs, *(_probes(slices.rehearsal.folder, name) if probed else ()))
         if made.saved in configs:
             _resume(slices, configs[made.saved])
-
-
-def _run_engine(slices: Slices, made: Configs) -> None:
-    """Measure vLLM alone."""
-    rehearsal = slices.rehearsal
-    spec = rehearsal.folder / "engine.json"
-    write_atomically(spec, pace_spec(made, rehearsal.folder).as_json())
-    command = [str(rehearsal.installed.engine), "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", str(spec)]
-    events = {"NEMO_ADA_REHEARSAL_EVENTS": str(rehearsal.events_of(ENGINE))}
-    environment = {**rehearsal.installed.plain_environment(), **events}
-    slices.run(ENGINE, lambda: rehearsal.process(ENGINE, command, environment))
 
 
 def _probes(folder: Path, name: str) -> tuple[str, str]:

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,13 +27,11 @@ from nemo_ada.run.files import append
 FILE = "NEMO_ADA_REHEARSAL_EVENTS"
 MAX_MESSAGE = 2000
 GYM_SECONDS = "nemo_gym_init_time_s"  # NeMo-RL's metric of its set-up: the start of NeMo-Gym's servers
-POLLED, CONTROLLER = "exposed_generation", "nemo_rl.algorithms.single_controller"
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 
 FUNCTIONS: tuple[tuple[str, str, str], ...] = (
     # phase, module, dotted name
     ("set-up", "nemo_rl.algorithms.grpo", "setup"),
-    ("set-up", "nemo_rl.algorithms.single_controller_utils", "setup_single_controller"),
     ("tokenizer", "nemo_rl.algorithms.utils", "get_tokenizer"),
     ("data", "nemo_rl.data.utils", "setup_response_data"),
     ("learner start", "nemo_rl.models.policy.lm_policy", "Policy.__init__"),
@@ -53,7 +50,6 @@ TIMED: Mapping[str, str] = {
     "advantage_calculation": "advantages",
     "policy_training": "update",
     "checkpointing": "save",
-    "weight_sync": "refit",  # single controller
 }
 
 
@@ -110,8 +106,6 @@ def watch_memory() -> None:
 
 FAULT: dict[str, Any] = {}
 """For tests. This process is killed `delay` seconds after `phase` has begun for the `count`-th time."""
-FAULT_ELSEWHERE = "NEMO_ADA_REHEARSAL_FAULT"
-"""The same as JSON, for the processes that a driver starts. The single controller's phases run in one of them."""
 
 
 def _fault(name: str) -> None:
@@ -141,7 +135,6 @@ def _wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
     """Wrap the functions of every observed module as soon as it is imported."""
-    FAULT.update(json.loads(os.environ.get(FAULT_ELSEWHERE, "{}")))
     for name, module, dotted in FUNCTIONS:
         when_imported(module, functools.partial(_observe, name, dotted))
     when_imported("nemo_rl.utils.timer", _observe_timer)
@@ -160,46 +153,19 @@ def _observe(name: str, dotted: str, module: ModuleType) -> None:
 
 
 def _observe_timer(module: ModuleType) -> None:
-    """Note the phases that NeMo-RL's loop times itself.
-
-    The single controller times each of the many looks at its buffer. They are one phase, until another phase begins.
-    """
-    timed, polls = module.Timer.time, _Polls()
+    """Note the phases that NeMo-RL's loop times itself."""
+    timed = module.Timer.time
 
     @contextmanager
     def observed(self: Any, label: str) -> Iterator[None]:
         with timed(self, label):
-            if label == POLLED and CONTROLLER in sys.modules:
-                polls.look()
-                yield
-            elif label in TIMED:
-                polls.end()
+            if label in TIMED:
                 with phase(TIMED[label]):
                     yield
             else:
                 yield
 
     module.Timer.time = observed
-
-
-class _Polls:
-    """A phase that consists of many looks."""
-
-    def __init__(self) -> None:
-        self._began: float | None = None
-
-    def look(self) -> None:
-        """Begin the phase, unless it has begun."""
-        if self._began is None:
-            self._began = time.monotonic()
-            note(event="begin", phase=TIMED[POLLED])
-            _fault(TIMED[POLLED])
-
-    def end(self) -> None:
-        """End the phase, if it has begun."""
-        if self._began is not None:
-            note(event="end", phase=TIMED[POLLED], seconds=round(time.monotonic() - self._began, 3), cpu=0.0)
-            self._began = None
 
 
 def _observe_logger(module: ModuleType) -> None:

@@ -31,7 +31,7 @@ from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.facts.site import CODE
 from nemo_ada.run import start
 
-ENGINE, STOCK, METHODS, RESUMED = "engine", "grpo-sync", "methods", "resumed"
+STOCK, METHODS, RESUMED = "grpo-sync", "methods", "resumed"
 GRPO, BALANCE, SINGLE_4, CAPPED = "grpo", "balance", "single4", "balance-capped"
 OWN, FP8, BF16 = "own", "fp8", "bf16"
 PRESETS: Mapping[str, str] = {
@@ -42,15 +42,14 @@ PRESETS: Mapping[str, str] = {
     CAPPED: "ada_seq_balance",
 }
 """Run -> preset, in the order of the runs. The first runs of all are NeMo-RL's own loop."""
-RUNS = (ENGINE, STOCK, GRPO, *PRESETS, RESUMED)
+RUNS = (STOCK, GRPO, *PRESETS, RESUMED)
 """All slices and runs that `--runs` can name on one GPU. All of them take place unless it says otherwise."""
 FULL_RUNS = (GRPO, OWN, RESUMED)
 """The runs at full size that take place unless `--runs` says otherwise."""
 PRECISIONS = (FP8, BF16)
 """More runs at full size."""
-UNREPEATED = (ENGINE, STOCK, GRPO, CAPPED, *PRECISIONS, RESUMED)
+UNREPEATED = (STOCK, GRPO, CAPPED, *PRECISIONS, RESUMED)
 """All but the runs that a resumed one can repeat."""
-COUNTS, DRY_COUNTS = (64, 256, 1024), (2, 4)
 RATES = 64  # pass rates that are drawn; each prompt has one of them
 OUR_ENGINE = ("scheduler_cls", "max_num_seqs", "max_num_batched_tokens", "compilation_config")
 """Arguments of vLLM that our configs set."""
@@ -107,7 +106,6 @@ class Configs:
         layout: Processes of a run.
         shape: Shape of the model that runs. None where it is not known, at full size only.
         draws: Lengths and verdicts of responses.
-        counts: Responses at once in the engine's slice.
         stand_ins: What is replaced.
         dry_run: Whether everything runs on a CPU.
         real: Whether the model has weights of its own, with which each run starts.
@@ -120,7 +118,6 @@ class Configs:
     layout: Layout
     shape: ModelShape | None
     draws: Draws
-    counts: tuple[int, ...]
     stand_ins: tuple[Replacements, ...]
     dry_run: bool
     real: bool
@@ -158,7 +155,7 @@ class Configs:
         saved = saved_of(runs)
         configs, changes, layout = {}, [], layout_of(config) if full else ONE_GPU
         model, data = (None, None) if real else (folder / "model", folder / "data")
-        for name in (name for name in runs if name not in (ENGINE, RESUMED)):
+        for name in (name for name in runs if name != RESUMED):
             made = Shrinker(variant_of(fp8 if name == FP8 and fp8 is not None else user, name))
             if not full:
                 apex = "apex" in machine.libraries
@@ -182,9 +179,8 @@ class Configs:
                 configs[saved]["checkpointing"]["enabled"] = False
         slices = chosen(machine.libraries, gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
         stand_ins = (*slices, *(OF_RUNS if len(configs) > 1 and not full else ()))
-        counts = () if ENGINE not in runs else DRY_COUNTS if dry_run else COUNTS
         draws = _draws_of(config, next(iter(configs.values())))
-        return cls(configs, changes, layout, shape, draws, counts, stand_ins, dry_run, real, saved, full)
+        return cls(configs, changes, layout, shape, draws, stand_ins, dry_run, real, saved, full)
 
     def drivers(self) -> dict[str, dict[str, dict[str, Any]]]:
         """The runs of each driver, by its name, in order.
@@ -249,7 +245,7 @@ def wanted_of(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bo
     unknown = [name for name in runs if name not in known]
     if unknown or not runs:
         raise UserError(f"{given}: take some of {','.join(known)}")
-    if not set(runs) - {ENGINE, RESUMED}:
+    if not set(runs) - {RESUMED}:
         raise UserError(f"{given}: add one that trains, such as {GRPO} or {first}")
     if RESUMED in runs and not set(runs) - set(UNREPEATED):
         raise UserError(f"{given}: {RESUMED} repeats a step of our loop; add one such as {first}")

@@ -7,7 +7,6 @@ say what was not run as written.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
@@ -30,7 +29,7 @@ log-probabilities that differ.
 """
 STAGE_LAYERS = 2  # layers of the small model per pipeline stage
 VALIDATION_PROMPTS = 8
-STORED_ROWS = 1000  # rows that the single controller's data plane may store
+STORED_ROWS = 1000  # rows that a data plane may store
 LEARNING_RATE, FULL_STEPS = 1e-2, 3
 """The learning rate is large, so that weights move far enough within a step to make a stale refit visible.
 
@@ -269,10 +268,6 @@ def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> floa
         s.set("shrunk", "update", f"policy.{key}", gcd(int(old), each) if old else old)
     s.at_most("generate", "policy.generation_batch_size", fewer * group)
     share = fewer / max(prompts, 1)
-    for key in ("min_groups_for_streaming_train", "max_inflight_prompts", "max_buffered_rollouts"):
-        groups = s.get(f"async_rl.{key}")
-        if groups is not None:
-            s.set("shrunk", "generate", f"async_rl.{key}", math.ceil(groups * share))
     shrink_caps(s, fewer * group, share, tokens)
     return share
 

@@ -1,4 +1,4 @@
-"""The slices of a rehearsal on GPUs: each is a driver's process, or the engine's, and they follow each other."""
+"""The slices of a rehearsal on GPUs: each is a driver's process, and they follow each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from nemo_ada.rehearsal.command import Rehearsal, failure_of
 from nemo_ada.rehearsal.report import Events
-from nemo_ada.rehearsal.runs import ENGINE, RESUMED
+from nemo_ada.rehearsal.runs import RESUMED
 from nemo_ada.run.files import remove, text_of, write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_STOPPED, STOP_FILE, JobControl
 
@@ -84,8 +84,7 @@ class Slices:
 
     def runs(self) -> dict[str, Events]:
         """The training runs by name, in order."""
-        return {run: events for name, of_slice in self.events.items() if name != ENGINE
-                for run, events in of_slice.runs().items()}  # fmt: skip
+        return {run: events for of_slice in self.events.values() for run, events in of_slice.runs().items()}
 
     def tick(self, name: str) -> None:
         """Pass the batch script's request to stop on to the runs, and show the script that they make progress."""

@@ -18,7 +18,7 @@ from nemo_ada.rehearsal.report import (
     Tolerance,
     measurements,
 )
-from nemo_ada.rehearsal.runs import ENGINE, GRPO, RESUMED, STOCK
+from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK
 from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rules.facts.memory import GIB
 from nemo_ada.rules.facts.nemo_config import Loop
@@ -76,7 +76,6 @@ def judge(
         name, why = next(iter(slices.failures.items()))
         report.failure = (name, why)
     report.tables = [
-        _pace_table(slices, forecast),
         _phases_table(runs, forecast),
         _methods_table(runs),
         _memory_table(slices, forecast),
@@ -91,22 +90,6 @@ def seconds_of(events: Events, phase: str) -> float | None:
     late = [numbers for step, numbers in sorted(timings.items()) if step > min(timings)]
     sums = [sum(numbers.get(timer, 0.0) for timer in PLANNED[phase]) for numbers in late]
     return statistics.median(sums) if sums and any(sums) else None
-
-
-def _pace_table(slices: Slices, forecast: Forecasts) -> Table:
-    rows = []
-    for line in slices.events.get(ENGINE, Events([])).of("pace"):
-        count, seconds, tokens = int(line["responses"]), float(line["seconds"]), int(line["tokens"])
-        expected, cpu = forecast.pace.get(count), line["cpu"]
-        rows.append((
-            str(line["engine"]), str(count), str(tokens), str(line["longest"]), f"{seconds:.1f}",
-            f"{tokens / seconds:.0f}",
-            *(f"{cpu[process] / tokens * 1e6:.1f}" if process in cpu else "" for process in ("front", "core")),
-            "" if expected is None else f"{expected:.1f}", "" if expected is None else f"{seconds / expected:.2f}",
-        ))  # fmt: skip
-    head = ("engine", "responses at once", "tokens", "longest", "seconds", "tokens/s", "front, CPU us/token",
-            "core, CPU us/token", "roofline, s", "measured / roofline")  # fmt: skip
-    return Table("vLLM alone", head, tuple(rows))
 
 
 def _phases_table(runs: Mapping[str, Events], forecast: Forecasts) -> Table:
@@ -168,8 +151,6 @@ def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
     estimates = {"update": "learner", "log-probs": "log-probs", "refit": "refit", "generate": "vLLM"}
     rows = []
     for name, events in slices.events.items():
-        if name == ENGINE:
-            continue
         used = events.used()
         for phase in PHASES:
             if phase in used:

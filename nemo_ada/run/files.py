@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import glob
 import hashlib
 import io
 import json
@@ -53,8 +52,6 @@ MADE_BY = (
     re.compile(rb"/Creator \(nemo-ada\)"),
 )
 """The mark of each kind of file that we write under a user's name: at the start, and in a PDF at the end."""
-PARTS = frozenset({MARKER, "r", "stacks", "tmp"})
-"""Names directly in a private folder. A folder with any other name in it is never removed for its age."""
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # for private folders, where TMPDIR is too long
 
 
@@ -62,8 +59,8 @@ PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # for private folders, where TMPDIR i
 def private_folder(longest: int = 4096) -> Iterator[Path]:
     """Make a folder that no other user can enter, and remove it at the end of the block.
 
-    A program that opens its own folder to all users, as Ray does, must get a folder below this one. Private folders of
-    this user's processes that were killed are removed first.
+    A program that opens its own folder to all users, as Ray does, must get a folder below this one. That of a process
+    that was killed stays, as other temporary files do.
 
     Args:
         longest: Most bytes of the folder's path. Sockets have short paths. Another place than TMPDIR is taken if its
@@ -79,7 +76,6 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
             continue
         try:
             _refuse_unsafe(place)
-            _clear_abandoned(place)
             folder = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=place))
         except OSError as error:
             refusal = refusal or str(error)
@@ -89,12 +85,10 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
         break
     else:
         raise UserError(f"TMPDIR={first} cannot be used: {refusal}; set TMPDIR to a short folder, such as /tmp")
-    marker = _marked(folder)
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        marker.close()
 
 
 def _temporary() -> Path:
@@ -118,43 +112,6 @@ def new_folder(prefix: str) -> Path:
         raise UserError(
             f"TMPDIR={_temporary()} cannot be used: {error.strerror}; make it, or set TMPDIR to another"
         ) from None
-
-
-def _marked(folder: Path) -> IO[str]:
-    """Write the marker of a private folder. It appears with its content and its lock."""
-    file = new_file(folder / f"{MARKER}.new", "w+")
-    file.write(json.dumps({"pid": os.getpid(), "boot": _boot()}))
-    file.flush()
-    with suppress(OSError):  # a file system without locks: nobody removes the folder for its age
-        locked(file)
-    os.rename(folder / f"{MARKER}.new", folder / MARKER)
-    return file
-
-
-def _clear_abandoned(place: Path) -> None:
-    """Remove this user's private folders whose process was killed. Its end has released the marker's lock."""
-    for folder in place.glob(f"{PRIVATE}????????"):
-        with suppress(OSError, ValueError):
-            if not _ours_alone(folder.lstat()) or not {path.name for path in folder.iterdir()} <= PARTS:
-                continue
-            with _opened(folder / MARKER, os.O_RDWR, "r+") as file:
-                marker = json.loads(file.read(1000))
-                ours = isinstance(marker, dict) and marker.keys() == {"pid", "boot"} and marker["boot"] == _boot()
-                if ours and os.fstat(file.fileno()).st_uid == os.getuid() and locked(file):
-                    remove(folder)
-
-
-def _ours_alone(status: os.stat_result) -> bool:
-    """Return whether this is a folder of ours, no link, that no other user can enter."""
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) == 0o700
-
-
-def _boot() -> str:
-    """Return an id of this start of the machine. Another machine that shares the folder has another one."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:  # a sandbox without it: every process is on its own, and no folder is removed for its age
-        return uuid.uuid4().hex
 
 
 def opened_to_read(path: Path) -> io.BufferedReader:
@@ -366,8 +323,9 @@ def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = 
         replace: Whether a folder that exists is replaced. Otherwise the existing folder stays, and the new files go.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(folder)
-    with _temporary_folder(folder) as temporary:
+    temporary = _beside(folder, "partial")
+    temporary.mkdir()
+    try:
         fill(temporary)
         sums = {str(path.relative_to(temporary)): _checksum(path) for path in _files(temporary)}
         with new_file(temporary / MANIFEST) as file:
@@ -384,57 +342,8 @@ def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = 
             if replace or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         _sync(folder.parent)
-
-
-@contextmanager
-def _temporary_folder(folder: Path) -> Iterator[Path]:
-    """A new empty folder beside `folder`. It is locked while it is filled, and it is removed unless it was renamed."""
-    while True:
-        temporary = _beside(folder.with_name(f"{folder.name}.{platform.node()}"), "partial")
-        temporary.mkdir()
-        with _locked_folder(temporary) as locked_by_us:
-            # Another process can find the folder before it is locked, take it for abandoned, and remove it.
-            if locked_by_us is False or not temporary.exists():
-                continue
-            try:
-                yield temporary
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-            return
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove temporary folders of `folder` whose processes on this machine have ended.
-
-    A free lock shows that the process has ended. Only locks of this machine count, because some shared file systems
-    do not pass locks on to other machines.
-    """
-    for temporary in folder.parent.glob(f".{glob.escape(folder.name)}.{glob.escape(platform.node())}.*.partial"):
-        with _locked_folder(temporary) as locked_by_us:
-            if locked_by_us:
-                shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
-def _locked_folder(folder: Path) -> Iterator[bool | None]:
-    """Lock a folder. The value is True with the lock, False where another process has it, None where nobody knows."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        yield False if not folder.exists() else None
-        return
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            locked_by_us: bool | None = False
-        except OSError:  # this file system has no locks for folders
-            locked_by_us = None
-        else:
-            locked_by_us = True
-        yield locked_by_us
     finally:
-        os.close(handle)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:

@@ -6,7 +6,7 @@ metrics.jsonl      one line per step                 evaluations.jsonl one line 
 tensorboard/       the same as events                checkpoints/step_000050/ complete step folders
 status.json, heartbeat, STOP, pace.json               see nemo_ada/run/job_control.py
 lock               held while a process runs here     stacks/           of a stalled run
-wandb/             where W&B records the run        tracking.json     its id there
+tracking.json      id of the run at W&B, of NeMo-RL
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import hashlib
 import json
 import logging
 import re
-import sys
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -37,13 +36,13 @@ from nemo_ada.run.files import (
 )
 from nemo_ada.run.json_lines import Record, records
 from nemo_ada.run.provenance import environment
-from nemo_ada.run.redaction import hide, hide_in, secret_values
-from nemo_ada.run.tracking import Curves
+from nemo_ada.run.redaction import hide, hide_in
 from nemo_ada.run.yaml_file import read_yaml
 
 log = logging.getLogger(__name__)
 
 STATE = "state.json"  # what every step folder holds
+CONTRACT = "prompt_contract.json"  # what the prompts are made of; exports have it, too
 PACE = "pace.json"  # in the run's folder, written by job_control.py
 # A setting belongs to one of three classes. All others identify a run: a change of them is refused.
 VOLATILE = (
@@ -152,7 +151,6 @@ class RunDir:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._writer: Any = None
-        self._curves: Curves | None = None
         self._lock: IO[str] | None = None
 
     @property
@@ -343,24 +341,11 @@ class RunDir:
             records_before = [line for line in read_lines(self.path / name) if _step_of(line) <= step]
             write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in records_before))
 
-    def track(self, settings: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-        """Record the run at W&B, too. Raises UserError where W&B does not start.
-
-        Args:
-            settings: What `wandb.init` takes.
-            config: The configuration.
-        """
-        for key in secret_values(settings):
-            raise UserError(f"logger.wandb.{key} is or holds a secret, and W&B shows it; leave it out")
-        self._curves = Curves(self.path, settings, hide_in(config))
-
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
-        """Append a record with a `step` to NAME.jsonl, to TensorBoard and to W&B."""
+        """Append a record with a `step` to NAME.jsonl and to TensorBoard."""
         append(self.path / f"{name}.jsonl", json.dumps(dict(values)) + "\n")
         if tensorboard:
             self._events(values)
-        if self._curves is not None:
-            self._curves.add(values)
 
     def _events(self, values: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -380,10 +365,7 @@ class RunDir:
         self._writer.add_event(Event(wall_time=time.time(), step=values["step"], summary=Summary(value=scalars)))
 
     def close(self) -> None:
-        """Close the event file, end the run at W&B and unlock the folder."""
-        if self._curves is not None:
-            self._curves.close(failed=sys.exc_info()[0] is not None)
-            self._curves = None
+        """Close the event file and unlock the folder."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -104,6 +104,11 @@ class JobControl:
     """Writes the run's messages, and decides whether to stop before the next step.
 
     The run folder keeps the durations of saves and validations. So an attempt reserves time for its first ones too.
+
+    Attributes:
+        run_dir: the run's folder.
+        max_steps: steps of the run.
+        saved_step: the last saved step, of earlier attempts too.
     """
 
     def __init__(self, run_dir: Path, max_steps: int) -> None:
@@ -112,7 +117,7 @@ class JobControl:
         self._new_end = Path(os.environ.get("ATTEMPT_DIR") or os.devnull) / "job-end"
         self._steps: list[float] = []
         self._step = 0
-        self._saved_step, self._saves, self._validations = _pace_before(run_dir / PACE)
+        self.saved_step, self._saves, self._validations = _pace_before(run_dir / PACE)
         self._requested: str | None = None
 
     @property
@@ -134,7 +139,7 @@ class JobControl:
     def observe_save(self, seconds: float) -> None:
         """Record the duration of a save of the step in the last `status`."""
         self._saves = [*self._saves, seconds][-RECENT_PAUSES:]
-        self._saved_step = self._step
+        self.saved_step = self._step
         self._keep_pace()
 
     def observe_validation(self, seconds: float) -> None:
@@ -144,7 +149,7 @@ class JobControl:
 
     def _keep_pace(self) -> None:
         content = {
-            "saved_step": self._saved_step,
+            "saved_step": self.saved_step,
             "save_seconds": self._saves,
             "validation_seconds": self._validations,
         }
@@ -165,10 +170,10 @@ class JobControl:
         return max(self._steps, default=0.0) + self.closing
 
     def ended_early(self, reason: str) -> tuple[int, str]:
-        """Write the status of a run that was stopped while it was being set up. Returns exit code and message."""
+        """Write the status of a run that was stopped and could not save. Returns exit code and message."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        self.status("stopped", self._saved_step)
-        return EXIT_STOPPED, f"stopped during set-up: {reason}; resume=auto continues"
+        self.status("stopped", self.saved_step)
+        return EXIT_STOPPED, f"stopped before a save: {reason}; resume=auto continues from the last one"
 
     def stop_reason(self) -> str | None:
         """Return the reason to save and end now, or None."""

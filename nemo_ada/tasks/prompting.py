@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, opened_to_read, read_bounded, write_atomically
+from nemo_ada.run.folder import CONTRACT
 from nemo_ada.run.torch_parts import hide_cuda_parts
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
@@ -33,7 +34,6 @@ TOKENIZER_FILES = (
     "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
 
-CONTRACT = "prompt_contract.json"
 Template = Literal["auto", "chat", "plain"]
 
 

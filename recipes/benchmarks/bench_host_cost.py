@@ -1,11 +1,11 @@
 """What a token costs on the host: NeMo-RL's synchronous vLLM engine, its asynchronous one, and that with few messages.
 
-    python recipes/benchmarks/bench_host_cost.py [--responses 256] [--tokens 300] [--rounds 3]
+    python recipes/benchmarks/bench_host_cost.py [--responses 256 ...] [--tokens 300] [--rounds 3]
 
 Real engines on a model of one layer with random weights, so that almost all of a token's cost is the host's. They take
 turns in each round, with equal requests (log-probabilities, as NeMo-RL asks for them), and the table has the medians of
 the rounds: CPU microseconds per token of each process, and tokens per second. On a machine with a GPU the engines run
-there (`--model FOLDER` for another model's config.json).
+there, beside one with CUDA graphs for more responses (`--model FOLDER` for another model's config.json).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+import engine_pace as pace
 import torch
 from measure import measure
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.simulate.engine import LengthModel
-from nemo_ada.rehearsal import observe, pace
+from nemo_ada.rehearsal import observe
 from nemo_ada.run.json_lines import parse_line
 
 SMALL = {
@@ -37,6 +38,7 @@ ON_A_CPU = {
     "TORCHDYNAMO_DISABLE": "1",
 }  # fmt: skip
 NAMES = {pace.SYNC: "synchronous (NeMo-RL's default)", pace.ASYNC: "asynchronous", pace.FEW: "with few messages"}
+NAMES |= {pace.GRAPHS: "and with more CUDA graphs"} if torch.cuda.is_available() else {}
 
 
 def spec_of(folder: Path, arguments: argparse.Namespace) -> pace.PaceSpec:
@@ -48,44 +50,44 @@ def spec_of(folder: Path, arguments: argparse.Namespace) -> pace.PaceSpec:
         (model / "config.json").write_text(json.dumps(SMALL))
     longest = pace.PROMPT_TOKENS + arguments.tokens
     engine = {
-        "dtype": "bfloat16", "skip_tokenizer_init": True, "max_num_seqs": arguments.responses,
+        "dtype": "bfloat16", "skip_tokenizer_init": True, "max_num_seqs": max(arguments.responses),
         "enable_prefix_caching": False, "enforce_eager": not torch.cuda.is_available(),
     }  # fmt: skip
     if torch.cuda.is_available():
         engine |= {"gpu_memory_utilization": 0.08, "kv_cache_memory_bytes": 8 << 30}
     lengths = LengthModel(median=arguments.tokens, sigma=0.0, max_new_tokens=arguments.tokens)
     return pace.PaceSpec(
-        str(model), (arguments.responses,), longest, lengths, engine, tuple(NAMES), rounds=arguments.rounds
+        str(model), tuple(arguments.responses), longest, lengths, engine, tuple(NAMES), rounds=arguments.rounds
     )
 
 
 def table(events: Path) -> str:
     """Return the medians of all rounds, and each engine's pace over that of the asynchronous one."""
-    found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    found: dict[tuple[str, int], list[tuple[float, float, float]]] = defaultdict(list)
     for line in events.read_bytes().splitlines():
         event = parse_line(line)
         if event["event"] == "pace":
             each = 1e6 / event["tokens"]
             cpu = event["cpu"]
-            found[event["engine"]].append(
+            found[event["engine"], event["responses"]].append(
                 (cpu["front"] * each, cpu.get("core", 0.0) * each, event["tokens"] / event["seconds"])
             )
-    medians = {engine: [statistics.median(column) for column in zip(*rounds, strict=True)]
-               for engine, rounds in found.items()}  # fmt: skip
+    medians = {key: [statistics.median(column) for column in zip(*rounds, strict=True)]
+               for key, rounds in found.items()}  # fmt: skip
     lines = [
-        "| engine | front end, CPU us/token | core, CPU us/token | tokens/s | / asynchronous |",
-        "|---|---|---|---|---|",
+        "| engine | responses | front end, CPU us/token | core, CPU us/token | tokens/s | / asynchronous |",
+        "|---|---|---|---|---|---|",
     ]
-    for engine in NAMES:
-        front, core, speed = medians[engine]
-        ratio = speed / medians[pace.ASYNC][2]
-        lines.append(f"| {NAMES[engine]} | {front:.1f} | {core:.1f} | {speed:,.0f} | {ratio:.2f} |")
+    for engine, count in medians:
+        front, core, speed = medians[engine, count]
+        ratio = speed / medians[pace.ASYNC, count][2]
+        lines.append(f"| {NAMES[engine]} | {count} | {front:.1f} | {core:.1f} | {speed:,.0f} | {ratio:.2f} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--responses", type=int, default=256)
+    parser.add_argument("--responses", type=int, nargs="+", default=[256])
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", type=Path, help="folder with a config.json; its weights are not read")

@@ -37,7 +37,6 @@ from nemo_ada.rules.gym import uses_gym
 
 MATH_7B = "configs/qwen2.5-math-7b.yaml"
 ASYNC = "configs/methods/async.yaml"
-CONTROLLER = "configs/methods/single-controller.yaml"
 LLAMA_8B = "configs/llama-3.1-8b-instruct.yaml"
 GYM_MATH = "configs/qwen3-4b-instruct-2507-gym-math.yaml"
 DTENSOR = "${NEMO_RL_HOME}/examples/configs/grpo_math_1B.yaml"
@@ -54,10 +53,6 @@ MODELS: dict[str, tuple[str, ...]] = {
     "qwen2.5-72b": ("configs/qwen2.5-72b.yaml",),
     "qwen2.5-math-1.5b-async": ("configs/qwen2.5-math-1.5b.yaml", ASYNC),
     "qwen2.5-math-7b-async": (MATH_7B, ASYNC),
-    # In the single controller of NeMo-RL main, whose checkout NEMO_RL_HOME must be.
-    "qwen2.5-math-1.5b-single-controller": ("configs/qwen2.5-math-1.5b.yaml", CONTROLLER),
-    "qwen2.5-math-7b-single-controller": (MATH_7B, CONTROLLER),
-    "qwen3-30b-a3b-single-controller": ("configs/qwen3-30b-a3b-single-controller.yaml",),
     "qwen3-30b-a3b-async": ("configs/qwen3-30b-a3b-async.yaml",),
     "qwen3-235b-a22b": ("configs/qwen3-235b-a22b.yaml",),
     # Over NeMo-Gym's servers. They need the interpreter of `make rehearsal-env GYM=1`.

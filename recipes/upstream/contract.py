@@ -283,7 +283,7 @@ def own() -> list[Use]:
     for name, methods in (*upstream.METHODS.items(), *collectors.items()):
         uses += [Use(f"{upstream.ACTORS}.{name}.{method}", "subclassed for asynchronous training")
                  for method in methods]  # fmt: skip
-    controllers = dict.fromkeys((*upstream.CONTROLLER_METHODS, *upstream.PLUG_IN_METHODS, *upstream.PLUG_IN_FIELDS))
+    controllers = dict.fromkeys((*upstream.PLUG_IN_METHODS, *upstream.PLUG_IN_FIELDS))
     uses += [Use(name, "subclassed or called for the single controller") for name in controllers]
     uses += [Use(f"{module}.{name}", "observed by a rehearsal") for _, module, name in observe.FUNCTIONS]
     for replacements in FILES:

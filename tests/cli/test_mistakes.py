@@ -77,7 +77,6 @@ SLIPS = [
     ("whatif sft --group 8", "--column", "whatif sft --group 8 --column reward=loss"),
     (f"whatif {Q}", Q, "whatif --help"),
     ("config", S, f"config {S}"),
-    (f"config {S} --schema", "--schema", "config --schema"),
     ("status nothing", "nothing", None),
     ("train my.yaml", "overlay", f"config {S}"),
     ("train tabs.yaml", "tabs.yaml", "config spaces.yaml"),

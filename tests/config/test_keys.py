@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
-from nemo_ada.config.keys import schema, settings
+from nemo_ada.config.keys import settings
 from nemo_ada.config.parsing import MEANT, meant
 from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.errors import UserError
@@ -58,16 +57,9 @@ def test_a_difference_names_key_and_both_values(tmp_path):
     assert "grpo.max_num_steps: 150 -> 5" in config(SUDOKU, "grpo.max_num_steps=5", "--diff", tmp_path / "run")
 
 
-def test_the_schema_is_json_and_lists_the_keys_of_a_yaml():
-    printed = json.loads(config("--schema"))
-    assert printed == json.loads(json.dumps(schema(RunConfig)))
-    assert {"task", "grpo", "reinforce_ada", "defaults"} <= set(printed["properties"])
-
-
-@pytest.mark.parametrize("arguments", [[SUDOKU, "--schema"], ["--schema", "--keys"], ["--keys", "--diff", SUDOKU]])
-def test_what_would_be_ignored_is_refused(arguments):
+def test_what_would_be_ignored_is_refused():
     with pytest.raises(UserError, match="does not go with"):
-        config(*arguments)
+        config("--keys", "--diff", SUDOKU)
 
 
 def test_keys_are_found_by_their_leaf_and_by_the_names_of_other_frameworks():

@@ -9,7 +9,6 @@ import pytest
 from nemo_ada.config.load import load_words, plain
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.nemo_config import know_arithmetic
-from nemo_ada.run.folder import RunDir
 
 TOKEN = "hf_" + "Planted7" * 4
 
@@ -48,12 +47,6 @@ def test_other_values_of_the_environment_are_taken(tmp_path, monkeypatch):
     assert loaded(tmp_path, "run_dir: ${oc.env:WHERE}/runs\nx: 'no such token: x'\nhf_config_overrides: {}") == {
         "run_dir": "/data/team/runs", "x": "no such token: x", "hf_config_overrides": {}
     }  # fmt: skip
-
-
-def test_wandb_gets_no_secret_as_a_name(tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    with pytest.raises(UserError, match=r"logger\.wandb\.project"):
-        RunDir(tmp_path).track({"project": TOKEN}, {})
 
 
 def doubled(levels: int) -> str:

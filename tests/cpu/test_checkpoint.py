@@ -58,6 +58,7 @@ def test_a_full_disk_leaves_the_checkpoints_before_it(make, task):
     assert [path.name for path in RunDir(config.folder).checkpoints()] == ["step_000002"]
 
 
+@pytest.mark.long
 def test_a_run_whose_data_has_changed_does_not_go_on_in_silence(make, stack, tmp_path):
     data = tmp_path / "own.jsonl"
     config = make("inputs", f"task.path={data}", "grpo.max_num_steps=2", "grpo.val_period=0")

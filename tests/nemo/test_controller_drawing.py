@@ -249,25 +249,22 @@ def test_an_abandoned_group_may_have_ended_before():
 REFUSED = [
     ({"async_rl": {"sampler": {"name": "windowed"}}}, "async_rl.sampler.name"),
     ({"async_rl": {"sampler": {"name": "weight_fifo"}}}, "async_rl.sampler.name"),
-    (
-        {"async_rl": {"sampler": {"name": "ready_first"}, "rollout_failure": {"max_skipped_prompts": 1}}},
-        "async_rl.rollout_failure.max_skipped_prompts",
-    ),
+    ({"async_rl": {"sampler": {"name": "ready_first"}}}, "async_rl.sampler.name"),
     ({"async_rl": {"max_buffered_rollouts": 5}}, "async_rl.max_buffered_rollouts"),
-    ({"async_rl": {"rollout_failure": {"on_dropped_prompt": "replace"}}}, "async_rl.rollout_failure.on_dropped_prompt"),
     ({"grpo__async_grpo": {"enabled": False}}, "grpo.async_grpo"),
     ({"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling"),
     ({"grpo__reward_scaling": {"enabled": True}}, "grpo.reward_scaling.enabled"),
     ({"grpo__reward_shaping": {"enabled": True}}, "grpo.reward_shaping.enabled"),
-    ({"grpo__overlong_filtering": True}, "grpo.overlong_filtering"),
-    ({"grpo__advantage_clip_low": -1.0}, "grpo.advantage_clip_low"),
     ({"grpo__val_period": 10}, "grpo.val_period"),
     ({"policy__train_global_batch_size": 4}, "policy.train_global_batch_size"),
     ({"policy__generation__colocated": {"enabled": True}}, "policy.generation.colocated.enabled"),
     ({"data_plane": {"enabled": False}}, "data_plane.enabled"),
-    ({"checkpointing": {"enabled": True, "metric_name": "val:accuracy"}}, "checkpointing.metric_name"),
+    (
+        {"checkpointing": {"enabled": True, "save_data_plane": True, "metric_name": "val:accuracy"}},
+        "checkpointing.metric_name",
+    ),
     ({"data_plane": {"enabled": True}}, "data_plane.impl"),
-    ({"env": {"should_use_nemo_gym": True}, "grpo__max_rollout_turns": 2}, "grpo.max_rollout_turns"),
+    ({"checkpointing": {"enabled": True}}, "checkpointing.save_data_plane"),
 ]
 
 

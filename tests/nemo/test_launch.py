@@ -38,10 +38,10 @@ from nemo_ada.nemo.launch.command import (
     check_environments,
     configure_processes,
     continue_tracking,
+    end_environments,
     load,
     memory_keys,
 )
-from nemo_ada.nemo.launch.controller import end_environments
 from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,

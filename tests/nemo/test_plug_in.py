@@ -1,4 +1,4 @@
-"""Two objects of ours in NeMo-RL's own single controller (nemo_ada/nemo/single_controller/plug_in.py).
+"""Two objects of ours in NeMo-RL's own single controller (nemo_ada/nemo/single_controller.py).
 
 1. At age 0 rows, pools and advantages are those of the synchronous path, to the bit.
 2. NeMo-RL's own replay buffer and checkpoints bring groups back, with their advantages.
@@ -42,7 +42,7 @@ def run(single, tmp_path):
     def train(steps, ada=BALANCE, *, versions=0, changes=None, **options):
         changes = {"policy__optimizer__kwargs__lr": 0.0} | (changes or {})
         config = single.controller_config(tmp_path / "run", steps, ada, versions=versions, **changes)
-        return single.run_controller(tmp_path / "run", config, plugged=True, **options)
+        return single.run_controller(tmp_path / "run", config, **options)
 
     return train
 
@@ -79,7 +79,7 @@ class Killed(Exception):
 
 
 def test_nemo_rls_own_replay_brings_groups_back_with_their_advantages(single, run, monkeypatch):
-    from nemo_ada.nemo.single_controller.plug_in import PluggedRollout
+    from nemo_ada.nemo.single_controller import PluggedRollout
 
     committed, attempt = {}, [1]
     draw = PluggedRollout.run_rollout
@@ -130,7 +130,7 @@ def test_the_objects_can_be_sent_to_the_actor(single, tmp_path):
     from nemo_rl.experience.rollout_manager import RolloutManager
     from ray import cloudpickle
 
-    from nemo_ada.nemo.single_controller.plug_in import CommittedAdvantage, plugged_in
+    from nemo_ada.nemo.single_controller import CommittedAdvantage, plugged_in
 
     manager = RolloutManager(None, {}, 4, 64, policy_generation=object())
     names = [field.name for field in dataclasses.fields(SingleControllerActorArgs)]
@@ -143,20 +143,3 @@ def test_the_objects_can_be_sent_to_the_actor(single, tmp_path):
     assert column.tolist() == [[0.5] * 3, [-0.25] * 3]
     plain = MasterConfig(**single.controller_config(tmp_path, 1, BALANCE, reinforce_ada=None))
     assert plugged_in(plain, arguments) is arguments
-
-
-@pytest.mark.parametrize(
-    ("ada", "changes", "key"),
-    [
-        ({"preset": "ada_seq_balance", "advantage": {"baseline": "shrunk"}}, {}, "advantage.baseline"),
-        (BALANCE, {"async_rl__num_advantage_workers": 2}, "num_advantage_workers"),
-    ],
-)
-def test_what_the_checkpoints_or_other_actors_do_not_know_is_refused(single, tmp_path, ada, changes, key):
-    from nemo_ada.config.presets import ada_settings
-    from nemo_ada.config.values import Values
-    from nemo_ada.rules.single_controller import plug_in_needs
-
-    config = single.controller_config(tmp_path, 1, ada, **changes)
-    found = [one.key for one in plug_in_needs(Values(config), ada_settings(ada))]
-    assert len(found) == 1 and key in found[0]

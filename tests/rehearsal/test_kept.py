@@ -65,13 +65,12 @@ def test_with_random_weights_all_runs_share_the_learner_which_takes_their_batch_
 
 def test_the_end_of_a_run_ends_no_environment_of_the_next_one_and_the_last_end_does(monkeypatch: Any) -> None:
     """By what the launcher itself calls when a run ends."""
-    controller = importlib.import_module("nemo_ada.nemo.launch.controller")
     command = importlib.import_module("nemo_ada.nemo.launch.command")
     ended: list[str] = []
-    monkeypatch.setattr(controller, "end_environments", lambda found: ended.extend(found))
-    for change in (one for one in kept.ENGINE.changes if one.module == controller.__name__):
+    monkeypatch.setattr(command, "end_environments", lambda found: ended.extend(found))
+    for change in (one for one in kept.ENGINE.changes if one.module == command.__name__):
         assert change.apply is not None
-        change.apply(Names(controller, change.names))
+        change.apply(Names(command, change.names))
     judge = object()
     for _ in range(2):
         command._shut_down({"environments": {"math": judge}})

@@ -189,22 +189,3 @@ def test_lora_on_megatron_stays_and_its_rate_is_smaller(tmp_path: Path) -> None:
         assert shrinker.get("policy.megatron_cfg.peft") == section.get("peft")
         rates.append(shrinker.get("policy.megatron_cfg.optimizer.lr"))
     assert rates[1] < rates[0]
-
-
-def test_the_single_controllers_groups_shrink_with_its_prompts(tmp_path: Path) -> None:
-    full = config()
-    full["grpo"] |= {"num_prompts_per_step": 128}
-    full["async_rl"] = {
-        "sampler": {"name": "in_order", "max_lookahead_versions": 4},
-        "min_groups_for_streaming_train": 128,
-        "max_inflight_prompts": 640,
-        "max_buffered_rollouts": 640,
-    }
-    full["data_plane"] = {"enabled": True, "storage_capacity": 1_000_000, "num_storage_units": 2}
-    s, _ = small(full, tmp_path)
-    prompts = s.get("grpo.num_prompts_per_step")
-    assert s.get("async_rl.min_groups_for_streaming_train") == prompts
-    assert s.get("async_rl.max_buffered_rollouts") == s.get("async_rl.max_inflight_prompts") == 5 * prompts
-    assert s.get("policy.train_global_batch_size") == prompts * 4
-    assert s.get("async_rl.sampler.max_lookahead_versions") == 4
-    assert s.get("data_plane.storage_capacity") >= 5 * prompts * 4

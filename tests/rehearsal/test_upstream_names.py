@@ -94,6 +94,4 @@ def test_every_replaced_name_exists_in_the_libraries_installed_here() -> None:
 
 @pytest.mark.parametrize(("phase", "module", "dotted"), observe.FUNCTIONS)
 def test_every_observed_function_exists(phase: str, module: str, dotted: str) -> None:
-    if "single_controller" in module and not (sources()[0] / "nemo_rl/algorithms/single_controller.py").is_file():
-        pytest.skip("this NeMo-RL has no single controller")
     assert dotted in names_in_source(module)

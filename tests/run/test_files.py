@@ -90,16 +90,3 @@ def test_two_processes_that_write_one_folder_leave_the_first_that_finished(tmp_p
         verify_folder(folder, needs=["name"])
         assert (folder / "name").read_text() == "second"
     assert [path.name for path in folder.parent.iterdir()] == ["base"]
-
-
-def test_what_a_killed_process_left_is_removed_and_a_living_process_keeps_its_folder(tmp_path):
-    folder = tmp_path / "base"
-    killed, living = writer(folder, "killed"), writer(folder, "living")
-    killed.kill()
-    killed.communicate()
-    assert len(list(tmp_path.iterdir())) == 2
-    write_folder(folder, lambda f: (f / "name").write_text("own"))
-    assert len(list(tmp_path.glob(".base.*"))) == 1
-    living.communicate("\n")
-    assert living.returncode == 0 and (folder / "name").read_text() == "own"
-    assert [path.name for path in tmp_path.iterdir()] == ["base"]

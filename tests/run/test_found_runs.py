@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from nemo_ada.lab.status import GONE, look, read_status, runs_below, state_of
 from nemo_ada.run.files import in_use, lock_file
 from nemo_ada.run.job_control import JobControl
-from nemo_ada.run.status import GONE, look, read_status, runs_below, state_of
 from tests.lab.report.made_runs import make_run
 from tests.patience import PATIENCE
 

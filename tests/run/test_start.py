@@ -126,6 +126,7 @@ LIBRARY = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("owner", PEOPLE)
 def test_no_child_runs_a_module_of_the_working_folder(tmp_path, owner):
     tmp_path.chmod(0o1777 if owner else 0o755)

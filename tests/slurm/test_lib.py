@@ -28,6 +28,8 @@ import pytest
 from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 SITE = {"CONTAINER": "", "NEMO_RL_HOME": "/opt/nemo-rl", "RUN_ROOT": "/shared/runs"}
 RECIPE_4N = "configs/qwen2.5-32b.yaml"

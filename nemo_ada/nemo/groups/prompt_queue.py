@@ -113,14 +113,12 @@ class PromptQueue:
         self._next = self._delivered.low
         self._returned: list[int] = []
         self._started: set[int] = set()  # tickets in flight
-        self._held: set[int] = set()  # tickets whose groups wait to be trained on
-        self._yielded: list[int] = []  # tickets of the last batch
         self._lock = threading.Lock()
         self.error: Exception | None = None
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            tickets = self._yielded = self._take()
+            tickets = self._take()
             try:
                 batch = self._collate([self._data[self._row(ticket)] for ticket in tickets])
             except Exception as error:
@@ -137,19 +135,10 @@ class PromptQueue:
         with self._lock:
             taken, self._returned = self._returned[: self.size], self._returned[self.size :]
             while len(taken) < self.size:
-                if self._next not in self._delivered and self._next not in self._held:
+                if self._next not in self._delivered:
                     taken.append(self._next)
                 self._next += 1
             return taken
-
-    def hold(self, tickets: Iterable[int]) -> None:
-        """Skip these prompts in this process. Their groups wait for their step, so they are not delivered yet."""
-        with self._lock:
-            self._held.update(tickets)
-
-    def use(self, count: int) -> None:
-        """Return all but the first `count` prompts of the last batch. Nobody has begun them."""
-        self.put_back(self._yielded[count:])
 
     def put_back(self, tickets: Iterable[int]) -> None:
         """Return the prompts that were not used. They come first in the next batch."""

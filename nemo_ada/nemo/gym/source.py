@@ -8,6 +8,7 @@ tokens, and for an actor that returns nothing for the row.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,13 +29,30 @@ from nemo_ada.nemo.gym.actor import (
     asking,
     streaming,
 )
-from nemo_ada.nemo.gym.failures import Failures
 from nemo_ada.nemo.gym.metrics import of_responses
 from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS, AsyncSource, Responder
-from nemo_ada.nemo.rollouts.response import Response, read
+from nemo_ada.nemo.rollouts.response import GYM_ERROR, Response, read
 from nemo_ada.rules.facts.upstream import PER_PROMPT
+
+log = logging.getLogger(__name__)
+WARNINGS = 3  # failed rollouts whose reason is logged
+
+
+class Failures:
+    """The failed rollouts of a step or of a group. The log has the reasons of the first ones."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def response(self, error: Exception) -> Response:
+        """Return the response of a rollout that ended with this error."""
+        self._count += 1
+        if self._count <= WARNINGS:
+            lines = str(error).strip().splitlines() or [""]
+            log.warning("a rollout of NeMo-Gym failed and has no label: %s: %s", type(error).__name__, lines[-1][:300])
+        return Response([], [], float("nan"), False, 0, failure=GYM_ERROR)
 
 
 class GymResponder(Responder):

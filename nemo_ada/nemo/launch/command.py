@@ -12,6 +12,7 @@ import inspect
 import json
 import logging
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -21,13 +22,10 @@ from nemo_ada.config.load import find_prompt_files, merge_overlays, plain, refus
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.gym.actor import ENVIRONMENT
-from nemo_ada.nemo.gym.set_up import prepared_for_gym
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
-from nemo_ada.nemo.launch import controller
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
-from nemo_ada.nemo.launch.export import write_contract
+from nemo_ada.nemo.launch.contract import write_contract
 from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.records import Records
 from nemo_ada.nemo.launch.stop_and_save import (
@@ -44,11 +42,12 @@ from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop, upstream_part
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
+from nemo_ada.rules.gym import ENVIRONMENT
 from nemo_ada.rules.setup import uses_media
+from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import without_working_folder
-from nemo_ada.run.tracking import tracking_id
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.trust import allow_ours, check_wandb
 
@@ -63,6 +62,8 @@ BEFORE_RAY = (
 """Module, function and section of what newer examples of NeMo-RL call before Ray starts."""
 AUTO_CONNECT = "RAY_ENABLE_AUTO_CONNECT"  # Ray reads it when it is imported
 ARCHITECTURES = "TORCH_CUDA_ARCH_LIST"
+END_SECONDS = 5.0  # for an environment to end
+TRACKING = "tracking.json"  # in the run folder: the id of its run of W&B
 DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it from grpo.max_num_steps
 
 
@@ -168,7 +169,9 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
             run_dir.note_inputs(resolved)  # set-up has filled the hub's cache
             clear_abandoned(parts["checkpointer"])
         if training is Loop.CONTROLLER:
-            with _signals(control, progress):
+            from nemo_ada.nemo.launch import controller
+
+            with on_signals(stop_early):
                 stopped = controller.supervised(parts, control, progress)
         else:
             trainer = importlib.import_module(SYNC_LOOP) if training is Loop.DATA_PLANE else loop
@@ -217,21 +220,37 @@ def _controller_config() -> Any:
         return importlib.import_module(CONTROLLER_CONFIG)
     except ModuleNotFoundError:
         raise UserError(
-            "async_rl: this NeMo-RL has no single controller; use a checkout of main of August 2026 or newer, or "
-            "remove async_rl",
+            "async_rl: this NeMo-RL has no single controller; use v0.8.0, or remove async_rl",
             key="async_rl",
         ) from None
 
 
 def _shut_down(parts: Mapping[str, Any]) -> None:
     """End the environments, and the workers of the engine and of the learner. Both may be one object."""
-    controller.end_environments(parts.get("environments", {}))
+    end_environments(parts.get("environments", {}))
     ended: list[Any] = []
     for part in (parts.get(name) for name in ("policy_generation", "policy")):
         if part is not None and part not in ended:
             ended.append(part)
             with suppress(Exception):  # an error here must not hide the error of the run
                 part.shutdown()
+
+
+def end_environments(environments: Mapping[str, Any]) -> None:
+    """End environments before the engine that they ask, and kill those that do not end."""
+    import ray
+
+    for name, handle in environments.items():
+        if name == ENVIRONMENT:
+            from nemo_ada.nemo.gym.set_up import end_servers
+
+            end_servers(handle)
+            continue
+        try:
+            ray.get(handle.shutdown.remote(), timeout=END_SECONDS)
+        except Exception:  # noqa: BLE001 - an error here must not hide the error of the run
+            with suppress(Exception):
+                ray.kill(handle)
 
 
 def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
@@ -323,6 +342,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         configure_processes(values)
         init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:
+        from nemo_ada.nemo.launch import controller
+
         return controller.set_up(master_config)
     media = uses_media(Values(resolved))
     processor = get_tokenizer(master_config.policy["tokenizer"], get_processor=True) if media else None
@@ -336,6 +357,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     )
     gym = nemo_settings.uses_gym_servers(master_config)
     if gym:
+        from nemo_ada.nemo.gym.set_up import prepared_for_gym
+
         data, val_data = prepared_for_gym(master_config, tokenizer)
     else:
         data, val_data, task_to_env, val_task_to_env = setup_response_data(
@@ -414,7 +437,10 @@ def continue_tracking(logger: Any, run_dir: Path) -> None:
         check_wandb(run_dir)
     if not values.get("wandb_enabled", False) or values.get("wandb.id"):
         return
-    values.assign("wandb.id", tracking_id(run_dir))
+    path = run_dir / TRACKING
+    if not path.exists():
+        write_atomically(path, json.dumps({"wandb_id": uuid.uuid4().hex[:8]}))
+    values.assign("wandb.id", str(json_of(path)["wandb_id"]))
     values.assign("wandb.resume", "allow")
 
 

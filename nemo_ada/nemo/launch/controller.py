@@ -1,26 +1,25 @@
-"""Trains with the single controller of NeMo-RL main, in the order of its examples/run_grpo_single_controller.py.
+"""Trains with NeMo-RL's single controller, in the order of its examples/run_grpo_single_controller.py.
 
-The controller is a Ray actor. So the driver only sets up, watches it and passes on a stop.
+The controller is a Ray actor of NeMo-RL's own class, which knows no files of a run. So the driver sets up
+and watches it.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import StallError
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.gym.actor import ENVIRONMENT
-from nemo_ada.nemo.gym.set_up import configured_for_gym, end_servers
+from nemo_ada.nemo.gym.set_up import configured_for_gym
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.facts import version
-from nemo_ada.run.job_control import JobControl
+from nemo_ada.run.job_control import JobControl, stop_early
 
-ACTOR, PLUG_IN = "nemo_ada.nemo.single_controller.actor", "nemo_ada.nemo.single_controller.plug_in"
-THEIRS = version.CONTROLLER_MODULE
+PLUG_IN = "nemo_ada.nemo.single_controller"
 WATCH_SECONDS = 5.0
 
 
@@ -59,7 +58,7 @@ def set_up(master_config: Any) -> dict[str, Any]:
 
 
 def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress) -> bool:
-    """Run the controller to its end under the job's control.
+    """Run the controller to its end under the job's control. Only NeMo-RL itself saves, at its own times.
 
     Args:
         parts: what `set_up` returned.
@@ -67,30 +66,26 @@ def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress
         progress: where the run is.
 
     Returns:
-        Whether it was stopped before its last step.
+        Whether it ended before its last step, such as for `checkpoint_must_save_by`.
 
     Raises:
         StallError: the controller has not answered for as long as async_rl.stall_watchdog.stall_timeout_s.
+        StoppedEarly: a stop file or the end of the job was seen. The last save stays.
     """
     import ray
 
     config = parts["master_config"]
-    actor_args, folder = parts["actor_args"], {}
-    if version.here().keeps_prompts:  # NeMo-RL's own class, which knows no files of a run
-        actor_class = importlib.import_module(THEIRS).SingleControllerActor
-        actor_args = importlib.import_module(PLUG_IN).plugged_in(config, actor_args)
-    else:
-        actor_class = importlib.import_module(ACTOR).controller_actor(config)
-        folder = {"run_dir": str(control.run_dir.resolve())} if nemo_settings.uses_reinforce_ada(config) else {}
+    actor_class = importlib.import_module(version.CONTROLLER_MODULE).SingleControllerActor
     controller = actor_class.remote(
-        master_config=config, actor_args=actor_args, setup_timing_metrics=parts["timings"], **folder
+        master_config=config,
+        actor_args=importlib.import_module(PLUG_IN).plugged_in(config, parts["actor_args"]),
+        setup_timing_metrics=parts["timings"],
     )
     patience = float(Values(config).get("async_rl.stall_watchdog.stall_timeout_s", 600.0))
-    finished, silent, told = controller.run.remote(), 0.0, False
+    finished, silent = controller.run.remote(), 0.0
     while not ray.wait([finished], timeout=WATCH_SECONDS)[0]:
-        if progress.signals and folder and not told:
-            controller.stop.remote(progress.signals[0])
-            told = True
+        if (reason := control.stop_reason()) is not None:
+            stop_early(reason)
         try:
             answer = ray.get(controller.ping.remote(), timeout=WATCH_SECONDS)
         except ray.exceptions.GetTimeoutError:
@@ -100,21 +95,17 @@ def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress
             continue
         silent, progress.total_steps = 0.0, int(answer["train_steps"])
         control.heartbeat(progress.total_steps, "training")
+        _note_save(parts["checkpointer"], control)
+    _note_save(parts["checkpointer"], control)
     result = ray.get(finished)
     progress.total_steps, progress.reason = int(result["train_steps"]), result.get("reason")
     return progress.reason is not None and progress.total_steps < control.max_steps
 
 
-def end_environments(environments: Mapping[str, Any]) -> None:
-    """End environments before the engine that they ask, and kill those that do not end."""
-    import ray
-
-    for name, handle in environments.items():
-        if name == ENVIRONMENT:
-            end_servers(handle)
-            continue
-        try:
-            ray.get(handle.shutdown.remote(), timeout=WATCH_SECONDS)
-        except Exception:  # noqa: BLE001 - an error here must not hide the error of the run
-            with suppress(Exception):
-                ray.kill(handle)
+def _note_save(checkpointer: Any, control: JobControl) -> None:
+    """Tell the batch script the newest checkpoint, because a chain that saves nothing new ends."""
+    newest = checkpointer.get_latest_checkpoint_path()
+    saved = 0 if newest is None else int(Path(newest).name.removeprefix("step_"))
+    if saved > control.saved_step:
+        control.status("running", saved)
+        control.observe_save(0.0)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import yaml
 
 from nemo_ada import trust
 from nemo_ada.errors import UserError
+from nemo_ada.nemo.launch.contract import write_contract
 from nemo_ada.rules.facts.hub import REPOSITORY, missing_files, snapshot
 from nemo_ada.rules.facts.nemo_config import HOME, Values
 from nemo_ada.rules.facts.site import site_setting, worker_python
@@ -27,18 +27,16 @@ from nemo_ada.run.files import (
     duplicate,
     json_of,
     opened_to_read,
-    text_of,
     verify_folder,
     write_atomically,
     write_folder,
 )
-from nemo_ada.run.folder import RunDir
+from nemo_ada.run.folder import CONTRACT, RunDir
 from nemo_ada.run.json_lines import records
 from nemo_ada.run.redaction import hide, printable
 from nemo_ada.run.start import python
 from nemo_ada.run.start import run as run_process
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.tasks.prompting import CONTRACT
 
 CONFIG = "config.yaml"  # of a run and of a checkpoint
 MAX_BYTES, MOST_LETTERS = 4 << 20, 300  # of a file that the card cites, and of a text in it
@@ -92,9 +90,8 @@ model.save_pretrained(out)
 
 
 def export(
-    run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object], adapter: bool = False,
-    again: bool = False,
-) -> Path:  # fmt: skip
+    run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object], adapter: bool = False
+) -> Path:
     """Write the folder, check it file by file, and return it.
 
     Args:
@@ -103,7 +100,6 @@ def export(
         out: the folder to write. None for a folder in the run's.
         say: shows a line to the user.
         adapter: write only the adapters of LoRA, in PEFT's format.
-        again: take an earlier export of the checkpoint where it is whole.
 
     Raises:
         UserError: there is no such checkpoint, the folder exists, or the converter failed.
@@ -116,9 +112,6 @@ def export(
     if adapter and base is None:
         raise UserError(f"--adapter: {folder} has all weights and no adapters of LoRA; leave it out")
     target = out or run / ("adapter" if adapter else "hf") / folder.name
-    if again and out is None and (target / CARD).is_file() and not _broken(target, adapter):
-        verify_folder(target)  # a link in it would be uploaded
-        return target
     if target.exists():
         raise UserError(f"{target} is there already; name another folder with --out, or remove it")
     say(f"{folder} -> {target}")
@@ -163,89 +156,6 @@ def _broken(place: Path, adapter: bool) -> list[str]:
     if adapter:
         return [*broken, *(name for name in ADAPTER if not (place / name).is_file())]
     return [*broken, *missing_files(place, weights=True)]
-
-
-@contextmanager
-def _at_the_hub(what: str) -> Iterator[None]:
-    """Turn errors of the hub and of the network into a UserError."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        yield
-    except HfHubHTTPError as error:
-        code = error.response.status_code if error.response is not None else "no answer"
-        if code in (401, 403):
-            raise UserError(
-                f"{what}: the hub refuses the token ({code}); make one that may write at "
-                "https://huggingface.co/settings/tokens and set HF_TOKEN to it"
-            ) from None
-        raise UserError(f"{what}: the hub answers {code}: {str(error).splitlines()[0][:200]}") from None
-    except Exception as error:
-        # Each major version of the hub's library has another HTTP library: requests (an OSError), httpx, httpx2.
-        if not isinstance(error, OSError) and not type(error).__module__.startswith("httpx"):
-            raise
-        raise UserError(
-            f"{what}: no connection to the hub ({str(error)[:200]}); push from a machine with internet and without "
-            "HF_HUB_OFFLINE, or copy the exported folder there"
-        ) from None
-
-
-def check_push(repository: str, *, public: bool) -> None:
-    """Check all that a push needs before anything is written: the name, a token, the hub, and who may see the model.
-
-    Args:
-        repository: OWNER/NAME.
-        public: whether everybody may see the model.
-
-    Raises:
-        UserError: something is missing.
-    """
-    if repository.count("/") != 1 or not REPOSITORY.fullmatch(repository):
-        raise UserError(f"--push={repository[:100]}: name a repository of the hub as OWNER/NAME")
-    try:
-        from huggingface_hub import HfApi, get_token
-        from huggingface_hub.errors import RepositoryNotFoundError
-    except ImportError:
-        raise UserError("--push needs the package huggingface_hub: `pip install huggingface_hub`") from None
-    if get_token() is None:
-        raise UserError(
-            "--push needs a token of the hub that may write: set HF_TOKEN, or run `hf auth login`; "
-            "https://huggingface.co/settings/tokens makes one"
-        )
-    with _at_the_hub(f"--push={repository}"):
-        api = HfApi()
-        api.whoami()
-        try:
-            private = api.repo_info(repository).private
-        except RepositoryNotFoundError:
-            return
-    if not private and not public:
-        raise UserError(f"--push={repository}: this repository is public; add --public, or name another one")
-
-
-def push(folder: Path, repository: str, *, public: bool, say: Callable[[str], object]) -> str:
-    """Upload an exported folder with its model card. Returns the page of the model.
-
-    Args:
-        folder: the exported folder.
-        repository: OWNER/NAME.
-        public: whether everybody may see a new repository. One that is there keeps what it has.
-        say: shows a line to the user.
-
-    Raises:
-        UserError: the hub refuses it, or there is no connection.
-    """
-    from huggingface_hub import HfApi
-
-    say(f"{folder} -> {repository} ({'public' if public else 'private'})")
-    with _at_the_hub(f"--push={repository}"):
-        api = HfApi()
-        page = str(api.create_repo(repository, private=not public, exist_ok=True))
-        api.upload_folder(
-            repo_id=repository, folder_path=folder, commit_message=f"{folder.name} of a run with nemo_ada",
-            ignore_patterns=[MANIFEST],
-        )  # fmt: skip
-    return page
 
 
 def model_card(run: Path, folder: Path) -> str:
@@ -328,16 +238,6 @@ def _add_prompts(place: Path, run: Path, config: Path | None) -> None:
     write_contract(place, values)
 
 
-def write_contract(folder: Path, values: Values) -> None:
-    """Write what the prompts of a NeMo-RL run are made of. The tokenizer's part is in its own files."""
-    contract: dict[str, object] = {"chat_template_kwargs": values.get("policy.tokenizer.chat_template_kwargs") or {}}
-    for name, key in (("system", "system_prompt_file"), ("prompt_file", "prompt_file")):
-        file = values.get(f"data.default.{key}")
-        if file is None or Path(str(file)).is_file():
-            contract[name] = None if file is None else text_of(Path(str(file))).strip()
-    write_atomically(folder / CONTRACT, json.dumps(contract, indent=1, ensure_ascii=False) + "\n")
-
-
 def newest(run: Path, step: int | None) -> Path:
     """The newest complete checkpoint of either back end, or the one of `step`. Raises UserError if there is none."""
     for folder in reversed(RunDir(run).checkpoints()):
@@ -383,7 +283,7 @@ def _lora_base(folder: Path) -> Path | None:
         if not found:
             raise UserError(
                 f"{folder} has adapters of LoRA, and the converted model that they belong to is not at {base}; put it "
-                "back there, or convert it again with `nemo-ada prepare CONFIG` and the same HF_HOME"
+                "back there, or start a job of this config with the same HF_HOME, which converts it again"
             )
         return found[-1]
     return None

@@ -11,15 +11,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import BUILT_IN, Kind, cache_home, missing_files, needs
-from nemo_ada.rules.facts.nemo_config import HOME, load_config
-from nemo_ada.rules.facts.site import site_said, site_setting, worker_python
+from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.site import site_said
 from nemo_ada.run import start
-from nemo_ada.run.files import private_folder, write_atomically
 
 Item = tuple[str, Kind, bool]  # repository, kind, with weights
 SAID = "* "  # begins our lines in a child's output
@@ -28,18 +25,10 @@ NAMESPACE = ("unshare", "--map-root-user", "--net")  # a network without a route
 REFUSING = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-CONVERT = """
-import sys
-from nemo_rl.models.megatron.setup import handle_model_import, validate_model_paths
-from omegaconf import OmegaConf
-policy = OmegaConf.to_container(OmegaConf.load(sys.argv[1]), resolve=True)
-handle_model_import(policy, *validate_model_paths(policy))
-"""
-ONE_GPU = ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor")  # parallel sizes set to 1
 
 
-def prepare(path: Path, overrides: Sequence[str], *, convert: bool, say: Callable[[str], object]) -> None:
-    """Fetch everything, convert the model, and load everything again. Raises UserError for the first failure."""
+def prepare(path: Path, overrides: Sequence[str], *, say: Callable[[str], object]) -> None:
+    """Fetch everything, and load everything again. Raises UserError for the first failure."""
     values = Values(load_config(path, overrides))
     wanted = list(dict.fromkeys((name, kind, key == "policy.model_name") for key, name, kind in needs(values)))
     environment = start.environment(HF_HOME=str(cache_home()))
@@ -48,8 +37,6 @@ def prepare(path: Path, overrides: Sequence[str], *, convert: bool, say: Callabl
     say(f"site settings: {site_said()}")
     say(f"cache: {cache_home()}")
     say(_child("fetch", wanted, online, (), "not fetched; is there internet here, and HF_TOKEN?"))
-    if convert:
-        say(_convert(values, environment))
     prefix, how = isolation()
     say(_child("load", wanted, {**environment, **OFFLINE, **REFUSING}, prefix, f"does not load {how}"))
     say(f"all of it was loaded again {how}")
@@ -77,34 +64,6 @@ def _child(
     if done.returncode:
         raise UserError(f"{lines[-1][:500]}: {otherwise}")
     return "\n".join(line for line in lines if line.startswith(SAID)) or "nothing is needed of the hub"
-
-
-def _convert(values: Values, environment: Mapping[str, str]) -> str:
-    """Convert the model on one GPU. Without a GPU the first job does it."""
-    python = worker_python("megatron")
-    if python is None or not Path("/dev/nvidiactl").exists():
-        return "not converted to Megatron's format: no GPU or no Megatron worker here; the first job converts"
-    return convert(values, python, {**environment, "PYTHONPATH": site_setting(HOME)})
-
-
-def convert(values: Values, python: Path, environment: Mapping[str, str]) -> str:
-    """Convert from Hugging Face to Megatron with NeMo-RL's own code, in one process of `python`. Returns the outcome.
-
-    Later jobs use the converted files.
-    """
-    policy = dict(values.get("policy"))
-    policy["megatron_cfg"] = {**policy["megatron_cfg"], "sequence_parallel": False}
-    policy["megatron_cfg"] |= {f"{size}_parallel_size": 1 for size in ONE_GPU}
-    with private_folder() as folder:
-        write_atomically(folder / "policy.yaml", yaml.safe_dump(policy))
-        done = start.run(
-            start.python(python, "-c", CONVERT, folder / "policy.yaml"),
-            env={**environment, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": "29517"},
-            capture_output=True, text=True,
-        )  # fmt: skip
-    last = (done.stderr.strip().splitlines() or [""])[-1]
-    return "converted to Megatron's format" if done.returncode == 0 else f"not converted ({last[:200]}); the job will"
 
 
 def fetch(name: str, kind: Kind, *, weights: bool) -> str:

@@ -55,7 +55,6 @@ class Records:
         rows: int,
         unlogged: Unlogged,
         totals: Mapping[str, float] | None = None,
-        last: str | None = None,
     ) -> None:
         """Write into a run's folder.
 
@@ -64,22 +63,20 @@ class Records:
             rows: Training rows of a step.
             unlogged: Gives the metrics of the last step that NeMo-RL does not log.
             totals: The run's totals so far, with the names in TOTALS.
-            last: Prefix of the last piece of a step. None where NeMo-RL says `step_finished`.
         """
-        self._last = last
         self._run_dir, self._rows, self._unlogged = run_dir, rows, unlogged
         self._totals: dict[str, float] = dict.fromkeys(TOTALS, 0.0) | dict(totals or {})
         self._pieces: dict[str, dict[str, float]] = {}
         self._calls: list[dict[str, float]] = []  # metrics of the step's rollout calls, in the order of the log
 
     @classmethod
-    def continued(cls, run_dir: RunDir, rows: int, unlogged: Unlogged, step: int, last: str | None = None) -> Records:
+    def continued(cls, run_dir: RunDir, rows: int, unlogged: Unlogged, step: int) -> Records:
         """Records of a run that continues after `step` complete steps. Later records are removed."""
         run_dir.rewind(step if step > 0 else -1)
         lines = read_lines(run_dir.path / f"{METRICS}.jsonl")
         before = lines[-1] if lines else {}
         totals = {name: before[f"total/{name}"] for name in TOTALS if f"total/{name}" in before}
-        return cls(run_dir, rows, unlogged, totals, last)
+        return cls(run_dir, rows, unlogged, totals)
 
     @contextmanager
     def of(self, logger: Any) -> Iterator[None]:
@@ -105,7 +102,7 @@ class Records:
         if prefix == TRAIN and PER_CALL[0] in numbers:
             self._calls.append(numbers)
         self._pieces.setdefault(prefix, {}).update(numbers)
-        if step_finished or (step > 0 and prefix == self._last):
+        if step_finished:
             self._write(step)
         elif step == 0 and {VALIDATION, VALIDATION_TIMING} <= self._pieces.keys():
             self._write_evaluation(step)

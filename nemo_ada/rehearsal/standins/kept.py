@@ -95,7 +95,7 @@ def _environment_stays(names: Names) -> None:
 
 
 @ENGINE.after(
-    "nemo_ada.nemo.launch.controller",
+    "nemo_ada.nemo.launch.command",
     "end_environments",
     why="The end of a run would end the environments of the next one.",
 )

@@ -20,7 +20,6 @@ from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.check import gpu
 from nemo_ada.rules.check.capacity import checkpoint_disk, host_memory, learner_memory, rollout_memory
 from nemo_ada.rules.check.fused_kernel import fused_weight_gradient
-from nemo_ada.rules.check.listening import listening
 from nemo_ada.rules.check.site import image
 from nemo_ada.rules.check.site import site as site_findings
 from nemo_ada.rules.check.verifier import references
@@ -69,7 +68,6 @@ def examine(
                 *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib, site=site),
                 *replaced_loop(Values(config), split_words(path, overrides)[0]),
                 *(site_findings(Values(config)) if site else ()),
-                *(listening(Values(config)) if site else ()),
             ]
         except UserError as problem:
             findings = [rulebook.of_error(problem)]
@@ -129,7 +127,6 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
         *(warning("grpo.num_prompts_per_step", text) for text in warnings),
         ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
            f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),
-        *listening(Values(config)),
     ]  # fmt: skip
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import netrc
 import os
 import re
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import hub
@@ -14,11 +16,13 @@ from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, HOME, Loop
 from nemo_ada.rules.facts.site import site_file, site_said, site_setting
 from nemo_ada.rules.facts.upstream import ADVICE, misfits
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
-from nemo_ada.rules.gym import uses_gym
+from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.rewards import OUR_ENVIRONMENT
 from nemo_ada.run.files import text_of
-from nemo_ada.run.tracking import has_key
+
+SERVER = "https://api.wandb.ai"
+WITHOUT_SERVER = ("offline", "disabled", "dryrun")
 
 
 def site(values: Values) -> Findings:
@@ -29,6 +33,7 @@ def site(values: Values) -> Findings:
     yield from checkout(values)
     yield from folders(values)
     yield from wandb(values)
+    yield from open_ports(values)
 
 
 def repositories(values: Values) -> Findings:
@@ -193,3 +198,28 @@ def wandb(values: Values) -> Findings:
         yield error(
             "logger.wandb_enabled", "W&B has no key here; export WANDB_API_KEY, or WANDB_MODE=offline in site.env"
         )
+
+
+def has_key(mode: str) -> bool:
+    """Return whether W&B has a key here, or needs none in this WANDB_MODE."""
+    if mode in WITHOUT_SERVER or os.environ.get("WANDB_API_KEY"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", SERVER)).hostname or ""
+    try:
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def open_ports(values: Values) -> Findings:
+    """What answers anyone who reaches its port. SECURITY.md has everything that a job listens on."""
+    alone = "use a network that is the cluster's alone (SECURITY.md, What listens where)"
+    if site_setting("RAY_AUTH") == "disabled":
+        yield warning("RAY_AUTH", f"disabled: Ray runs the code of anyone who reaches its port; {alone}")
+    if uses_gym(values):
+        yield warning(
+            GYM, f"NeMo-Gym's servers and vLLM's HTTP server listen on all interfaces, without a key; {alone}"
+        )
+    elif values.get(f"{GENERATION}.vllm_cfg.expose_http_server", False):
+        key = f"{GENERATION}.vllm_cfg.expose_http_server"
+        yield warning(key, f"vLLM's HTTP server listens on all interfaces, without a key; {alone}")

@@ -15,7 +15,6 @@ from typing import Any
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import Checkout, Function, parameters, returned
 from nemo_ada.rules.facts.nemo_config import Loop
-from nemo_ada.rules.facts.version import RECOVERY
 
 LOOP = "nemo_rl.algorithms.grpo"
 ROLLOUTS = "nemo_rl.experience.rollouts"
@@ -105,42 +104,7 @@ PER_BATCH = {
 }  # fmt: skip
 CONTROLLER = "nemo_rl.algorithms.single_controller.SingleControllerActor"
 CONTROLLER_CONFIG = "nemo_rl.algorithms.single_controller_utils.config"
-_BUFFER = "nemo_rl.algorithms.async_utils.replay_buffer.TQReplayBuffer"
-_SAMPLERS = "nemo_rl.algorithms.async_utils.staleness_sampler"
 _MANAGER = "nemo_rl.experience.rollout_manager"
-CONTROLLER_METHODS: Mapping[str, tuple[str, ...]] = {
-    f"{CONTROLLER}.__init__": ("self", "master_config", "actor_args", "setup_timing_metrics"),
-    f"{CONTROLLER}.run": ("self",),
-    f"{CONTROLLER}._advantage_stage": ("self", "meta"),
-    f"{CONTROLLER}._save_checkpoint": ("self", "step_metrics"),
-    f"{_MANAGER}.RolloutManager.generate_and_push": ("self", "input_sample", "target_step", "inflight_registry"),
-    f"{_MANAGER}.AsyncRolloutImpl.run_rollout": ("self", "input_sample"),
-    f"{_MANAGER}.AsyncRolloutImpl._run_single_rollout": ("self", "input_sample", "traj_idx"),
-    f"{_MANAGER}.AsyncRolloutImpl._aggregate_rollout_metrics": ("self", "completions", "all_sample_metrics"),
-    f"{_MANAGER}.AsyncNemoGymRolloutImpl.run_rollout": ("self", "input_sample"),
-    f"{_MANAGER}.AsyncNemoGymRolloutImpl._build_inputs": ("self", "input_sample"),
-    f"{_MANAGER}.AsyncNemoGymRolloutImpl._stream_rows": (
-        "self", "nemo_gym_env", "pending", "results", "total_rows", "timer_prefix",
-    ),
-    f"{_MANAGER}.AsyncNemoGymRolloutImpl._result_to_completion": ("self", "result"),
-    f"{_MANAGER}.AsyncNemoGymRolloutImpl._compute_rollout_metrics": ("self", "completions", "agent_name"),
-    f"{_BUFFER}.commit": ("self", "group_id", "record"),
-    f"{_BUFFER}._call_dp": ("self", "method_name"),
-    f"{_BUFFER}.remove": ("self", "idxs", "remove_in_dp"),
-    f"{_BUFFER}.count_for_target_step": ("self", "target_step"),
-    f"{_BUFFER}.state_dict": ("self", "saved_capacity"),
-    f"{_BUFFER}.load_state_dict": ("self", "state"),
-    "nemo_rl.experience.payload.record_to_train_batch": ("record", "pad_value_dict"),
-    "nemo_rl.experience.payload.pack_payload": ("train_batch", "weight_version", "group_id"),
-    f"{_SAMPLERS}._GatedSampler._stamp": ("self",),
-    f"{_SAMPLERS}.InOrderSampler.select": (
-        "self", "current_train_weight", "min_prompt_groups", "max_prompt_groups",
-    ),
-    f"{_SAMPLERS}.ReadyFirstSampler.select": (
-        "self", "current_train_weight", "min_prompt_groups", "max_prompt_groups",
-    ),
-}  # fmt: skip
-"""What the single controller's subclasses use: function or method -> its first parameters."""
 PLUG_IN_METHODS: Mapping[str, tuple[str, ...]] = {
     f"{CONTROLLER}.__init__": ("self", "master_config", "actor_args", "setup_timing_metrics"),
     f"{_MANAGER}.RolloutManager.generate_and_push": ("self", "input_sample", "target_step", "inflight_registry"),
@@ -149,7 +113,10 @@ PLUG_IN_METHODS: Mapping[str, tuple[str, ...]] = {
     f"{_MANAGER}.AsyncRolloutImpl._run_single_rollout": ("self", "input_sample", "traj_idx"),
     f"{_MANAGER}.AsyncRolloutImpl._aggregate_rollout_metrics": ("self", "completions", "all_sample_metrics"),
 }
-"""The same for the plug-in of v0.8.0's controller (nemo/single_controller/plug_in.py), read at 00420a15."""
+"""What the plug-in of the single controller uses (nemo/single_controller.py), read at 00420a15.
+
+Function or method -> its first parameters.
+"""
 PLUG_IN_FIELDS: Mapping[str, tuple[str, ...]] = {
     "nemo_rl.algorithms.single_controller_utils.setup.SingleControllerActorArgs": (
         "rollout_manager", "advantage_estimator",
@@ -306,15 +273,9 @@ def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) ->
 
 
 def controller_misfits(checkout: Checkout) -> Iterator[str]:
-    """Yield what in a checkout's single controller is not as our subclasses need it."""
+    """Yield what in a checkout's single controller is not as the plug-in needs it."""
     if checkout.tree(CONTROLLER.rpartition(".")[0]) is None:
-        yield (
-            "it has no single controller, which the section async_rl asks for; set it to a checkout of main of August "
-            "2026 or newer, or remove async_rl"
-        )
-        return
-    if checkout.tree(RECOVERY) is None:
-        yield from _method_misfits(checkout, CONTROLLER_METHODS)
+        yield "it has no single controller, which the section async_rl asks for; name v0.8.0, or remove async_rl"
         return
     yield from _method_misfits(checkout, PLUG_IN_METHODS)
     for name, wanted in PLUG_IN_FIELDS.items():

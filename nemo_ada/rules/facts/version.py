@@ -20,8 +20,7 @@ from nemo_ada.rules.facts.site import site_setting
 PACKER = "nemo_rl.algorithms.loss.utils._pack_input_ids"
 RESUME = "nemo_rl.algorithms.async_utils.AsyncTrajectoryCollector.resume_after_refit"
 CONTROLLER_MODULE = "nemo_rl.algorithms.single_controller"
-ADVANTAGE_STAGE = "nemo_rl.algorithms.single_controller_utils.advantage_stage"
-RECOVERY = "nemo_rl.experience.rollout_recovery"
+ADVANTAGES = "nemo_rl.algorithms.single_controller_utils.config.AdvantageConfig"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +33,20 @@ class Version:
             copies no more than a row has).
         empties_cache: whether the older asynchronous loop empties the engine's prefix cache after every refit if it is
             asked to, and not only after one in flight (pull request 3152, `resume_after_refit`).
-        shapes_advantages: whether the single controller filters overlong rows, clips and scales
-            (single_controller_utils/advantage_stage.py, public at 7b235d3e).
-        keeps_prompts: whether the single controller has a ledger of unfinished prompts (RECOVERY), so that two objects
-            in its arguments are the whole of Reinforce-Ada (nemo/single_controller/plug_in.py).
+        masks_rows: whether the single controller masks rows (pull request 3766, `mask_sample_field` of ADVANTAGES), so
+            that two objects in its arguments are the whole of Reinforce-Ada (nemo/single_controller.py).
     """
 
     name: str
     fuses_padded_packs: bool = False
     empties_cache: bool = False
-    shapes_advantages: bool = False
-    keeps_prompts: bool = False
+    masks_rows: bool = False
 
 
 V0_7_0 = Version("v0.7.0")
 MAIN = Version("main", fuses_padded_packs=True, empties_cache=True)
 """main of August 2026, 7ea279ab."""
-V0_8_0 = Version("v0.8.0", fuses_padded_packs=True, empties_cache=True, shapes_advantages=True, keeps_prompts=True)
+V0_8_0 = Version("v0.8.0", fuses_padded_packs=True, empties_cache=True, masks_rows=True)
 """The source that is public at 7b235d3e and will be v0.8.0."""
 
 
@@ -91,17 +87,15 @@ def of(root: Path) -> Version:
     checkout = Checkout(root)
     try:
         single = checkout.tree(CONTROLLER_MODULE) is not None
-        shapes = checkout.tree(ADVANTAGE_STAGE) is not None
-        keeps = checkout.tree(RECOVERY) is not None
+        masks = "mask_sample_field" in checkout.keys(ADVANTAGES)
         packer, resume = _source(checkout, PACKER), _source(checkout, RESUME)
     except UserError:
         return V0_7_0
     return Version(
-        name=(V0_8_0 if shapes else MAIN if single else V0_7_0).name,
+        name=(V0_8_0 if masks else MAIN if single else V0_7_0).name,
         fuses_padded_packs="min(" in packer,
         empties_cache=bool(resume) and "in_flight_weight_updates" not in resume,
-        shapes_advantages=shapes,
-        keeps_prompts=keeps,
+        masks_rows=masks,
     )
 
 

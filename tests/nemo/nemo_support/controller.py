@@ -1,8 +1,8 @@
 """NeMo-RL's own single controller on a CPU, in this process.
 
-Real: the controller with its pumps, the rollout manager and its rollouts (native, or over NeMo-Gym), the replay buffer,
-the samplers, the checkpoint manager, the loss, and a data plane of NeMo-RL's (its reference one, or TransferQueue).
-Tiny: the policy, the engine, the data set, as in harness.py. A script stands for Gym's servers, as in gym.py.
+Real: the controller with its pumps, the rollout manager and its rollouts, the replay buffer, the sampler, the
+checkpoint manager, the loss, and NeMo-RL's reference data plane. Tiny: the policy, the engine, the data
+set, as in harness.py.
 """
 
 from __future__ import annotations
@@ -16,33 +16,30 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 from nemo_rl.algorithms.async_utils.replay_buffer import TQReplayBuffer
 from nemo_rl.algorithms.grpo import _create_advantage_estimator, _get_grpo_save_state
 from nemo_rl.algorithms.loss import ClippedPGLossFn
 from nemo_rl.algorithms.metric_utils import SetupTimingMetrics
+from nemo_rl.algorithms.single_controller import SingleControllerActor
 from nemo_rl.algorithms.single_controller_utils.config import MasterConfig
 from nemo_rl.algorithms.single_controller_utils.setup import SingleControllerActorArgs, _build_retry_policy
 from nemo_rl.algorithms.utils import set_seed
-from nemo_rl.data.collate_fn import rl_collate_fn
 from nemo_rl.data_plane.adapters.noop import NoOpDataPlaneClient
 from nemo_rl.data_plane.column_io import read_columns, write_columns
 from nemo_rl.experience.rollout_manager import RolloutManager, RolloutTimeouts
 from nemo_rl.utils.checkpoint import CheckpointManager
-from torchdata.stateful_dataloader import StatefulDataLoader
 
-import nemo_support.gym
 from nemo_ada.core.sampling.result import joined
 from nemo_ada.nemo import reinforce_ada
-from nemo_ada.nemo.single_controller.actor import PLAIN, AdaController
-from nemo_ada.nemo.single_controller.plug_in import plugged_in
+from nemo_ada.nemo.single_controller import plugged_in
 from nemo_support.environment import environment
 from nemo_support.harness import OURS, TASK, TRAIN_PROMPTS, MetricRecorder, loader, make_config
 from nemo_support.tiny_generation import Labels, TinyGeneration, WeightChannel, seeded_labels
 from nemo_support.tiny_model import tiny_model, tiny_tokenizer
 from nemo_support.tiny_policy import TinyPolicy
 
+PLAIN: Any = SingleControllerActor.__ray_metadata__.modified_class.__ray_actor_class__
 PARTITION = "rollout_data"
 PROMPTS = 4
 SETTINGS: dict[str, Any] = {
@@ -54,6 +51,7 @@ SETTINGS: dict[str, Any] = {
     "data.shuffle": False,
     "data_plane.enabled": True,
     "checkpointing.metric_name": None,
+    "checkpointing.save_data_plane": True,
     "loss_fn.use_importance_sampling_correction": True,
     "policy.generation.vllm_cfg.enable_prefix_caching": False,
     "policy.generation.colocated.enabled": False,
@@ -118,7 +116,6 @@ class Trainer:
     def __init__(self, policy: TinyPolicy, client: Any, before_train: Callable[[int], None]) -> None:
         self.policy, self._client, self._before_train = policy, client, before_train
         self.steps = 0
-        self.metas: list[Any] = []
         self._penalised: tuple[str, ...] = ()
 
     def prepare_for_lp_inference(self, keep_train_buffers: bool = False) -> None:
@@ -145,7 +142,6 @@ class Trainer:
         self._loss_fn, self._parts = loss_fn, []
 
     def train_microbatches_from_meta(self, meta: Any) -> None:
-        self.metas.append(meta)
         more = ("generation_logprobs", "prev_logprobs", "advantages", "total_reward", *self._penalised)
         self._parts.append(self._read(meta, *more))
 
@@ -162,17 +158,16 @@ class Trainer:
 
 
 class Refits:
-    """NeMo-RL's weight synchronizer. `during` is called while the engine takes the weights.
+    """NeMo-RL's weight synchronizer.
 
     The engine goes on counting the draws of a prompt, because groups go on over a refit.
     """
 
-    def __init__(self, policy: TinyPolicy, generation: TinyGeneration, during: Callable[[], None]) -> None:
-        self._policy, self._generation, self._during = policy, generation, during
+    def __init__(self, policy: TinyPolicy, generation: TinyGeneration) -> None:
+        self._policy, self._generation = policy, generation
 
     def sync_weights(self, kv_scales: Any = None) -> None:
         self._policy.broadcast_weights_for_collective()
-        self._during()
         drawn = Counter(self._generation._drawn)
         self._generation._refit()
         self._generation._drawn.update(drawn)
@@ -188,20 +183,9 @@ def run_controller(
     labels: Labels | None = None,
     data: Mapping[str, float] = TRAIN_PROMPTS,
     seconds_per_token: float = 0.0,
-    fails: Callable[[str, int], bool] = lambda prompt, draw: False,
     before_train: Callable[[int], None] = lambda step: None,
-    during_refit: Callable[[], None] = lambda: None,
-    client: Any = None,
-    run_dir: Path | None = None,
-    ours: bool = True,
-    pools: list[list[Any]] | None = None,
-    each: Callable[[Any], None] = lambda controller: None,
-    gym: Any = None,
-    plugged: bool = False,
 ) -> SimpleNamespace:
-    """Run the controller to its end, from the newest checkpoint in `folder`. `each` gets it before it runs. `pools`
-    collects the groups of each step. `gym` is a NemoGym actor, which the rollouts then go over. With `plugged` it is
-    NeMo-RL's own controller, which gets our two objects (plug_in.py)."""
+    """Run NeMo-RL's own controller with our two objects to its end, from the newest checkpoint in `folder`."""
     master = MasterConfig(**config)
     grpo = config["grpo"]
     set_seed(grpo["seed"])
@@ -210,11 +194,7 @@ def run_controller(
     weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
     tokenizer, channel = tiny_tokenizer(), WeightChannel()
     order = {"shuffle": config["data"]["shuffle"], "drop_last": True}
-    if gym is None:
-        train = loader(config, data, tokenizer, grpo["num_prompts_per_step"], **order)
-    else:
-        lines = nemo_support.gym.Rows([nemo_support.gym.row(prompt) for prompt in data])
-        train = StatefulDataLoader(lines, batch_size=grpo["num_prompts_per_step"], collate_fn=rl_collate_fn, **order)
+    train = loader(config, data, tokenizer, grpo["num_prompts_per_step"], **order)
     if newest is not None:  # as setup_single_controller does
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
     policy = TinyPolicy(
@@ -224,15 +204,14 @@ def run_controller(
     generation = TinyGeneration(
         config["policy"]["generation"], tiny_model(len(tokenizer), seed=2), tokenizer, channel,
         max_length=config["policy"]["max_total_sequence_length"], labels=labels or seeded_labels(dict(data)),
-        seconds_per_token=seconds_per_token, fails=fails,
+        seconds_per_token=seconds_per_token,
     )  # fmt: skip
-    if client is None:
-        client = NoOpDataPlaneClient()
-        client.register_partition(PARTITION, [], 0, ["train"])
+    client = NoOpDataPlaneClient()
+    client.register_partition(PARTITION, [], 0, ["train"])
     trainer = Trainer(policy, client, before_train)
     pad = int(tokenizer.pad_token_id)
     buffer = TQReplayBuffer(client, partition_id=PARTITION, pad_value_dict={"token_ids": pad, "input_ids": pad})
-    environments = {TASK: environment("train")} if gym is None else {"nemo_gym": gym}
+    environments = {TASK: environment("train")}
     generation_config = {**config["policy"]["generation"], "stop_token_ids": None, "stop_strings": None}
     native = master.async_rl.rollout_failure.native
     arguments = SingleControllerActorArgs(
@@ -243,8 +222,8 @@ def run_controller(
         inference_cluster=None,
         dp_client=client,
         dataloader=train,
-        weight_synchronizer=Refits(policy, generation, during_refit),
-        advantage_estimator=None if ours and not plugged else _create_advantage_estimator(master),
+        weight_synchronizer=Refits(policy, generation),
+        advantage_estimator=_create_advantage_estimator(master),
         loss_fn=ClippedPGLossFn(master.loss_fn),
         rollout_manager=RolloutManager(
             tokenizer=tokenizer,
@@ -254,7 +233,7 @@ def run_controller(
             max_rollout_turns=1,
             policy_generation=generation,
             generation_config=generation_config,
-            use_nemo_gym=gym is not None,
+            use_nemo_gym=False,
             tq_buffer=buffer,
             timeouts=RolloutTimeouts(generation_s=native.generation_timeout_s, env_s=native.env_timeout_s),
             retry_policy=_build_retry_policy(master),
@@ -265,39 +244,31 @@ def run_controller(
         last_checkpoint_path=newest,
     )
     recorder = MetricRecorder()
-    trained = [] if pools is None else pools
+    trained: list[Any] = []
     steps: list[Any] = []
 
     async def run() -> Any:
-        more = {} if run_dir is None else {"run_dir": str(run_dir)}
-        given = plugged_in(master, arguments) if plugged else arguments
-        controller = (AdaController if ours and not plugged else PLAIN)(master, given, SetupTimingMetrics(), **more)
+        given = plugged_in(master, arguments)
+        controller = PLAIN(master, given, SetupTimingMetrics())
         controller._logger.loggers.append(recorder)
-        if ours:
-            sampler = given.rollout_manager.groups.sampler if plugged else controller._ada.sampler
-            finish = sampler.finish_step
+        sampler = given.rollout_manager.groups.sampler
+        finish = sampler.finish_step
 
-            def noted(pools: Any, *rows: Any) -> Any:
-                trained.append(pools)
-                steps.append(finish(pools, *rows))
-                return steps[-1]
+        def noted(pools: Any, *rows: Any) -> Any:
+            trained.append(pools)
+            steps.append(finish(pools, *rows))
+            return steps[-1]
 
-            sampler.finish_step = noted
-        each(controller)
-        return await controller.run(), controller
+        sampler.finish_step = noted
+        return await controller.run()
 
-    result, controller = asyncio.run(run())
+    result = asyncio.run(run())
     return SimpleNamespace(
         result=result,
-        controller=controller,
         metrics=recorder.metrics,
         batches=policy.batches,
         pools=trained,
         steps=steps,
-        generation=generation.log,
-        metas=trainer.metas,
-        client=client,
-        config=config,
     )
 
 
@@ -322,23 +293,14 @@ def columns_of(result: Any) -> dict[str, list[Any]]:
     return {name: getattr(result, name).tolist() for name in names if name != "response_id_N"}
 
 
-def assert_synchronous(found: Any, expected: Any, sampled: Sequence[Any]) -> None:
-    """Compare rows, pools and metrics of a run of the controller with those of a synchronous run.
+def assert_same_steps(found: Any, expected: Any, sampled: Sequence[Any]) -> None:
+    """Compare rows and pools of a run of the controller with those of a synchronous run.
 
     Args:
         found: the run of the controller.
         expected: the synchronous run.
         sampled: the sampler's steps of the synchronous run (`watched`).
     """
-    assert_same_steps(found, expected, sampled)
-    for step in range(1, len(sampled) + 1):
-        for name, value in expected.metrics[step].items():
-            if name.startswith("train/ada/") and not any(word in name for word in CLOCKED):
-                assert found.metrics[step][name] == pytest.approx(value), name
-
-
-def assert_same_steps(found: Any, expected: Any, sampled: Sequence[Any]) -> None:
-    """Compare rows and pools of the two runs. See `assert_synchronous`."""
     assert len(found.batches) == len(expected.batches) == len(sampled) > 0
     for ours, theirs in zip(found.batches, expected.batches, strict=True):
         assert rows_of(ours) == rows_of(theirs)

@@ -475,9 +475,8 @@ class RolloutManager:
     def run_rollout(self, input_sample, *, rollout_ids=None): ...
     def generate_and_push(self, input_sample, *, target_step=None, inflight_registry=None, lineage_group_id=None): ...
 """,
-    "experience/rollout_recovery.py": "",
 }
-"""The outlines of v0.8.0's files that the plug-in relies on (recipes/upstream/controller_plug_in.md)."""
+"""The outlines of v0.8.0's files that the plug-in relies on (recipes/guide/single_controller.md)."""
 
 
 @pytest.mark.parametrize(

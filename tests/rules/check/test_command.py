@@ -328,3 +328,22 @@ def test_more_prompts_than_the_data_has_and_a_threshold_of_one_are_said(tmp_path
         CPU_RUN[0], [f"task.path={path}", cache(tmp_path), "reinforce_ada.positive_threshold=1.0"], verifier=False
     )
     assert any("all would be on one side" in one.message for one in found if one.level == "error")
+
+
+@pytest.mark.parametrize(
+    ("config", "ray", "keys"),
+    [
+        ({}, "", []),
+        ({}, "disabled", ["RAY_AUTH"]),
+        ({"env": {"should_use_nemo_gym": True}}, "", ["env.should_use_nemo_gym"]),
+        (
+            {"policy": {"generation": {"vllm_cfg": {"expose_http_server": True}}}},
+            "",
+            ["policy.generation.vllm_cfg.expose_http_server"],
+        ),
+    ],
+)
+def test_what_answers_anyone_is_a_warning(config, ray, keys, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH", ray)
+    found = list(site.open_ports(Values(config)))
+    assert [one.key for one in found] == keys and all(one.level == "warning" for one in found)

@@ -76,8 +76,11 @@ def test_a_checkout_s_abilities_are_read_in_its_source(checkout: Callable[..., P
     version.of.cache_clear()
     assert version.of(checkout(*MAIN)) == version.MAIN
     version.of.cache_clear()
-    newer = ("algorithms/single_controller_utils/advantage_stage.py", "experience/rollout_recovery.py")
-    assert version.of(checkout(*MAIN, *newer)) == version.V0_8_0
+    home = checkout(*MAIN, "algorithms/single_controller_utils/config.py")
+    (home / "nemo_rl/algorithms/single_controller_utils/config.py").write_text(
+        'class AdvantageConfig:\n    mask_sample_field: str = "mask_sample"\n'
+    )
+    assert version.of(home) == version.V0_8_0
 
 
 def test_without_a_checkout_rules_are_those_of_the_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -92,16 +95,6 @@ def test_the_fused_loss_takes_padded_packs_where_it_was_mended(checkout: Callabl
     assert levels(changes, FUSED) == ["error"]
     checkout(*MAIN)
     assert levels(changes, FUSED) == []
-
-
-def test_the_single_controller_of_v0_8_0_saves_with_its_data_plane(checkout: Callable[..., Path]) -> None:
-    key = "checkpointing.save_data_plane"
-    checkout(*MAIN)
-    assert levels({"async_rl": {}}, key) == []
-    version.of.cache_clear()
-    checkout(*MAIN, "algorithms/single_controller_utils/advantage_stage.py")
-    assert levels({"async_rl": {}}, key) == ["error"] and levels({"async_rl": {}, key: True}, key) == []
-    assert levels({}, key) == []
 
 
 ASYNC = {

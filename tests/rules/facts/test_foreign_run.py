@@ -105,17 +105,6 @@ def test_what_needs_files_from_outside_of_the_run_is_refused(tmp_path: Path, pri
         export(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)
 
 
-def test_an_earlier_export_in_a_foreign_run_is_pushed_only_where_it_is_whole_and_its_own(
-    tmp_path: Path, private
-) -> None:
-    foreign(tmp_path / "run", {})
-    made = export(tmp_path / "run", step=None, out=None, say=lambda _line: None)
-    assert export(tmp_path / "run", step=None, out=None, say=lambda _line: None, again=True) == made
-    (made / "notes.txt").symlink_to(private / "id_rsa")
-    with pytest.raises(UserError, match="links were added"):
-        export(tmp_path / "run", step=None, out=None, say=lambda _line: None, again=True)
-
-
 def test_a_run_writes_no_keys_into_the_head_of_its_card(tmp_path: Path) -> None:
     name = "a/b\nlicense: mit\nbase_model_relation: x\n---\n# Title"
     saved = foreign(tmp_path / "run", {"policy": {"model_name": name}, "grpo": {"seed": "1\n# Other"}})

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.launch.prepare import convert, isolation, prepare
+from nemo_ada.nemo.launch.prepare import isolation, prepare
 from nemo_ada.rules.facts import hub
 from nemo_ada.tasks.tokenizer import CharTokenizer
 
@@ -90,10 +89,10 @@ def config(path, model):
 def test_a_model_is_fetched_and_then_loads_without_a_network(home, tmp_path):
     said = []
     assert hub.ask("org/small") == "there" and hub.ask("org/other") == "missing"
-    prepare(config(tmp_path / "config.yaml", "org/small"), [], convert=True, say=said.append)
+    prepare(config(tmp_path / "config.yaml", "org/small"), [], say=said.append)
     assert said[0].startswith("site settings: ")
     assert said[1] == f"cache: {home}" and said[2].startswith("* fetch org/small: ")
-    assert "the first job converts" in said[3] and said[4].endswith("tokens, a qwen2")
+    assert said[3].endswith("tokens, a qwen2")
     assert said[-1] == f"all of it was loaded again {isolation()[1]}"
     folder = hub.snapshot("org/small")
     assert folder is not None and hub.missing_files(folder, weights=True) == []
@@ -102,7 +101,7 @@ def test_a_model_is_fetched_and_then_loads_without_a_network(home, tmp_path):
 
 def test_what_the_hub_does_not_have_is_named(home, tmp_path):
     with pytest.raises(UserError, match=r"org/other: .*not fetched"):
-        prepare(config(tmp_path / "config.yaml", "org/other"), [], convert=False, say=lambda line: None)
+        prepare(config(tmp_path / "config.yaml", "org/other"), [], say=lambda line: None)
 
 
 def test_no_connection_leaves_an_isolated_process(home):
@@ -115,15 +114,3 @@ def test_no_connection_leaves_an_isolated_process(home):
     ask = f"import urllib.request; urllib.request.urlopen('{os.environ['HF_ENDPOINT']}/api/models/org/small')"
     assert subprocess.run([sys.executable, "-c", ask], check=False, capture_output=True).returncode == 0
     assert subprocess.run([*prefix, sys.executable, "-c", ask], check=False, capture_output=True).returncode != 0
-
-
-def test_megatrons_worker_converts_with_the_configs_policy_on_one_gpu(tmp_path):
-    worker = tmp_path / "python"
-    worker.write_text(f"#!/bin/sh\ncp $4 {tmp_path}/policy.yaml; echo no room >&2; exit $CODE\n")
-    worker.chmod(0o755)
-    outcomes = [convert(Values(changed({})), worker, {"CODE": code, "PATH": "/bin:/usr/bin"}) for code in ("0", "1")]
-    assert outcomes == ["converted to Megatron's format", "not converted (no room); the job will"]
-    policy, layout = yaml.safe_load((tmp_path / "policy.yaml").read_text()), changed({})["policy"]["megatron_cfg"]
-    assert policy["model_name"] == "Qwen/Qwen2.5-Math-7B" and policy["megatron_cfg"]["sequence_parallel"] is False
-    sizes = {key for key in layout if key.endswith("_parallel_size")}
-    assert {policy["megatron_cfg"][key] for key in sizes} == {1} and layout["tensor_model_parallel_size"] == 4

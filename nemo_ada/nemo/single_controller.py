@@ -1,4 +1,4 @@
-"""Reinforce-Ada in the single controller of v0.8.0: two objects of its arguments, on the driver, and nothing else.
+"""Reinforce-Ada in NeMo-RL's single controller: two objects of its arguments, on the driver, and nothing else.
 
     actor_args, timings = setup_single_controller(config, tokenizer)
     controller = SingleControllerActor.remote(master_config=config, actor_args=plugged_in(config, actor_args),
@@ -10,7 +10,8 @@
 
 So NeMo-RL's columns, replay buffer, samplers, ledger and checkpoints hold all that a step needs, and they bring it back
 after a resume. The rewards themselves are in the metrics. Only group-local settings are possible (`rules`): an
-estimator of pass rates would need a state that no checkpoint here has.
+estimator of pass rates would need a state that no checkpoint here has. NeMo-RL's retry budgets decide what follows an
+error of a group.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from nemo_rl.experience.interfaces import PromptGroupRecord
-from nemo_rl.experience.rollout_manager import RolloutManager, RolloutOutcome
+from nemo_rl.distributed.batched_data_dict import BatchedDataDict
+from nemo_rl.experience.interfaces import Completion, PromptGroupRecord
+from nemo_rl.experience.rollout_manager import AsyncRolloutImpl, RolloutManager, RolloutOutcome
 
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.learning.rows import Selection, weigh
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.nemo import settings as nemo_settings
-from nemo_ada.nemo.groups.drawing import Groups
-from nemo_ada.nemo.groups.prompt_queue import REDRAWN, TICKET
-from nemo_ada.nemo.groups.step import GROUP, RANK
+from nemo_ada.nemo.groups.drawing import Drawing, Groups
+from nemo_ada.nemo.groups.prompt_queue import TICKET
+from nemo_ada.nemo.groups.step import RANK
+from nemo_ada.nemo.rollouts.call import Prompts
+from nemo_ada.nemo.rollouts.response import Response, read
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.single_controller.actor import as_subclass
-from nemo_ada.nemo.single_controller.rollout import TARGET, ControllerRollout, DrawnGroup
-from nemo_ada.rules import rulebook
-from nemo_ada.rules.single_controller import lookahead, plug_in_needs
+from nemo_ada.rules.single_controller import lookahead
 
+TARGET = "ada_target"
 MASKED = {"instance_config": {"mask_sample": True}}
 """How an environment says that a row is not trained on. NeMo-RL writes it into the column mask_sample."""
 
@@ -57,8 +59,6 @@ def plugged_in(master_config: Any, actor_args: Any) -> Any:
     if not nemo_settings.uses_reinforce_ada(master_config):
         return actor_args
     settings = nemo_settings.read(master_config)
-    values = Values(as_dicts(master_config))
-    rulebook.raise_errors(plug_in_needs(values, settings.ada))
     # Rows without advantage leave the loss only where its mean is over the others: no later stage knows their tokens.
     leave = settings.placeholder_rows and not settings.keep_denominator
     manager = actor_args.rollout_manager
@@ -66,7 +66,7 @@ def plugged_in(master_config: Any, actor_args: Any) -> Any:
         manager,
         PluggedManager,
         settings=dataclasses.replace(settings, placeholder_rows=leave),
-        rounds=max(lookahead(values), 1),
+        rounds=max(lookahead(Values(as_dicts(master_config))), 1),
     )
     ours._impl = as_subclass(manager._impl, PluggedRollout)
     return dataclasses.replace(actor_args, rollout_manager=ours, advantage_estimator=CommittedAdvantage())
@@ -107,14 +107,11 @@ class PluggedManager(RolloutManager):  # type: ignore[misc]
         return count()
 
     async def generate_and_push(self, input_sample: Any, *, target_step: int | None = None, **rest: Any) -> Any:
-        """Draw a group and commit it, as NeMo-RL does.
-
-        A sampler may name no step. Then the groups that begin under one version of the weights share a budget.
-        """
+        """Draw a group and commit it, as NeMo-RL does. The groups of a step share its budget."""
         self._impl.groups = self.groups
         target = self._weight_version if target_step is None else int(target_step)
         ticket = next(self._tickets)
-        sample = {**input_sample, TARGET: target, TICKET: ticket, REDRAWN: False}
+        sample = {**input_sample, TARGET: target, TICKET: ticket}
         outcome = await super().generate_and_push(sample, target_step=target_step, **rest)
         if outcome is RolloutOutcome.SKIPPED:
             self.groups.drop(target, ticket)
@@ -123,34 +120,68 @@ class PluggedManager(RolloutManager):  # type: ignore[misc]
         return outcome
 
 
-class PluggedRollout(ControllerRollout):
-    """A rollout whose rows have their advantages in the place of their rewards."""
+class PluggedRollout(AsyncRolloutImpl):  # type: ignore[misc]
+    """NeMo-RL's native rollout, whose groups draw waves, and whose rows have advantages in the place of rewards.
 
-    @staticmethod
-    def begun(ticket: int) -> None:
-        """NeMo-RL's own ledger keeps the prompts that have begun."""
+    Attributes:
+        groups: what the groups of the controller share.
+    """
+
+    groups: Groups
 
     @cached_property
     def _steps(self) -> WholeSteps:
         return WholeSteps(self.groups.sampler, self.groups.settings.prompts)
 
     async def run_rollout(self, input_sample: Any) -> PromptGroupRecord:
-        """Draw the group of a prompt. A run that must end says so for every group."""
-        self._steps.check()
-        record = await super().run_rollout(input_sample)
-        drawn: DrawnGroup = record.metadata.pop(GROUP)
-        pool = None if drawn.group["pool"] is None else GroupPool.from_dict(drawn.group["pool"])
-        advantage_R = self._advantages(pool, drawn) if pool is not None else [0.0] * len(record.completions)
-        completions = [
-            dataclasses.replace(one, reward=advantage, env_extras=None if mask > 0 else MASKED)
-            for one, advantage, mask in zip(record.completions, advantage_R, drawn.mask_R.tolist(), strict=True)
-        ]
-        metrics = record.rollout_metrics | self._steps.add(pool, drawn.target)
-        return dataclasses.replace(record, completions=completions, rollout_metrics=metrics)
+        """Draw the group of a prompt. A run that must end says so for every group.
 
-    def _advantages(self, pool: GroupPool, drawn: DrawnGroup) -> list[float]:
+        Args:
+            input_sample: NeMo-RL's DatumSpec, with the target step and a ticket.
+        """
+        self._steps.check()
+        ticket, target, sample = int(input_sample[TICKET]), int(input_sample[TARGET]), input_sample
+        prompts = Prompts(_batch(sample), 1, whole=False, gym=False)
+
+        async def respond(response_id: int, _: int) -> tuple[Response, dict[str, Any]]:
+            completion, metrics = await self._run_single_rollout(sample, response_id)
+            return read(prompts.logs[0], completion.message_log, completion.reward, completion.truncated), metrics
+
+        drawing, pool, batch = await self.groups.draw_group(prompts, respond, target, ticket=ticket, redrawn=False)
+        if pool is not None:
+            pool = dataclasses.replace(pool, step=target + 1)
+        rows = zip(
+            batch["message_log"],
+            batch["truncated"].tolist(),
+            batch["loss_multiplier"].tolist(),
+            self._advantages(pool, batch),
+            strict=True,
+        )
+        return PromptGroupRecord(
+            prompt_idx=sample["idx"],
+            prompt=sample["message_log"],
+            extra_env_info=sample["extra_env_info"],
+            metadata={"task_name": sample["task_name"]},
+            completions=[
+                Completion(message_log=log, env_extras=None if mask > 0 else MASKED, truncated=cut, reward=advantage)
+                for log, cut, mask, advantage in rows
+            ],
+            rollout_metrics=self._metrics(drawing) | self._steps.add(pool, target),
+        )
+
+    def _metrics(self, drawing: Drawing) -> dict[str, Any]:
+        """NeMo-RL's metrics of all responses with a label, and not of the selected rows."""
+        judged = {row: one for row, one in drawing.responses.done.items() if one.reward == one.reward}
+        if not judged:
+            return {}
+        completions = [Completion(one.generated, None, one.truncated, one.reward) for one in judged.values()]
+        return dict(self._aggregate_rollout_metrics(completions, [drawing.responses.samples[row] for row in judged]))
+
+    def _advantages(self, pool: GroupPool | None, batch: Any) -> list[float]:
         """Compute the advantages of a group's rows, as a step does for all of its groups."""
-        rank_R, weight_R = drawn.columns[RANK].numpy(), drawn.columns["ada_weight"].numpy().astype(np.float64)
+        rank_R, weight_R = batch[RANK].numpy(), batch["ada_weight"].numpy().astype(np.float64)
+        if pool is None:  # the prompt is too long
+            return [0.0] * len(rank_R)
         selection = Selection.of_groups([len(pool.result.response_id_N)], rank_R, weight_R)
         rows = weigh(pool.result, selection, self.groups.sampler.rows, prior_P=None)
         return list(rows.advantage_R.astype(np.float32).tolist())
@@ -194,3 +225,22 @@ class WholeSteps:
         except Exception as error:
             self._error = error
             raise
+
+
+def as_subclass(instance: Any, cls: Any, **attributes: Any) -> Any:
+    """Return a copy of an object that has a subclass of its class and these attributes, too. The parts are shared."""
+    copy = cls.__new__(cls)
+    vars(copy).update({**vars(instance), **attributes})
+    return copy
+
+
+def _batch(sample: Any) -> Any:
+    """Return the batch of NeMo-RL's data loader that has this prompt only."""
+    columns = {
+        name: torch.as_tensor(value).reshape(1)
+        if torch.is_tensor(value) or name in ("length", "loss_multiplier")
+        else [value]
+        for name, value in sample.items()
+        if name not in (TARGET, TICKET)
+    }
+    return BatchedDataDict(columns)

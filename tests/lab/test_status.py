@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import UserError
+from nemo_ada.lab.status import read_status, render
 from nemo_ada.run.job_control import JobControl
-from nemo_ada.run.status import read_status, render
 from tests.patience import PATIENCE
 
 REASONS = ("wall", "preempted", "wall", "own failure")

@@ -1,6 +1,6 @@
 """The pace of vLLM alone: tokens per second, and CPU time of each process, at several numbers of responses at once.
 
-    python -m nemo_ada.rehearsal.pace SPEC.json
+    python recipes/benchmarks/engine_pace.py SPEC.json
 
 The engines of the specification start side by side, each in processes of its own, and take turns with what they
 measure. Each notes an event per number and round. They run in the engine's interpreter without stand-ins.
@@ -204,7 +204,7 @@ def _alone(turn: Path) -> Iterator[None]:
 
 def main(spec: Path) -> int:
     """Measure all engines. Returns 0, or the exit code of one that failed."""
-    command = start.python(sys.executable, "-W", "ignore", "-m", "nemo_ada.rehearsal.pace", spec)
+    command = start.python(sys.executable, "-W", "ignore", Path(__file__), spec)
     running = [start.begin([*command, engine]) for engine in PaceSpec.read(spec).engines]
     code = max(abs(process.wait()) for process in running)
     if not code:
