@@ -47,7 +47,7 @@ def row(train: str, bench: str, innocent: list[str], copied: list[str]) -> dict[
     rows = [(n, {"problem": ASKED[bench](n, text)}) for n, text in enumerate(copied)]
     contamination = Contamination([Excluded("bench", Source({}, lambda: iter(rows)))])
     asked = [ASKED[train](n, text) for n, text in enumerate([*copied, *innocent])]
-    contamination.learn(lambda: asked)
+    contamination.learn(asked)
     flagged = [contamination.of(text) is not None for text in asked]
     return {
         "training set": train,

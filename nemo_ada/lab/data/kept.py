@@ -69,14 +69,14 @@ class Responses:
         self.done = {(record["id"], record["index"]) for record in self.read()}
 
     def read(self) -> Iterator[Record]:
-        """Yield the records. Raises UserError for a damaged line, and for a response that stands there twice."""
+        """Yield the records, of a response that stands there twice the first. Raises UserError for a damaged line."""
         seen: set[tuple[str, int]] = set()
         try:
-            for number, record in records(self.path) if self.path.exists() else ():
-                if (key := (record["id"], record["index"])) in seen:
-                    raise DamagedLine(f"line {number} holds the response {key[1]} of problem {key[0]} twice")
+            for _, record in records(self.path) if self.path.exists() else ():
+                key = record["id"], record["index"]
+                if key not in seen:
+                    yield record
                 seen.add(key)
-                yield record
         except (DamagedLine, KeyError) as problem:
             raise UserError(f"{self.path} is damaged ({problem}); remove it and repeat the command") from None
 

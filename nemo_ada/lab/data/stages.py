@@ -82,7 +82,7 @@ class Selection:
 
     def exclude(self, benchmarks: Contamination) -> None:
         """Leave out problems that share their words with a benchmark."""
-        benchmarks.learn(lambda: (problem.text for problem in self.problems))
+        benchmarks.learn(problem.text for problem in self.problems)
 
         def why(problem: Problem) -> Reason | None:
             found = benchmarks.of(problem.text)

@@ -67,10 +67,10 @@ def test_an_instruction_flags_nothing_and_hides_no_copy(tmp_path):
 
 
 def test_what_is_left_out_is_an_instruction_at_an_end():
-    found = instructions(lambda: [words_of(f"{ASK} {text}") for text in ORIGINAL])
+    found = instructions([words_of(f"{ASK} {text}") for text in ORIGINAL])
     assert found == [(*words_of(ASK), "item")]
-    assert instructions(lambda: map(words_of, ORIGINAL[:9])) == []
-    assert instructions(lambda: map(words_of, OTHERS)) == [], "few words in common are none"
+    assert instructions(list(map(words_of, ORIGINAL[:9]))) == []
+    assert instructions(list(map(words_of, OTHERS))) == [], "few words in common are none"
 
 
 FRACTION = r"Let $f(x)=\frac{1}{2}x$ and $g(x) = (x+\frac12)^{2}$. Find all real $x$ with $f(g(x)) = \sqrt{3}$."
