@@ -61,7 +61,7 @@ class Benchmark(Section):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the chat template, such as `enable_thinking: false`."""
     max_prompt_tokens: PositiveInt = 1024
-    """Longer prompts are listed and not evaluated."""
+    """Longer prompts are left out."""
     max_new_tokens: PositiveInt = 4096
     """Longest response, tokens."""
 

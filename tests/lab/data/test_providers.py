@@ -159,7 +159,6 @@ def test_what_is_no_answer_is_asked_for_again(provider, server, nothing):
         (completion(None), "no answer of OpenAI's completions"),
         ((200, {"choices": []}), "no answer of OpenAI's completions"),
         ((200, ["hello"]), "no answer of OpenAI's completions"),
-        ((401, {}), "--api-key-env NAME"),
     ],
 )
 def test_what_stays_no_answer_is_one_sentence(provider, server, answer, message):

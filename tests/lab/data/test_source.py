@@ -14,15 +14,6 @@ from nemo_ada.lab.data.stages import parse_band
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 
 
-def test_lines_keep_their_numbers_and_blank_ones_are_passed_over(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\n  \n{"a": 2}')
-    assert [(number, json.loads(line)) for number, line in open_source(str(path)).records()] == [
-        (1, {"a": 1}),
-        (4, {"a": 2}),
-    ]
-
-
 def test_a_files_identity_is_its_content_not_its_place(tmp_path):
     for folder in ("x", "y"):
         (tmp_path / folder).mkdir()
