@@ -85,7 +85,6 @@ def evaluate(
     *,
     changes: Annotated[dict[str, Any], CHANGES],
     system: Annotated[Path | None, typer.Option(help="file with the system message")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Sample k responses per problem, judge and keep them, and estimate avg@k, pass@k and maj@k."""
     inside = sorted([*model.glob("hf/step_*"), *model.glob("checkpoints/step_*/hf")])
@@ -112,10 +111,7 @@ def evaluate(
         say_other_prompts(model, encoder, name)
     with counted() as watch:
         content = run(benchmarks, lambda benchmark: encoders[benchmark.name], provider, drawing, out, watch)
-    if as_json:
-        typer.echo(json.dumps(content))
-    else:
-        _show(content, drawing.k, out)
+    _show(content, drawing.k, out)
 
 
 def _show(content: Mapping[str, Any], k: int, out: Path) -> None:
@@ -129,11 +125,6 @@ def _show(content: Mapping[str, Any], k: int, out: Path) -> None:
                      for value, own in groups.items()]  # fmt: skip
             _print(f"{name} by {column}", shown)
     _note_few(benchmarks)
-    if late := content["overall"]["timed_out"]:
-        typer.echo(
-            f"note: {late} answers hit the verifier's limits of time or memory and count as wrong; see `cause` in "
-            "responses.jsonl. Many of them may mean that this machine was overloaded"
-        )
 
 
 def _scores(column: str, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,17 +139,12 @@ def compare(
     first: Annotated[Path, typer.Argument(help="folder of an evaluation")],
     second: Annotated[Path, typer.Argument(help="folder of another one, on the same problems")],
     out: Annotated[Path | None, typer.Option(help="write the comparison here, as JSON")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Compute the paired difference (second minus first) over common problems, with interval and p-values."""
     a, b = Evaluation.read(first), Evaluation.read(second)
     rows = compare_evaluations(a, b)
-    text = json.dumps({"made_by": f"nemo-ada {__version__}", **rows}, indent=1)
     if out is not None:
-        write_result(out, text + "\n", "--out")
-    if as_json:
-        typer.echo(text)
-        return
+        write_result(out, json.dumps({"made_by": f"nemo-ada {__version__}", **rows}, indent=1) + "\n", "--out")
     title = f"{second} minus {first}: points of avg@k over the same prompts"
     _print(title, [_difference(name, row) for name, row in rows.items()])
     _note_few(rows)

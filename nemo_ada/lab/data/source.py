@@ -76,7 +76,7 @@ def open_hub(name: str, split: str, subset: str | None, revision: str | None) ->
         raise UserError(
             f"{name!r} is not a local file, and hub data sets need the package datasets; install it, or {hint}"
         ) from None
-    except (OSError, ValueError, RuntimeError) as problem:
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as problem:
         why = (str(problem).splitlines() or [type(problem).__name__])[0]
         raise UserError(f"the data set {name!r} (split {split}) cannot be read: {why}; {hint}") from None
     identity = {"dataset": name, "subset": subset, "split": split, "revision": builder.hash}

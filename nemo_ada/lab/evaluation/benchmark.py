@@ -131,7 +131,8 @@ def run_of(model: Path, *, wanted: bool) -> Path | None:
     Raises:
         UserError: It says how to name or to allow what was found.
     """
-    above = [Path(os.path.relpath(folder)) for folder in model.resolve().parents[:3] if (folder / HELDOUT).is_file()]
+    parents = Path(os.path.realpath(model)).parents[:3]  # of a loop of links, too
+    above = [Path(os.path.relpath(folder)) for folder in parents if (folder / HELDOUT).is_file()]
     found = next((folder for folder in above if trust.allowed(folder / HELDOUT)), None)
     if found is None and above and wanted:
         raise trust.refusal(f"eval {model}", above[0] / HELDOUT, f"--data {above[0] / HELDOUT}")

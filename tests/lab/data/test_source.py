@@ -71,6 +71,9 @@ def test_a_data_set_of_the_hub_is_read_with_the_real_library(tmp_path, monkeypat
     assert found.identity == {"dataset": "owner/math", "subset": None, "split": "test"}
     with pytest.raises(UserError, match=r"the data set 'owner/math' \(split dev\) cannot be read: .*dev"):
         open_hub("owner/math", "dev", None, None)
+    (tmp_path / "owner" / "math" / "test.jsonl").write_text("{broken")
+    with pytest.raises(UserError, match=r"the data set 'owner/math' \(split test\) cannot be read"):
+        open_hub("owner/math", "test", None, None)
 
 
 @pytest.mark.parametrize(
