@@ -26,7 +26,6 @@ SMALLEST = {  # arguments; {out} is an empty folder
     "bench_driver.py": "--prompts 8 --steps 1",
     "bench_graders.py": "--first 20 --misses",
     "bench_sampling.py": "--prompts 8 --seeds 1 --model-seeds 1 --no-engine --out {out}",
-    "bench_stream.py": "",
     "bench_verifier.py": "--answers 20 --repeats 1 --workers 1",
     "contamination.py": "--problems 60 --copies 30",
     "paper_figures.py": "--out {out}",
