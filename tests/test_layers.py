@@ -36,9 +36,9 @@ BUDGETS = {
     "rules": 5887,  # wanted: 5,400
     "nemo": 7014,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
-    "lab": 7699,  # wanted: 7,600
+    "lab": 7682,  # wanted: 7,600
     "rehearsal": 5863,  # wanted: 5,300
-    "cli": 1524,  # wanted: 1,400
+    "cli": 1502,  # wanted: 1,400
 }
 JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
