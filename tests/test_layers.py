@@ -32,7 +32,7 @@ BUDGETS = {
     "config": 1647,  # wanted: 1,500
     "verify": 3840,  # wanted: 3,300
     "tasks": 2175,  # wanted: 1,900
-    "run": 2255,  # wanted: 1,900
+    "run": 2246,  # wanted: 1,900
     "rules": 5887,  # wanted: 5,400
     "nemo": 7014,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
@@ -46,7 +46,6 @@ TEST_LINES, PAGE_WORDS = 44_350, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES: dict[str, int] = {  # files above FILE_LINES
     "nemo_ada/rules/facts/nemo_config.py": 509,
-    "nemo_ada/run/files.py": 505,
 }
 
 # layer -> the other layers of nemo_ada that it may import, from the bottom up. A dotted name is a folder in a folder.
