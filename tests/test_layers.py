@@ -36,7 +36,7 @@ BUDGETS = {
     "rules": 5887,  # wanted: 5,400
     "nemo": 7014,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
-    "lab": 7682,  # wanted: 7,600
+    "lab": 7687,  # wanted: 7,600
     "rehearsal": 5863,  # wanted: 5,300
     "cli": 1502,  # wanted: 1,400
 }
