@@ -36,7 +36,7 @@ COMMANDS = (
     "rehearse configs/qwen2.5-math-7b.yaml", "eval {model} --server http://127.0.0.1:9",
     "eval {model} --data math500 --server http://127.0.0.1:9 --out {out}/eval1",
     "eval {model} --data heldout.yaml --server http://127.0.0.1:9 --out {out}/eval2",
-    "data prepare {data} --out {out}/set --verifier exact --max-prompt-tokens 0", "export {run} --out {out}/hf",
+    "data prepare {data} --out {out}/set --verifier exact", "export {run} --out {out}/hf",
     "report {run} --out {out}/r.html",
 )  # fmt: skip
 

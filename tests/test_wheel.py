@@ -157,8 +157,8 @@ def test_the_laptops_road_in_an_empty_folder(wheel, tmp_path):
     assert "done" in run(ada, "status", "run", cwd=work)
     run(ada, "export", "run", cwd=work)
     assert "run/eval/step_000002" in run(ada, "eval", "run/hf/step_000002", "--k", "2", cwd=work)
-    found = json.loads(run(ada, "eval", "run/hf/step_000002", "--k", "2", "--seed", "1", "--out", "e", "--json",
-                           cwd=work))  # fmt: skip
+    run(ada, "eval", "run/hf/step_000002", "--k", "2", "--seed", "1", "--out", "e", cwd=work)
+    found = json.loads((work / "e" / "results.json").read_text())
     assert found["overall"]["prompts"] == len((work / "run/heldout.jsonl").read_text().splitlines())
     assert "overall" in run(ada, "eval", "compare", "run/eval/step_000002", "e", cwd=work)
     run(ada, "report", "run", "--out", "report.html", cwd=work)

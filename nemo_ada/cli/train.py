@@ -55,6 +55,6 @@ def _train(config: Path, overrides: list[str], folder: list[Path]) -> None:
     folder.append(checked.folder)
     from nemo_ada.cpu.trainer import train as run  # loads Ray and torch, which takes seconds
 
-    with unfailing_output(), observer(checked) as watching:
-        outcome = run(checked, watching)
+    with unfailing_output():
+        outcome = run(checked, observer())
     raise typer.Exit(outcome.exit_code)

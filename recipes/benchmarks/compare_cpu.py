@@ -149,8 +149,7 @@ def main() -> int:
     with Stack(first) as stack:
         for name, config in configs.items():
             print(f"--- {name}: {config.run_dir}")
-            with observer(config) as watching:
-                outcome = Trainer(config, stack, task, watching).run()
+            outcome = Trainer(config, stack, task, observer()).run()
             if outcome.exit_code != EXIT_DONE:
                 return outcome.exit_code
     runs = [Run.read(config.folder, name) for name, config in configs.items()]

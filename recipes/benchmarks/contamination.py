@@ -45,9 +45,9 @@ def problems(rng: np.random.Generator, count: int) -> list[str]:
 def row(train: str, bench: str, innocent: list[str], copied: list[str]) -> dict[str, object]:
     """Copies that were missed and innocent problems that were flagged, for one pair of instructions."""
     rows = [(n, {"problem": ASKED[bench](n, text)}) for n, text in enumerate(copied)]
-    contamination = Contamination([Excluded("bench", Source(dict, lambda: iter(rows)))])
+    contamination = Contamination([Excluded("bench", Source({}, lambda: iter(rows)))])
     asked = [ASKED[train](n, text) for n, text in enumerate([*copied, *innocent])]
-    contamination.learn(lambda: asked)
+    contamination.learn(asked)
     flagged = [contamination.of(text) is not None for text in asked]
     return {
         "training set": train,

@@ -2,8 +2,6 @@
 
     python recipes/benchmarks/coverage.py [--cells recipes/results/coverage.csv]
 
-`--clusters` prints the last table alone: problems that were made from templates.
-
 Each cell draws CASES evaluations of the same kind and counts the 95 % intervals that hold the true value.
 """
 
@@ -23,8 +21,6 @@ CASES, PAIRED_CASES, FLIPS = 2000, 1000, 199
 PROBLEMS = (30, 100, 500)
 RATES = (0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.98)
 SHIFT, SPREAD = 0.7, 0.5  # logits between two models: mean and standard deviation over problems
-TEMPLATES, CLUSTER_RATES = ((10, 10), (20, 5)), (0.1, 0.5, 0.9)
-CLUSTER_CASES, CLUSTER_K, BETWEEN, WITHIN = 1000, 32, 1.0, 0.5
 TRUTH = 300_000  # problems, for the true difference
 KINDS = {"equal": None, "Beta, a + b = 4": 4.0, "Beta, a + b = 1": 1.0, "Beta, a + b = 0.3": 0.3}
 """Pass rates of the problems: all equal, or spread more and more towards 0 and 1."""
@@ -56,17 +52,7 @@ normal variable of mean {shift} and standard deviation {spread} on the scale of 
 or below .05 over all means, in percent, for 30, 100 and 500 problems.
 
 {differences}
-
-## Problems made from templates
-
-{clusters}
 """
-CLUSTERED = """Made by `python recipes/benchmarks/coverage.py --clusters`. Logits vary by {between} between
-templates and by {within} within them (standard deviations); a second model is better on some templates, worse on others
-and equal on average. k is {k}; {cases} evaluations per row; "uneven" templates differ up to fourfold in size. In
-percent, without and with `--cluster`: intervals that hold the mean, and p (t) at or below .05.
-
-{table}"""
 Cell = tuple[float, float]
 """Share of the intervals that hold the truth, in percent, and their mean width, in points."""
 Row = tuple[int, str, int, str, list[Cell], list[float]]
@@ -161,60 +147,6 @@ def summary(rows: Sequence[Row], *, paired: bool) -> str:
     return markdown_table([dict(zip(heads, row, strict=True)) for row in table])
 
 
-def clusters() -> str:
-    """Coverage and false differences where problems come from templates, as a section."""
-    table: list[dict[str, object]] = []
-    for templates, each in TEMPLATES:
-        for uneven in (False, True):
-            for rate in CLUSTER_RATES:
-                rng = np.random.default_rng([templates, each, uneven, round(100 * rate)])
-                covered, found = clustered_cell(rng, templates, each, rate, uneven)
-                table.append(
-                    {
-                        "templates": f"{templates} x {each}" + (", uneven" if uneven else ""),
-                        "pass rate": rate,
-                        "holds, without": covered[0],
-                        "holds, with": covered[1],
-                        "p, without": found[0],
-                        "p, with": found[1],
-                    }
-                )
-    return CLUSTERED.format(
-        between=BETWEEN, within=WITHIN, k=CLUSTER_K, cases=CLUSTER_CASES, table=markdown_table(table)
-    )
-
-
-def clustered_cell(
-    rng: np.random.Generator, templates: int, each: int, rate: float, uneven: bool
-) -> tuple[list[float], list[float]]:
-    """Shares in percent, without and with clusters: intervals that hold the mean, and differences that are none."""
-    middle = np.log(rate / (1.0 - rate))
-    truth = float(chance(middle + rng.normal(0.0, BETWEEN, TRUTH) + rng.normal(0.0, WITHIN, TRUTH)).mean())
-    sums = np.zeros((2, 2))
-    sizes_C = np.full(templates, each)
-    if uneven:
-        spread_C = np.geomspace(1.0, 4.0, templates)
-        sizes_C = np.maximum(1, np.round(spread_C / spread_C.mean() * each)).astype(int)
-    for _ in range(CLUSTER_CASES):
-        cluster_P = np.repeat(np.arange(templates), rng.permutation(sizes_C))
-        odds_P = middle + rng.normal(0.0, BETWEEN, templates)[cluster_P] + rng.normal(0.0, WITHIN, len(cluster_P))
-        better_P = rng.normal(0.0, BETWEEN, templates)[cluster_P] / 2.0
-        drawn_P, first_P, second_P = (
-            rng.binomial(CLUSTER_K, chance(odds_P + shift_P)) / CLUSTER_K for shift_P in (0.0, -better_P, better_P)
-        )
-        for i, clusters_P in enumerate((None, cluster_P)):
-            one = estimate(drawn_P, None, clusters_P)
-            test = paired_test(first_P, second_P, None, clusters_P, flips=1)
-            sums[:, i] += (one.low <= truth <= one.high, test.p_t <= 0.05)
-    covered, found = np.round(100.0 * sums / CLUSTER_CASES, 1).tolist()
-    return covered, found
-
-
-def chance(logit_P: FloatArray) -> FloatArray:
-    """Pass rates of these logits."""
-    return 1.0 / (1.0 + np.exp(-logit_P))
-
-
 def page(means: Sequence[Row], differences: Sequence[Row]) -> str:
     """The whole page."""
     shares = np.array([share for row in means for share, _ in row[4]])
@@ -223,7 +155,7 @@ def page(means: Sequence[Row], differences: Sequence[Row]) -> str:
         rates=len(RATES), low=RATES[0], high=RATES[-1], cases=CASES, paired=PAIRED_CASES, shift=SHIFT,
         spread=SPREAD, all=len(shares), right=int(inside.sum()), wide=int((shares > 97).sum()),
         narrow=int((shares < 93).sum()), lowest=float(shares.min()), means=summary(means, paired=False),
-        differences=summary(differences, paired=True), clusters=clusters(),
+        differences=summary(differences, paired=True),
     ).rstrip()  # fmt: skip
 
 
@@ -240,11 +172,7 @@ def main(say: Callable[[str], None] = print) -> None:
     """Write the page, and the cells where --cells names a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=Path, help="CSV file for every cell")
-    parser.add_argument("--clusters", action="store_true", help="only the table of problems from templates")
     arguments = parser.parse_args()
-    if arguments.clusters:
-        say(clusters())
-        return
     first, second = means(), differences()
     say(page(first, second))
     if arguments.cells is not None:

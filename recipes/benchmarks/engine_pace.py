@@ -1,7 +1,5 @@
 """The pace of vLLM alone: tokens per second, and CPU time of each process, at several numbers of responses at once.
 
-    python recipes/benchmarks/engine_pace.py SPEC.json
-
 The engines of the specification start side by side, each in processes of its own, and take turns with what they
 measure. Each notes an event per number and round. They run in the engine's interpreter without stand-ins.
 """
@@ -39,6 +37,13 @@ ENGINES: Mapping[str, dict[str, Any]] = {
 }
 """Engine -> its arguments: NeMo-RL's default, its asynchronous one as it is, with few messages (nemo_ada/vllm.py), and
 with CUDA graphs for more responses, too."""
+ONE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from engine_pace import PaceSpec, measure
+measure(PaceSpec.read(Path(sys.argv[2])), sys.argv[3], Path(sys.argv[2]))
+"""  # the process of one engine
 WARM_UP = 8  # tokens of the responses before the first round
 
 
@@ -204,15 +209,9 @@ def _alone(turn: Path) -> Iterator[None]:
 
 def main(spec: Path) -> int:
     """Measure all engines. Returns 0, or the exit code of one that failed."""
-    command = start.python(sys.executable, "-W", "ignore", Path(__file__), spec)
+    command = start.python(sys.executable, "-W", "ignore", "-c", ONE, Path(__file__).parent, spec)
     running = [start.begin([*command, engine]) for engine in PaceSpec.read(spec).engines]
     code = max(abs(process.wait()) for process in running)
     if not code:
         note(event="done", code=0)
     return code
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        sys.exit(main(Path(sys.argv[1])))
-    measure(PaceSpec.read(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[1]))

@@ -64,7 +64,6 @@ SLIPS = [
     ("report my.yaml", "my.yaml", None),
     ("eval run rundir", "rundir/hf/step_5", None),
     ("eval rundir --data d.jsonl", "rundir/hf/step_5", None),
-    ("eval run nothing", "nemo-ada export RUN_DIR", None),
     ("export rundir", "rundir", None),
     ("export nothing", "nothing", None),
     ("export rundir --public", "--public", None),

@@ -1,5 +1,6 @@
-"""The line that a step prints."""
+"""What a command shows of its progress."""
 
+from nemo_ada.cli import progress
 from nemo_ada.cli.progress import step_line
 
 RECORD = {
@@ -16,7 +17,17 @@ RECORD = {
 def test_a_step_shows_its_groups_without_signal_beside_those_of_grpo():
     line = step_line(RECORD | {"ada/zero_signal_groups": 0.25, "ada/zero_signal_groups_if_grpo": 0.5})
     assert "0.25 (GRPO 0.50)" in line
+    assert "n/a" in step_line(RECORD), "groups that all teach have no share"
 
 
-def test_a_step_whose_groups_all_teach_shows_no_share():
-    assert "n/a" in step_line(RECORD)
+def test_a_log_gets_a_line_at_the_start_at_most_once_a_minute_and_at_the_end(monkeypatch, capfd):
+    for seconds, lines in (
+        (60.0, ["[a]: 0 of 100", "[a]: 100 of 100"]),
+        (0.0, ["[a]: 0 of 100", "[a]: 50 of 100", "100"]),
+    ):
+        monkeypatch.setattr(progress, "LINE_SECONDS", seconds)
+        with progress.counted() as watch:
+            for done in (0, 50, 100):
+                watch("[a]", done, 100)
+        said = capfd.readouterr().err.splitlines()
+        assert len(said) == len(lines) and all(line in shown for line, shown in zip(lines, said, strict=True))

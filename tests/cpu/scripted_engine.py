@@ -46,6 +46,9 @@ class ScriptedEngine:
         request_id, payload = self.running.popitem()
         return [Finished(request_id, len(payload), payload)]
 
+    def close(self) -> None:
+        """It holds nothing."""
+
     def abort(self, request_ids: Iterable[Hashable]) -> dict[Hashable, int]:
         stopped = [request_id for request_id in request_ids if self.running.pop(request_id, None) is not None]
         self.aborted += stopped

@@ -45,11 +45,7 @@ def parquet(tmp_path_factory):
 
 
 def prepare(parquet, out) -> int:
-    return guarded(
-        lambda: app(
-            ["data", "prepare", str(parquet), "--out", str(out), "--max-prompt-tokens", "0"], standalone_mode=False
-        )
-    )
+    return guarded(lambda: app(["data", "prepare", str(parquet), "--out", str(out)], standalone_mode=False))
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +58,8 @@ def prepared(parquet):
 def test_data_prepare_says_the_layout_and_the_system_message(parquet, tmp_path, capsys):
     assert prepare(parquet, tmp_path / "again") == 0
     printed = capsys.readouterr().out
-    assert "prompt 'prompt' (messages), reference 'reward_model.ground_truth' in 60 rows" in printed
-    assert "60 prompts have a system message, 'Please reason" in printed
+    layout = "prompt 'prompt' (messages), reference 'reward_model.ground_truth', system message in `system` in 60 rows"
+    assert layout in printed
     first = json.loads((tmp_path / "again" / "dataset.jsonl").read_text().splitlines()[0])
     assert (first["problem"], first["answer"], first["system"]) == (f"0+0={SUFFIX}", "0", SYSTEM)
 

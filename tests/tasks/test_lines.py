@@ -167,9 +167,9 @@ def test_a_folder_is_read_as_it_lies_on_a_hub(name, tmp_path):
     assert list(records(tmp_path, pytest.fail)) == list(enumerate(ROWS, start=1))
     source = open_source(str(tmp_path))
     assert [number for number, _ in source.records()] == [1, 2, 3, 4, 5, 6]
-    before = source.identity()
+    before = source.identity
     write(tmp_path, {next(iter(FOLDERS[name])): ROWS[:2]})
-    assert open_source(str(tmp_path)).identity() != before
+    assert open_source(str(tmp_path)).identity != before
 
 
 def test_a_pattern_names_shards_and_another_split_is_not_taken_for_it(tmp_path):

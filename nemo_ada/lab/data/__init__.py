@@ -1,6 +1,6 @@
 """Problems from any source, cleaned and measured, for training and evaluation.
 
-source -> problem -> stages, each with a journal -> data set with a card. The evaluation also uses `measure`.
+source -> problem -> stages -> measured responses -> data set with a card. The evaluation uses all but the card.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from nemo_ada.errors import UserError
@@ -68,15 +68,13 @@ class Contamination:
                 fields = ", ".join(benchmark.prompt_fields)
                 raise UserError(f"--exclude={benchmark.name}: no problem can be read from its columns {fields}")
             self._problems += own
-            self._add_instructions(lambda own=own: (words for _, _, words in own))  # type: ignore[misc]
+            self._add_instructions([words for _, _, words in own])
         self._index()
 
-    def learn(self, texts: Callable[[], Iterable[str]]) -> None:
-        """Find the instructions of the training set. `texts` gives its problems, as often as it is called."""
-        before = len(self._heads) + len(self._tails)
-        self._add_instructions(lambda: map(words_of, texts()))
-        if len(self._heads) + len(self._tails) > before:
-            self._index()
+    def learn(self, texts: Iterable[str]) -> None:
+        """Find the instructions of the training set, which has these problems."""
+        self._add_instructions(list(map(words_of, texts)))
+        self._index()
 
     def of(self, text: str) -> tuple[str, int] | None:
         """Return benchmark and line of a problem that shares words with this text, or None."""
@@ -92,9 +90,9 @@ class Contamination:
             for run in self._runs(core, [len(core)] if len(core) in short else []):
                 self._found.setdefault(run, (name, line))
 
-    def _add_instructions(self, sets: Callable[[], Iterable[Words]]) -> None:
-        self._heads = sorted({*self._heads, *instructions(sets)}, key=len, reverse=True)
-        tails = [words[::-1] for words in instructions(lambda: (words[::-1] for words in sets()))]
+    def _add_instructions(self, problems: Sequence[Words]) -> None:
+        self._heads = sorted({*self._heads, *instructions(problems)}, key=len, reverse=True)
+        tails = [words[::-1] for words in instructions([words[::-1] for words in problems])]
         self._tails = sorted({*self._tails, *tails}, key=len, reverse=True)
 
     def _core(self, words: Words) -> Words:
@@ -119,30 +117,18 @@ def words_of(text: str) -> Words:
     return tuple(words_in(normalised(text)))
 
 
-def instructions(sets: Callable[[], Iterable[Words]]) -> list[Words]:
+def instructions(problems: Sequence[Words]) -> list[Words]:
     """Return what many problems of a set begin with.
-
-    Args:
-        sets: Gives the words of the problems, as often as it is called.
 
     Returns:
         Each start of SEED or more words that a share of at least SHARE of the problems has, as long as they are alike.
     """
-    counts: Counter[Words] = Counter()
-    total = 0
-    for words in sets():
-        total += 1
+    groups: dict[Words, list[Words]] = {}
+    for words in problems:
         if len(words) > SEED:
-            counts[words[:SEED]] += 1
-    wanted = {seed for seed, count in counts.items() if count >= max(FEWEST, SHARE * total)}
-    if not wanted:
-        return []
-    samples: dict[Words, list[Words]] = {seed: [] for seed in wanted}
-    for words in sets():
-        group = samples.get(words[:SEED])
-        if group is not None and len(words) > SEED and len(group) < SAMPLES:
-            group.append(words)
-    return [_common(seed, group) for seed, group in samples.items()]
+            groups.setdefault(words[:SEED], []).append(words)
+    least = max(FEWEST, SHARE * len(problems))
+    return [_common(seed, group[:SAMPLES]) for seed, group in groups.items() if len(group) >= least]
 
 
 def _common(start: Words, group: Sequence[Words]) -> Words:

@@ -44,24 +44,6 @@ class Problem:
         if self.reference is None:
             object.__setattr__(self, "reference", self.answer)
 
-    def record(self) -> dict[str, Any]:
-        """Return the record that a stage's journal stores."""
-        record = {"id": self.uid, "line": self.line, "problem": self.text, "answer": self.answer}
-        facts = {"columns": dict(self.columns), "layout": self.layout}
-        facts |= {"reference": self.reference} if self.reference != self.answer else {}
-        return record | {name: value for name, value in facts.items() if value or name == "reference"}
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> Problem:
-        """Read what `record` returned."""
-        columns, reference = record.get("columns", {}), reference_of(record)
-        return cls(record["id"], record["line"], record["problem"], record["answer"], columns, reference=reference)
-
-
-def reference_of(record: Mapping[str, Any]) -> Any:
-    """Return what the judge gets as the reference of a record."""
-    return record.get("reference", record["answer"])
-
 
 def problem_id(text: str) -> str:
     """Return a hash of the canonical text (NFC, single spaces)."""

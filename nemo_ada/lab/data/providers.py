@@ -3,9 +3,6 @@
 The server speaks OpenAI's completions interface (`vllm serve` on GPUs). Prompts are sent as token ids, so the chat
 template is applied here and only once. A server that batches in half precision may round differently between runs:
 then equal seeds can give different responses.
-
-A provider is asked in two steps, so that it stays full: `submit` requests as long as there is room, then `collect` what
-has ended.
 """
 
 from __future__ import annotations
@@ -14,13 +11,11 @@ import asyncio
 import hashlib
 import logging
 import os
-import threading
-from collections.abc import Awaitable, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar, cast
 
 from nemo_ada.config.parsing import Size
 from nemo_ada.core.schema import STRICT, Bounds
@@ -37,12 +32,11 @@ log = logging.getLogger(__name__)
 
 RETRIES, FIRST_RETRIES = 7, 3
 """How often a request is repeated. Seven pauses take half a minute. A wrong address is likely at the first request."""
-SAME_RESPONSE, PAUSE_SECONDS = 6, 1.0
-"""How often a response is asked for that the server gave up, and the pause before it is asked for again."""
-BUSY = (408, 409, 429)  # statuses below 500 that the library takes for passing
 ANSWER_SECONDS, CONNECT_SECONDS = 1800.0, 30.0
 NO_KEY = "EMPTY"  # the library wants a key, and `vllm serve` without one ignores it
 SAMPLED_BYTES, SAMPLES = 1 << 16, 16
+Key = TypeVar("Key")
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +92,18 @@ class ResponseProvider(Protocol):
     Attributes:
         name: The name of the model in cards.
         fingerprint: A hash of the model for cards.
-        capacity: The number of open requests that keep the model busy.
+        limits: The limits of all requests.
     """
 
     name: str
     fingerprint: str
-    capacity: int
+    limits: Limits
 
-    def submit(self, number: int, request: Request) -> None:
-        """Ask for a response. `number` names it among the open ones."""
-        ...
+    def respond(self, requests: Iterable[tuple[Key, Request]]) -> Iterator[list[tuple[Key, MeasuredResponse]]]:
+        """Answer requests, and keep the model busy. Yields what has ended, with the key of its request, in any order.
 
-    def collect(self) -> list[tuple[int, MeasuredResponse]]:
-        """Wait until an open request has ended. Return all that have ended, in the order in which they ended."""
-        ...
-
-    def close(self) -> None:
-        """Release the model."""
+        The model is released at the end.
+        """
         ...
 
 
@@ -122,7 +111,7 @@ class FolderProvider:
     """The base of both providers. Raises UserError where the longest prompt leaves no room for a response."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
-        self.folder, self.limits, self.capacity = folder, limits, limits.max_num_seqs
+        self.folder, self.limits = folder, limits
         self.name, self.fingerprint = folder.name, model_fingerprint(folder)
         self.length = _longest_sequence(folder, limits.max_prompt_tokens, limits.max_new_tokens)
 
@@ -137,54 +126,50 @@ class EngineProvider(FolderProvider):
     def __init__(self, folder: Path, tokenizer: ModelTokenizer, limits: Limits) -> None:
         super().__init__(folder, limits)
         self.tokenizer = tokenizer
-        self._engine: Engine | None = None
 
-    def submit(self, number: int, request: Request) -> None:
-        """Add the request to the engine's queue."""
+    def respond(self, requests: Iterable[tuple[Key, Request]]) -> Iterator[list[tuple[Key, MeasuredResponse]]]:
+        """Step the engine until all requests have ended."""
+        asked, number, keys = iter(requests), 0, dict[int, Key]()
         engine, sampling = self._started()
-        options = replace(sampling, max_new_tokens=self.new_tokens(request), seed=request.seed)
-        engine.add(number, request.prompt, options)
+        try:
+            while True:
+                for key, request in islice(asked, self.limits.max_num_seqs - len(keys)):
+                    options = replace(sampling, max_new_tokens=self.new_tokens(request), seed=request.seed)
+                    engine.add(number, request.prompt, options)
+                    keys[number] = key
+                    number += 1
+                if not keys:
+                    return
+                ended = [(keys.pop(cast(int, done.request_id)), self._response(done)) for done in engine.step()]
+                if ended:
+                    yield ended
+        finally:
+            engine.close()
 
-    def collect(self) -> list[tuple[int, MeasuredResponse]]:
-        """Step the engine until a response has ended."""
-        engine, _ = self._started()
-        ended: list[tuple[int, MeasuredResponse]] = []
-        while not ended and engine.in_flight:
-            for done in engine.step():
-                if done.payload is None:
-                    raise InvariantError(f"the engine gave no response: {done.error}")
-                ids = done.payload.token_ids.tolist()
-                text = self.tokenizer.decode(ids[:-1] if done.payload.finished else ids)
-                ended.append((cast(int, done.request_id), MeasuredResponse(text, len(ids), done.payload.finished)))
-        return ended
-
-    def close(self) -> None:
-        """Release the engine."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+    def _response(self, done: Any) -> MeasuredResponse:
+        if done.payload is None:
+            raise InvariantError(f"the engine gave no response: {done.error}")
+        ids = done.payload.token_ids.tolist()
+        text = self.tokenizer.decode(ids[:-1] if done.payload.finished else ids)
+        return MeasuredResponse(text, len(ids), done.payload.finished)
 
     def _started(self) -> tuple[Engine, Sampling]:
         limits = self.limits
         try:
             from nemo_ada.cpu.engine.vllm_engine import Engine, EngineConfig, Sampling
 
-            if self._engine is None:
-                config = EngineConfig(self.folder, max_model_len=self.length, max_num_seqs=limits.max_num_seqs)
-                self._engine = Engine(config)
+            engine = Engine(EngineConfig(self.folder, max_model_len=self.length, max_num_seqs=limits.max_num_seqs))
         except ImportError as problem:
             raise UserError(
                 f"the CPU engine, vLLM, cannot be imported here ({problem}); start the model with `vllm serve "
                 f"{self.folder}` and repeat the command with --server http://HOST:8000, or run make install"
             ) from None
         stops = self.tokenizer.stop_ids
-        return self._engine, Sampling(limits.max_new_tokens, limits.temperature, limits.top_p, stop_tokens=stops)
+        return engine, Sampling(limits.max_new_tokens, limits.temperature, limits.top_p, stop_tokens=stops)
 
 
 class ServerProvider(FolderProvider):
-    """A model on a server. UserError is raised where the server has another model, or too short a context.
-
-    All requests wait in the event loop of one thread.
+    """A model on a server. UserError is raised where the server has another model, or does not answer.
 
     Args:
         access: The address of the server, the served model and the key.
@@ -193,13 +178,7 @@ class ServerProvider(FolderProvider):
         stop_ids: The ids that end a response, as for the engine of this process.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        folder: Path,
-        limits: Limits,
-        stop_ids: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, access: Access, folder: Path, limits: Limits, stop_ids: Sequence[int] = ()) -> None:
         super().__init__(folder, limits)
         self._url = str(access.server).rstrip("/").removesuffix("/v1")
         self._access, self._key = access, access.key()
@@ -208,59 +187,38 @@ class ServerProvider(FolderProvider):
         if stop_ids:
             whole["stop_token_ids"] = list(stop_ids)
         self._options = {"temperature": limits.temperature, "top_p": limits.top_p, "n": 1, "extra_body": whole}
-        self._served: str | None = None
-        self._ended: SimpleQueue[tuple[int, Future[MeasuredResponse]]] = SimpleQueue()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def submit(self, number: int, request: Request) -> None:
-        """Send the request. The first request asks for the models before."""
-        if self._loop is None:
-            self._client, self._loop = _client(f"{self._url}/v1", self._key), asyncio.new_event_loop()
-            # A daemon, because a command that fails must not wait for answers of half an hour.
-            self._thread = threading.Thread(target=_run_until_stopped, args=(self._loop,), daemon=True)
-            self._thread.start()
-        if self._served is None:
-            self._served = asyncio.run_coroutine_threadsafe(self._find_served(), self._loop).result()
-        response = asyncio.run_coroutine_threadsafe(self._respond(request), self._loop)
-        response.add_done_callback(lambda ended: self._ended.put((number, ended)))
+    def respond(self, requests: Iterable[tuple[Key, Request]]) -> Iterator[list[tuple[Key, MeasuredResponse]]]:
+        """Send requests as long as there is room, and wait for answers. What ended comes before an error."""
+        asked, keys = iter(requests), dict[asyncio.Task[MeasuredResponse], Key]()
+        client = _client(f"{self._url}/v1", self._key)
+        with asyncio.Runner() as runner:  # its end cancels what is not answered yet
+            model = runner.run(self._answer(self._find_served(client)))
+            while True:
+                for key, request in islice(asked, self.limits.max_num_seqs - len(keys)):
+                    response = self._answer(self._respond(client, model, request))
+                    keys[runner.get_loop().create_task(response)] = key
+                if not keys:
+                    return
+                done, _ = runner.run(asyncio.wait(keys, return_when=asyncio.FIRST_COMPLETED))
+                failed = [task for task in done if task.exception() is not None]
+                yield [(keys.pop(task), task.result()) for task in done if task not in failed]
+                if failed:
+                    failed[0].result()
 
-    def collect(self) -> list[tuple[int, MeasuredResponse]]:
-        """Wait for an answer."""
-        ended = [self._ended.get()]
-        while not self._ended.empty():
-            ended.append(self._ended.get())
-        return [(number, response.result()) for number, response in ended]
-
-    def close(self) -> None:
-        """Give up what is not answered yet."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop, self._ended = None, SimpleQueue()
-
-    async def _find_served(self) -> str:
+    async def _find_served(self, client: AsyncOpenAI) -> str:
         """Return the id of the folder's model on the server."""
-        answer = await self._answer("/v1/models", self._client.with_options(max_retries=FIRST_RETRIES).models.list())
-        try:
-            models = [dict(model) for model in answer.data]
-            names = [str(model["id"]) for model in models]
-        except (AttributeError, LookupError, TypeError, ValueError):
-            raise self._odd("/v1/models", answer) from None
+        listed = await client.with_options(max_retries=FIRST_RETRIES).models.list()
+        models = [dict(model) for model in listed.data]
         wanted = self._access.served_model
-        fits = [m for m, n in zip(models, names, strict=True) if (n == wanted if wanted else self._is_folder(m))]
+        fits = [str(m["id"]) for m in models if (m["id"] == wanted if wanted else self._is_folder(m))]
         if not fits:
             served = "; ".join(f"{model['id']!r} (root {model.get('root')!r})" for model in models)
             raise UserError(
                 f"--server={self._url} serves {served or 'no model'}, not {wanted or self.folder}; serve that folder, "
                 "or name the model that holds the same weights with --served-model ID"
             )
-        room = fits[0].get("max_model_len")
-        if isinstance(room, int) and room < self.length:
-            raise UserError(
-                f"--server={self._url} has room for {room} tokens of prompt and response, but {self.length} may be "
-                f"needed; start it with --max-model-len {self.length}, or lower --max-new-tokens"
-            )
-        return str(fits[0]["id"])
+        return fits[0]
 
     def _is_folder(self, model: dict[str, Any]) -> bool:
         """Return whether a served model has the name of this folder. The server may have it at another place."""
@@ -268,56 +226,35 @@ class ServerProvider(FolderProvider):
         root = str(model.get("root") or model["id"]).rstrip("/")
         return model.get("parent") is None and bool(names & {root, root.rpartition("/")[2]})
 
-    async def _respond(self, request: Request) -> MeasuredResponse:
-        content = {"model": self._served, "prompt": list(request.prompt), "seed": request.seed} | self._options
-        content["max_tokens"] = self.new_tokens(request)
-        for _ in range(SAME_RESPONSE):
-            answer = await self._answer("/v1/completions", self._client.completions.create(**content))
-            try:
-                chosen = answer.choices[0]
-                text, reason, tokens = chosen.text, chosen.finish_reason, answer.usage.completion_tokens
-            except (AttributeError, LookupError, TypeError):
-                raise self._odd("/v1/completions", answer) from None
-            if reason in ("stop", "length"):
-                if not isinstance(text, str) or isinstance(tokens, bool) or not isinstance(tokens, int):
-                    raise self._odd("/v1/completions", answer)
-                return MeasuredResponse(text, tokens, reason == "stop")
-            log.warning("%s ended a response with finish_reason %r; asking again", self._url, reason)
-            await asyncio.sleep(PAUSE_SECONDS)
-        raise UserError(
-            f"--server={self._url} ended the same response {SAME_RESPONSE} times with finish_reason {reason!r}, which "
-            "is no answer; see the server's log, then repeat the command, which continues its work"
-        )
+    async def _respond(self, client: AsyncOpenAI, model: str, request: Request) -> MeasuredResponse:
+        content = {"model": model, "prompt": list(request.prompt), "seed": request.seed} | self._options
+        answer: Any = await client.completions.create(**content, max_tokens=self.new_tokens(request))
+        chosen, tokens = answer.choices[0], answer.usage.completion_tokens
+        if chosen.finish_reason not in ("stop", "length") or not isinstance(chosen.text, str):
+            raise ValueError(f"a response with finish_reason {chosen.finish_reason!r}")
+        return MeasuredResponse(chosen.text, int(tokens), chosen.finish_reason == "stop")
 
-    def _odd(self, path: str, answer: Any) -> UserError:
-        return UserError(
-            f"--server={self._url}: the answer from {path} is not what a server of OpenAI's completions gives "
-            f"({str(answer)[:200]}); use the address of `vllm serve`"
-        )
-
-    async def _answer(self, path: str, call: Awaitable[Any]) -> Any:
+    async def _answer(self, call: Awaitable[Answer]) -> Answer:
         """Return the answer to a call of the library, which has repeated it where that may help."""
         import openai
 
+        again = f"start it with `vllm serve {self.folder}` and repeat the command, which continues its work"
         try:
             return await call
-        except (openai.AuthenticationError, openai.PermissionDeniedError) as problem:
+        except UserError:
+            raise
+        except (openai.AuthenticationError, openai.PermissionDeniedError) as problem:  # its text may hold the key
             raise UserError(
-                f"--server={self._url} answered {problem.status_code} to {path}; put its API key into an environment "
-                "variable and name it with --api-key-env NAME"
+                f"--server={self._url} answered {problem.status_code}; put its API key into an environment variable "
+                "and name it with --api-key-env NAME"
             ) from None
-        except openai.APIStatusError as problem:
-            why = f"{problem.status_code} {problem.response.text[:500]}".strip()
-            if problem.status_code < 500 and problem.status_code not in BUSY:
-                raise InvariantError(f"{self._url}{path} answered {why}") from None
-        except openai.APIConnectionError as problem:
-            why = repr(problem.__cause__ or problem)
-        except (AttributeError, ValueError) as problem:  # what is no JSON, or JSON of another form
-            raise self._odd(path, problem) from None
-        raise UserError(
-            f"--server={self._url}: no answer from {path} ({why}); start the server with "
-            "vllm serve MODEL and repeat the command, which continues its work"
-        )
+        except openai.OpenAIError as problem:
+            text = problem.response.text[:500] if isinstance(problem, openai.APIStatusError) else ""
+            raise UserError(f"--server={self._url} gave no answer ({problem} {text}); {again}") from None
+        except (AttributeError, LookupError, TypeError, ValueError) as problem:
+            raise UserError(
+                f"--server={self._url} gave what is no answer of OpenAI's completions ({str(problem)[:200]}); {again}"
+            ) from None
 
 
 def _client(url: str, key: str | None) -> AsyncOpenAI:
@@ -331,12 +268,6 @@ def _client(url: str, key: str | None) -> AsyncOpenAI:
     account: dict[str, Any] = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
     wait = Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
     return AsyncOpenAI(base_url=url, api_key=key or NO_KEY, default_headers=account, timeout=wait, max_retries=RETRIES)
-
-
-def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-    """Run an event loop. When it is stopped, its tasks are cancelled."""
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        runner.get_loop().run_forever()
 
 
 @dataclass(frozen=True)

@@ -1,258 +1,162 @@
-"""The stages of data preparation. Each makes one record per input: the kept one, or {line, reason, kind}.
+"""Which inputs become the problems of a set, and why the others do not.
 
 read       a raw line or row becomes a problem
 distinct   keep the first of equal problems (by canonical text), and none where their answers contradict each other
 exclude    the problem must not be in a benchmark
 reference  the verifier must accept the reference answer itself
 length     the whole prompt, template included, must fit
-measure    pass rate of the model, or a measured one from a file
+measure    the pass rate of the problem must be known
 band       the pass rate must lie in the band
+
+A stage has a reason for each problem that it leaves out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import WORDS, Contamination
-from nemo_ada.lab.data.journal import Journal
-from nemo_ada.lab.data.measure import Judged, Measurement, Question
-from nemo_ada.lab.data.problem import Problem, excerpt, parse_record, problem_id, reference_of
-from nemo_ada.run.files import read_bounded
+from nemo_ada.lab.data.problem import Problem, excerpt, parse_record, problem_id
+from nemo_ada.run.data_files import Raw
 from nemo_ada.run.json_lines import Record, parse_line, records
 from nemo_ada.tasks.prompting import PromptEncoder
 from nemo_ada.tasks.protocol import canonical_text
-from nemo_ada.verify.audit import KINDS
+from nemo_ada.verify.audit import counted
 from nemo_ada.verify.judge import Judge, normalised
 
-Watch = Callable[[str, int, int | None], None]
-"""Called with (stage, inputs done, inputs in all if known)."""
-CHUNK = 256  # inputs between two words about the progress
+Reason = tuple[str, str]
+"""Why a problem is left out: a short kind, for counts, and a text for its author."""
 ROUNDING = 1e-9
-MAX_BYTES = 2**30  # of a file of pass rates
 
 
-def silent(_stage: str, _done: int, _total: int | None) -> None:
-    """Say nothing: a Watch for callers that want no progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage of a preparation: it makes one record of each input.
+class Selection:
+    """The problems of a source that no stage has left out so far.
 
     Attributes:
-        name: The name of the stage.
-        process: Makes the records of some inputs, in their order.
-        whole: Whether `process` must see all inputs at once.
+        problems: The problems, in the order of the source.
+        left_out: A record {line, stage, kind, reason} of every other input.
+        counts: The number of inputs of each stage, of kept ones, and of the others by kind.
     """
 
-    name: str
-    process: Callable[[Sequence[Any]], list[Record]]
-    whole: bool = False
+    def __init__(
+        self, rows: Iterable[tuple[int, Raw]], prompt_fields: Sequence[str], answer_fields: Sequence[str], judge: Judge
+    ) -> None:
+        """Read problems from the first of these columns that a record has. Refused records keep an excerpt."""
+        self.problems: list[Problem] = []
+        self.left_out: list[Record] = []
+        self.counts: dict[str, Record] = {}
+        self._judge = judge
+        for line, raw in rows:
+            try:
+                record = parse_line(raw) if isinstance(raw, bytes) else raw
+                problem = parse_record(line, record, prompt_fields, answer_fields, as_it_is=judge.as_it_is)
+            except ValueError as refusal:
+                facts = {"line": line, "stage": "read", "kind": "malformed"}
+                self.left_out.append({**facts, "reason": str(refusal), "excerpt": excerpt(raw)})
+            else:
+                self.problems.append(problem)
+        refused = {"malformed": len(self.left_out)} if self.left_out else {}
+        inputs = len(self.problems) + len(self.left_out)
+        self.counts["read"] = {"inputs": inputs, "kept": len(self.problems), "left_out": refused}
 
+    def distinct(self) -> None:
+        """Keep the first of equal problems. Where their answers differ, nobody knows which is right, so none stays."""
+        alike: dict[str, list[Problem]] = {}
+        for problem in self.problems:
+            alike.setdefault(canonical_text(problem.text), []).append(problem)
+        contradicting = {text for text, same in alike.items() if len(same) > 1 and not self._agree(same)}
 
-def run_stages(stages: Sequence[Stage], inputs: Sequence[Any], watch: Watch = silent) -> dict[str, list[Record]]:
-    """Run stages one after the other. Each gets what the one before it kept.
-
-    Returns:
-        The records of each stage, in the order of its inputs.
-    """
-    found: dict[str, list[Record]] = {}
-    for stage in stages:
-        records, size = list[Record](), max(1, len(inputs)) if stage.whole else CHUNK
-        watch(stage.name, 0, len(inputs))
-        for start in range(0, len(inputs), size):
-            records += stage.process(inputs[start : start + size])
-            watch(stage.name, len(records), len(inputs))
-        found[stage.name] = records
-        inputs = list(kept(records))
-    return found
-
-
-def kept(records: Iterable[Record]) -> Iterator[Record]:
-    """Return the records that a stage did not leave out."""
-    return (record for record in records if "reason" not in record)
-
-
-def left_out(line: int, reason: str, kind: str, **facts: Any) -> Record:
-    """Return the record of an input that a stage left out. `kind` is a short name of the reason, for counts."""
-    return {"line": line, "reason": reason, "kind": kind, **facts}
-
-
-def read_stage(prompt_fields: Sequence[str], answer_fields: Sequence[str], judge: Judge) -> Stage:
-    """Read problems from the first of these columns that a record has. Refused records keep an excerpt.
-
-    judge: whether it takes references as the records have them.
-    """
-
-    def one(line: int, raw: bytes | Mapping[str, Any]) -> Record:
-        try:
-            record = parse_line(raw) if isinstance(raw, bytes) else raw
-            return parse_record(line, record, prompt_fields, answer_fields, as_it_is=judge.as_it_is).record()
-        except ValueError as problem:
-            return left_out(line, str(problem), "malformed", excerpt=excerpt(raw))
-
-    return Stage("read", lambda inputs: [one(line, raw) for line, raw in inputs])
-
-
-def distinct_stage(judge: Judge) -> Stage:
-    """Keep the first of equal problems. Where their answers differ, nobody knows which is right, so none stays.
-
-    judge: two answers that are written differently may be equal.
-    """
-
-    def process(inputs: Sequence[Record]) -> list[Record]:
-        alike: dict[str, list[Record]] = {}
-        for record in inputs:
-            alike.setdefault(canonical_text(record["problem"]), []).append(record)
-        contradicting = {text: same for text, same in alike.items() if len(same) > 1 and not _agree(same, judge)}
-
-        def one(record: Record) -> Record:
-            text, line = canonical_text(record["problem"]), record["line"]
+        def why(problem: Problem) -> Reason | None:
+            same = alike[text := canonical_text(problem.text)]
             if text in contradicting:
-                lines = ", ".join(str(other["line"]) for other in contradicting[text][:10])
-                return left_out(line, f"the same problem has different answers in lines {lines}", "conflicting")
-            first = alike[text][0]["line"]
-            return record if line == first else left_out(line, f"repeats line {first}", "repeated")
+                lines = ", ".join(str(other.line) for other in same[:10])
+                return "conflicting", f"the same problem has different answers in lines {lines}"
+            return None if problem is same[0] else ("repeated", f"repeats line {same[0].line}")
 
-        return list(map(one, inputs))
+        self._leave_out("distinct", why)
 
-    return Stage("distinct", process, whole=True)
+    def exclude(self, benchmarks: Contamination) -> None:
+        """Leave out problems that share their words with a benchmark."""
+        benchmarks.learn(problem.text for problem in self.problems)
 
+        def why(problem: Problem) -> Reason | None:
+            found = benchmarks.of(problem.text)
+            if found is None:
+                return None
+            name, line = found
+            return f"in {name}", f"shares {WORDS} words in a row, or all its words, with line {line} of {name}"
 
-def _agree(same: Sequence[Record], judge: Judge) -> bool:
-    """Return whether the answers of equal problems are equal, as texts or to the judge."""
-    if len({normalised(record["answer"]) for record in same}) == 1:
-        return True
-    wanted, *others = map(reference_of, same)
-    verdicts = judge.verdicts([(judge.shown(answer), wanted, True) for answer in others])
-    return all(verdict.label == 1.0 for verdict in verdicts)
+        self._leave_out("exclude", why)
 
+    def reference(self) -> dict[str, dict[str, int]]:
+        """Leave out problems whose reference answer, written as a response, does not get label 1.
 
-def exclude_stage(contamination: Contamination) -> Stage:
-    """Leave out problems that share their words with a benchmark."""
+        Returns:
+            How many references of each kind (`verify.audit.KINDS`) are kept, and the first line.
+        """
+        judge, before = self._judge, self.problems
+        verdicts = judge.verdicts([(judge.shown(one.reference), one.reference, True) for one in before])
+        verdict_of = {one.line: verdict for one, verdict in zip(before, verdicts, strict=True)}
 
-    def one(record: Record) -> Record:
-        shared = contamination.of(record["problem"])
-        if shared is None:
-            return record
-        reason = f"shares {WORDS} words in a row, or all its words, with line {shared[1]} of {shared[0]}"
-        return left_out(record["line"], reason, f"in {shared[0]}")
-
-    def process(inputs: Sequence[Record]) -> list[Record]:
-        contamination.learn(lambda: (record["problem"] for record in inputs))
-        return list(map(one, inputs))
-
-    return Stage("exclude", process, whole=True)
-
-
-def reference_stage(judge: Judge, drop: Collection[str] = ()) -> Stage:
-    """Leave out problems whose reference answer, written as a response, does not get label 1.
-
-    The records of the others say of which kind of `verify.audit.KINDS` their reference is. Those of the kinds in `drop`
-    are left out, too.
-    """
-
-    def process(inputs: Sequence[Record]) -> list[Record]:
-        verdicts = judge.verdicts([(judge.shown(one), one, True) for one in map(reference_of, inputs)])
-        kinds = judge.audit([record["answer"] for record in inputs])
-        records = []
-        for record, verdict, kind in zip(inputs, verdicts, kinds, strict=True):
-            why = verdict.cause if verdict.label is None else "the verifier does not accept it as its own answer"
-            if verdict.label == 1.0 and kind not in drop:
-                records.append(record if kind is None else {**record, "audit": kind})
-                continue
+        def why(problem: Problem) -> Reason | None:
+            verdict = verdict_of[problem.line]
             if verdict.label == 1.0:
-                why = f"it holds {KINDS[str(kind)]}"
-            reason = f"reference answer {record['answer'][:80]!r}: {why}"
-            records.append(left_out(record["line"], reason, "reference" if verdict.label != 1.0 else str(kind)))
-        return records
+                return None
+            cause = verdict.cause if verdict.label is None else "the verifier does not accept it as its own answer"
+            return "reference", f"reference answer {problem.answer[:80]!r}: {cause}"
 
-    return Stage("reference", process)
+        self._leave_out("reference", why)
+        kinds = judge.audit([one.answer for one in self.problems])
+        return counted(zip((problem.line for problem in self.problems), kinds, strict=True))
 
+    def length(self, encoder: PromptEncoder, limit: int) -> None:
+        """Leave out problems whose whole prompt has more than `limit` tokens."""
 
-def length_stage(encoder: PromptEncoder, limit: int) -> Stage:
-    """Leave out problems whose whole prompt has more than `limit` tokens."""
+        def why(problem: Problem) -> Reason | None:
+            try:
+                tokens = len(encoder.encode(problem.text))
+            except UserError:  # of the tokenizer itself, not of this problem
+                raise
+            except ValueError as refusal:
+                return "unreadable", str(refusal)
+            return ("overlong", f"{tokens} tokens, above the limit of {limit}") if tokens > limit else None
 
-    def one(record: Record) -> Record:
-        try:
-            tokens = len(encoder.encode(record["problem"]))
-        except UserError:  # of the tokenizer itself, not of this problem
-            raise
-        except ValueError as problem:
-            return left_out(record["line"], str(problem), "unreadable")
-        if tokens > limit:
-            return left_out(record["line"], f"{tokens} tokens, above the limit of {limit}", "overlong")
-        return {**record, "prompt_tokens": tokens}
+        self._leave_out("length", why)
 
-    return Stage("length", lambda inputs: list(map(one, inputs)))
+    def measure(self, rates: Mapping[str, Record]) -> None:
+        """Leave out problems that have no pass rate."""
+        unknown = "unmeasured", "no response has a label, or the file of pass rates does not have this problem"
+        self._leave_out("measure", lambda problem: None if problem.uid in rates else unknown)
 
+    def band(self, rates: Mapping[str, Record], band: PassRateBand) -> None:
+        """Leave out problems whose pass rate lies outside the band."""
 
-def measure_stage(
-    measurement: Measurement, question: Callable[[Problem], Question], chunk: int, journal: Journal,
-    watch: Watch = silent,
-) -> Stage:  # fmt: skip
-    """Measure the pass rate over k responses.
+        def why(problem: Problem) -> Reason | None:
+            rate = float(rates[problem.uid]["pass_rate"])
+            return None if band.holds(rate) else ("band", f"pass rate {rate:.4g} is outside {band}")
 
-    Args:
-        measurement: Draws and judges.
-        question: Asks for a problem.
-        chunk: Problems between two commits.
-        journal: Keeps what was measured, so that a killed preparation continues.
-        watch: Called after every commit.
-    """
+        self._leave_out("band", why)
 
-    def one(record: Record, responses: Sequence[Judged]) -> Record:
-        rewards = [judged.reward for judged in responses if judged.reward is not None]
-        if not rewards:
-            return left_out(record["line"], "the verifier failed on every response", "unjudged")
-        correct = int(sum(rewards))
-        facts = {
-            "responses": len(rewards),
-            "correct": correct,
-            "failed": len(responses) - len(rewards),
-            "tokens": sum(judged.response.tokens for judged in responses),
-            "pass_rate": correct / len(rewards),
-        }
-        return {**record, **facts}
+    def _agree(self, same: Sequence[Problem]) -> bool:
+        """Return whether the answers of equal problems are equal, as texts or to the judge."""
+        if len({normalised(problem.answer) for problem in same}) == 1:
+            return True
+        wanted, *others = (problem.reference for problem in same)
+        verdicts = self._judge.verdicts([(self._judge.shown(answer), wanted, True) for answer in others])
+        return all(verdict.label == 1.0 for verdict in verdicts)
 
-    def process(inputs: Sequence[Record]) -> list[Record]:
-        measured = {record["line"]: record for record in journal.read()}
-        missing = [record for record in inputs if record["line"] not in measured]
-        fresh: list[Record] = []
-
-        def save() -> None:
-            if fresh:
-                journal.commit(fresh, len(fresh))
-                measured.update((record["line"], record) for record in fresh)
-                fresh.clear()
-                watch("measure", len(measured), len(inputs))
-
-        drawn = measurement.draw(question(Problem.of(record)) for record in missing)
-        try:
-            for record, responses in zip(missing, drawn, strict=True):
-                fresh.append(one(record, responses))
-                if len(fresh) == chunk:
-                    save()
-        finally:
-            save()
-        return [measured[record["line"]] for record in inputs]
-
-    return Stage("measure", process, whole=True)
-
-
-def lookup_stage(rates: Mapping[str, Record]) -> Stage:
-    """Look up pass rates that were measured earlier, by problem id."""
-
-    def one(record: Record) -> Record:
-        if record["id"] not in rates:
-            return left_out(record["line"], "the file of pass rates does not have this problem", "unmeasured")
-        return {**record, **rates[record["id"]]}
-
-    return Stage("measure", lambda inputs: list(map(one, inputs)))
+    def _leave_out(self, stage: str, why: Callable[[Problem], Reason | None]) -> None:
+        reasons = [(problem, why(problem)) for problem in self.problems]
+        gone = [(problem.line, *reason) for problem, reason in reasons if reason is not None]
+        self.problems = [problem for problem, reason in reasons if reason is None]
+        kinds = dict(sorted(Counter(kind for _, kind, _ in gone).items()))
+        self.counts[stage] = {"inputs": len(reasons), "kept": len(self.problems), "left_out": kinds}
+        self.left_out += [{"line": line, "stage": stage, "kind": kind, "reason": text} for line, kind, text in gone]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,67 +195,32 @@ def parse_band(text: str) -> PassRateBand:
     try:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
-        known = "; ".join(f"{name}: {band}" for name, band in BANDS.items())
-        raise UserError(f"--band={text}: use a name ({known}) or two numbers such as 0.1,0.9") from None
+        low, high = 1.0, 0.0
     if not 0.0 <= low <= high <= 1.0:
-        raise UserError(f"--band={text}: use two ordered numbers between 0 and 1, such as 0.1,0.9")
+        known = "; ".join(f"{name}: {band}" for name, band in BANDS.items())
+        raise UserError(f"--band={text}: use a name ({known}) or two ordered numbers in [0, 1] such as 0.1,0.9")
     return PassRateBand(text, low, high, above=False)
-
-
-def band_stage(band: PassRateBand) -> Stage:
-    """Leave out problems whose pass rate lies outside the band."""
-
-    def one(record: Record) -> Record:
-        if band.holds(record["pass_rate"]):
-            return record
-        return left_out(record["line"], f"pass rate {record['pass_rate']:.4g} is outside {band}", "band")
-
-    return Stage("band", lambda inputs: list(map(one, inputs)))
 
 
 def read_pass_rates(path: Path) -> dict[str, Record]:
     """Read measured pass rates by problem id, from a pass_rates.jsonl of this program or a similar file.
 
-    Each line has `problem` or `id`, and `pass_rate` or `correct` and `responses`.
+    Each line has `problem` or `id`, and `pass_rate`.
 
     Raises:
         UserError: The file cannot be read, or a line cannot be used.
     """
-
-    def refuse(number: int, reason: str) -> None:
-        raise UserError(
-            f"--pass-rates={path}: line {number} cannot be used ({reason}); each line needs `problem` or `id`, "
-            "and `pass_rate` or `correct` and `responses`"
-        )
-
     rates: dict[str, Record] = {}
+    line = 0
     try:
-        content = read_bounded(path, MAX_BYTES)
-    except OSError as problem:
-        raise UserError(f"--pass-rates={path} cannot be read: {problem}") from None
-    for number, record in records(content, on_damage=refuse):
-        try:
-            uid, rates_of_problem = _measured(record)
-        except (ValueError, LookupError, TypeError, ArithmeticError) as problem:
-            refuse(number, f"no {problem}" if isinstance(problem, KeyError) else str(problem))
-        else:
-            rates[uid] = rates_of_problem
-    if not rates:
-        raise UserError(f"--pass-rates={path} has no line")
+        for line, record in records(path):  # noqa: B007 - the message names it
+            uid: Any = record["id"] if "id" in record else problem_id(record["problem"])
+            if isinstance(record["pass_rate"], bool) or not 0.0 <= record["pass_rate"] <= 1.0:
+                raise ValueError("its pass rate is outside [0, 1]")
+            rates[uid] = {key: record[key] for key in ("responses", "correct", "pass_rate") if key in record}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as problem:
+        raise UserError(
+            f"--pass-rates={path} cannot be used, from line {line} on: {problem!r}; each line needs `problem` or "
+            "`id`, and `pass_rate`"
+        ) from None
     return rates
-
-
-def _measured(record: Record) -> tuple[str, Record]:
-    """Return id and pass rate of a line."""
-    uid = record["id"] if "id" in record else problem_id(record["problem"])
-    if not isinstance(uid, str):
-        raise ValueError(f"its id is {type(uid).__name__}, not text")
-    counted = "correct" in record and "responses" in record
-    for key in ("correct", "responses") if counted else ("pass_rate",):
-        if isinstance(record[key], bool) or not isinstance(record[key], int if counted else (int, float)):
-            raise ValueError(f"its {key} is {str(record[key])[:40]!r}")
-    rate = record["correct"] / record["responses"] if counted else float(record["pass_rate"])
-    if not 0.0 <= rate <= 1.0:
-        raise ValueError(f"its pass rate is {rate}, outside [0, 1]")
-    counts = {key: record[key] for key in ("responses", "correct")} if counted else {}
-    return uid, {**counts, "pass_rate": rate}

@@ -61,17 +61,12 @@ class Benchmark(Section):
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the chat template, such as `enable_thinking: false`."""
     max_prompt_tokens: PositiveInt = 1024
-    """Longer prompts are listed and not evaluated."""
+    """Longer prompts are left out."""
     max_new_tokens: PositiveInt = 4096
     """Longest response, tokens."""
-    expected_problems: PositiveInt | None = None
-    """Problems of the published set. A different number is logged."""
 
     group_by: tuple[str, ...] = ("level", "subject", "source", "type", "category", "difficulty")
     """Columns with a table of their own, where the problems have them."""
-
-    cluster: str | None = None
-    """Column of what each problem was made from, such as a template. Intervals and tests then count such clusters."""
 
     @field_validator("name")
     @classmethod
@@ -136,7 +131,8 @@ def run_of(model: Path, *, wanted: bool) -> Path | None:
     Raises:
         UserError: It says how to name or to allow what was found.
     """
-    above = [Path(os.path.relpath(folder)) for folder in model.resolve().parents[:3] if (folder / HELDOUT).is_file()]
+    parents = Path(os.path.realpath(model)).parents[:3]  # of a loop of links, too
+    above = [Path(os.path.relpath(folder)) for folder in parents if (folder / HELDOUT).is_file()]
     found = next((folder for folder in above if trust.allowed(folder / HELDOUT)), None)
     if found is None and above and wanted:
         raise trust.refusal(f"eval {model}", above[0] / HELDOUT, f"--data {above[0] / HELDOUT}")
@@ -169,7 +165,7 @@ def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
         preset = _load(known[label]) if label in known else {}
         if "benchmarks" in preset:
             raise UserError(f"--data={name}: {label} is a suite; use one of {', '.join(preset['benchmarks'])}")
-        return [(preset | {"name": label, "source": file, "expected_problems": None}, name)]
+        return [(preset | {"name": label, "source": file}, name)]
     path = Path(name)
     if name in known or path.suffix in (".yaml", ".yml"):
         path = known.get(name, path)

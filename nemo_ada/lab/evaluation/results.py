@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nemo_ada.core.arrays import IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import estimate, paired_test, pass_at_k
 from nemo_ada.run.files import json_of
@@ -19,17 +18,9 @@ from nemo_ada.run.folder import changed_keys, flatten
 from nemo_ada.run.json_lines import records
 
 MAX_GROUPS = 30
-BUCKETS = {
-    "base = 0": 0.0, "base in (0, 0.25]": 0.25, "base in (0.25, 0.5]": 0.5, "base in (0.5, 0.75]": 0.75,
-    "base in (0.75, 1)": math.nextafter(1.0, 0.0), "base = 1": 1.0,
-}  # fmt: skip
-"""Difficulty by the base model's pass rate: the name of a bucket -> its largest pass rate."""
-COUNTS = (
-    "responses", "correct", "failed", "timed_out", "tokens", "finished",
-    "right_tokens", "right_finished", "wrong_tokens", "wrong_finished",
-)  # fmt: skip
-"""Per problem: responses with a label, ..., and tokens and ended responses by verdict."""
-EXPECTED_TO_DIFFER = ("model", "tokenizer", "seed", "chunk", "nemo_ada")
+COUNTS = ("responses", "correct", "failed", "timed_out", "tokens", "finished")
+"""Per problem: responses with a label, right ones, ones without a label, and so on."""
+EXPECTED_TO_DIFFER = ("model", "tokenizer", "seed", "nemo_ada")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +30,7 @@ class BenchmarkResult:
     Attributes:
         name: The name of the benchmark.
         table: A row per problem, by its id. The columns are COUNTS, `rate` (the share of right responses, nan without
-            a judged one), `majority` (the chance that the answer of most responses is right) and, where the problems
-            are not independent, `cluster` (the number of each problem's cluster).
+            a judged one) and `majority` (the chance that the answer of most responses is right).
         rejected: The number of problems that cannot be used.
         columns: Per problem its values in the columns of the groups.
     """
@@ -51,20 +41,8 @@ class BenchmarkResult:
     columns: tuple[Mapping[str, str], ...] = ()
 
     @classmethod
-    def of(
-        cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int, column: str | None = None
-    ) -> BenchmarkResult:
-        """Read the counts from the lines of problems.jsonl.
-
-        Args:
-            name: The name of the benchmark.
-            records: The lines.
-            rejected: The number of problems that cannot be used.
-            column: The column whose values are the clusters, None for those that the evaluation has.
-
-        Raises:
-            UserError: A problem has no such column, or there are two lines for a problem.
-        """
+    def of(cls, name: str, records: Sequence[Mapping[str, Any]], rejected: int) -> BenchmarkResult:
+        """Read the counts from the lines of problems.jsonl. Raises UserError where there are two for a problem."""
         counts = {key: np.array([record.get(key, 0) for record in records], np.int64) for key in COUNTS}
         table = pd.DataFrame(counts, index=[str(record["id"]) for record in records])
         if table.index.has_duplicates:
@@ -73,9 +51,6 @@ class BenchmarkResult:
             )
         table["rate"] = np.where(table["responses"] > 0, table["correct"] / table["responses"].clip(lower=1), np.nan)
         table["majority"] = np.array([record.get("majority", math.nan) for record in records], np.float64)
-        clusters = _clusters(name, records, column)
-        if clusters is not None:
-            table["cluster"] = clusters
         return cls(name, table, rejected, tuple(record.get("columns", {}) for record in records))
 
     def groups(self, k: int) -> dict[str, dict[str, Any]]:
@@ -90,20 +65,6 @@ class BenchmarkResult:
                     for value in distinct
                 }
         return groups
-
-
-def _clusters(name: str, records: Sequence[Mapping[str, Any]], column: str | None) -> IntArray | None:
-    """Return the number of each problem's cluster, None where there are none."""
-    if column is None:
-        values = [record.get("cluster") for record in records]
-    else:
-        values = [record.get("columns", {}).get(column) for record in records]
-        if None in values:
-            has = ", ".join(dict.fromkeys(key for record in records for key in record.get("columns", {})))
-            raise UserError(f"--cluster={column}: problems.jsonl of {name} has no such column; it has {has or 'none'}")
-    if None in values or not values:
-        return None
-    return np.unique(np.array(values, str), return_inverse=True)[1].astype(np.int64)
 
 
 def _by_number(value: str) -> tuple[str, int, str]:
@@ -127,39 +88,20 @@ def results(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
 
 
 def _together(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the problems of several benchmarks, with the number of each problem's benchmark in `stratum`.
-
-    Numbers of clusters are made different. A problem of a benchmark without clusters is a cluster of its own.
-    """
-    parts, first = [], 0
-    for number, table in enumerate(tables):
-        part = table.assign(stratum=number)
-        if any("cluster" in one for one in tables):
-            part["cluster"] = first + (table["cluster"] if "cluster" in table else np.arange(len(table)))
-            first = int(part["cluster"].max()) + 1 if len(part) else first
-        parts.append(part)
-    return pd.concat(parts)
-
-
-def _clusters_of(table: pd.DataFrame) -> IntArray | None:
-    return table["cluster"].to_numpy() if "cluster" in table else None
+    """Return the problems of several benchmarks, with the number of each problem's benchmark in `stratum`."""
+    return pd.concat([table.assign(stratum=number) for number, table in enumerate(tables)])
 
 
 def _summary(table: pd.DataFrame, rejected: int, k: int) -> dict[str, Any]:
     """Return a row of results.json for these problems."""
     total = {name: int(table[name].sum()) for name in COUNTS}
     drawn = total["responses"] + total["failed"]
-    summary: dict[str, Any] = {
-        "prompts": len(table),
-        **_number_of_clusters(table),
-        f"avg@{k}": _mean(table, table["rate"]),
-    }
+    summary: dict[str, Any] = {"prompts": len(table), f"avg@{k}": _mean(table, table["rate"])}
     for rung in ladder(k) if k > 1 else []:
         summary[f"pass@{rung}"] = _mean(table, pass_at_k(table["responses"], table["correct"], rung))
     if k > 1:
         summary[f"maj@{k}"] = _mean(table, table["majority"])
     return summary | {
-        "by_verdict": _by_verdict(total),
         "mean_tokens": total["tokens"] / drawn,
         "finished": total["finished"] / drawn,
         "unjudged": total["failed"],
@@ -168,31 +110,13 @@ def _summary(table: pd.DataFrame, rejected: int, k: int) -> dict[str, Any]:
     }
 
 
-def _number_of_clusters(table: pd.DataFrame) -> dict[str, int]:
-    return {"clusters": int(table["cluster"].nunique())} if "cluster" in table else {}
-
-
 def _mean(table: pd.DataFrame, values: Any) -> dict[str, float | None]:
     """Return a mean over problems with its interval. JSON has no NaN, so a mean of no problem is None."""
-    value_P, cluster_P = np.asarray(values, np.float64), _clusters_of(table)
-    there_P = ~np.isnan(value_P)
-    one_value = cluster_P is not None and len(np.unique(cluster_P[there_P])) < 2
-    found = estimate(value_P, table["stratum"].to_numpy(), None if one_value else cluster_P)
-    mean, low, high = (value if there_P.any() else None for value in (found.value, found.low, found.high))
-    return {"mean": mean, "low": low, "high": high, "prompts": int(there_P.sum())}
-
-
-def _by_verdict(total: Mapping[str, int]) -> dict[str, dict[str, float | None]]:
-    """Return length and truncation of right and of wrong responses, None where there is no such response."""
-    numbers = {"right": total["correct"], "wrong": total["responses"] - total["correct"]}
-    return {
-        verdict: {
-            "responses": number,
-            "mean_tokens": total[f"{verdict}_tokens"] / number if number else None,
-            "finished": total[f"{verdict}_finished"] / number if number else None,
-        }
-        for verdict, number in numbers.items()
-    }
+    value_P = np.asarray(values, np.float64)
+    there = int((~np.isnan(value_P)).sum())
+    found = estimate(value_P, table["stratum"].to_numpy())
+    mean, low, high = (value if there else None for value in (found.value, found.low, found.high))
+    return {"mean": mean, "low": low, "high": high, "prompts": there}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,19 +136,12 @@ class Evaluation:
     benchmarks: Mapping[str, BenchmarkResult]
 
     @classmethod
-    def read(cls, folder: Path, cluster: str | None = None) -> Evaluation:
-        """Read an evaluation. Raises UserError for a folder without a complete one.
-
-        Args:
-            folder: The folder.
-            cluster: The column whose values are clusters, None for the evaluation's own.
-        """
+    def read(cls, folder: Path) -> Evaluation:
+        """Read an evaluation. Raises UserError for a folder without a complete one."""
         try:
             content = json_of(folder / "results.json")
             benchmarks = {
-                name: BenchmarkResult.of(
-                    name, _lines(folder / name / "problems.jsonl"), summary["rejected_problems"], cluster
-                )
+                name: BenchmarkResult.of(name, _lines(folder / name / "problems.jsonl"), summary["rejected_problems"])
                 for name, summary in content["benchmarks"].items()
             }
             return cls(folder, content["settings"]["k"], content["settings"], benchmarks)
@@ -241,44 +158,34 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [record for _, record in records(path)]
 
 
-def compare(first: Evaluation, second: Evaluation, base: Evaluation | None = None) -> dict[str, dict[str, Any]]:
+def compare(first: Evaluation, second: Evaluation) -> dict[str, dict[str, Any]]:
     """Compare avg@k of two evaluations, over the problems that both have.
 
     Args:
         first: The evaluation that is subtracted.
         second: The other evaluation.
-        base: The evaluation of a base model. Its pass rates sort the problems into buckets. It must be a third
-            evaluation, because buckets by a model's own luck regress to the mean.
 
     Returns:
-        A row per benchmark, `overall` (weighted by prompts), and with `base` a row per bucket.
+        A row per benchmark, and `overall` (weighted by prompts).
 
     Raises:
-        UserError: No benchmark has two problems in common, or the base is one of the two evaluations.
+        UserError: No benchmark has two problems in common.
     """
-    if base is not None and _draws(base) in (_draws(first), _draws(second)):
-        raise UserError(
-            f"--base={base.folder} has the same responses as one of the two evaluations, so its buckets would regress "
-            "to the mean; evaluate the base model again with another --seed"
-        )
     rows: dict[str, dict[str, Any]] = {}
     pairs: list[pd.DataFrame] = []
     for name in (name for name in first.benchmarks if name in second.benchmarks):
-        pair, left_out = _pair(name, first, second, base)
+        rates = {side: one.benchmarks[name].table["rate"] for side, one in (("first", first), ("second", second))}
+        pair = pd.concat(rates, axis=1, join="inner").dropna()
         if len(pair) >= 2:
             pairs.append(pair)
+            left_out = len(rates["first"].index.union(rates["second"].index)) - len(pair)
             rows[name] = _row(_together([pair])) | {"left_out": left_out}
     if not pairs:
         raise UserError(
             f"{first.folder} ({', '.join(first.benchmarks)}) and {second.folder} ({', '.join(second.benchmarks)}) have "
             "no benchmark with two problems in common"
         )
-    whole = _together(pairs)
-    rows["overall"] = _row(whole) | {"left_out": sum(row["left_out"] for row in rows.values())}
-    if base is not None:
-        for name, inside in whole.groupby(buckets(whole["base"]), observed=True):
-            if len(inside) >= 2 and _number_of_clusters(inside).get("clusters", 2) >= 2:
-                rows[name] = _row(inside)
+    rows["overall"] = _row(_together(pairs)) | {"left_out": sum(row["left_out"] for row in rows.values())}
     return rows
 
 
@@ -294,37 +201,7 @@ def setting_differences(first: Evaluation, second: Evaluation) -> list[str]:
     ]
 
 
-def _draws(evaluation: Evaluation) -> tuple[Any, Any]:
-    return evaluation.settings["model"]["fingerprint"], evaluation.settings["seed"]
-
-
-def _pair(name: str, first: Evaluation, second: Evaluation, base: Evaluation | None) -> tuple[pd.DataFrame, int]:
-    """Return the pass rates of the models on their common problems, with their clusters, and how many others there are.
-
-    The columns are `first`, `second`, with a base `base`, and where there are clusters `cluster`.
-    """
-    tables = {"first": first.benchmarks[name].table, "second": second.benchmarks[name].table}
-    if base is not None:
-        if name not in base.benchmarks:
-            raise UserError(f"--base={base.folder} has no benchmark {name}; evaluate the base model on it as well")
-        tables["base"] = base.benchmarks[name].table
-    pair = pd.concat({model: table["rate"] for model, table in tables.items()}, axis=1, join="inner").dropna()
-    clustered = next((one for one in (tables["first"], tables["second"]) if "cluster" in one), None)
-    if clustered is not None:
-        pair["cluster"] = clustered["cluster"]
-    return pair, len(tables["first"].index.union(tables["second"].index)) - len(pair)
-
-
 def _row(pair: pd.DataFrame) -> dict[str, Any]:
     first_P, second_P = pair["first"].to_numpy(), pair["second"].to_numpy()
-    test = paired_test(first_P, second_P, pair["stratum"].to_numpy(), _clusters_of(pair))
-    return _number_of_clusters(pair) | {
-        "first": float(first_P.mean()),
-        "second": float(second_P.mean()),
-        **asdict(test),
-    }
-
-
-def buckets(rates: pd.Series) -> pd.Series:
-    """Return the name of the bucket of each base pass rate."""
-    return pd.cut(rates, [-1.0, *BUCKETS.values()], labels=list(BUCKETS))
+    test = paired_test(first_P, second_P, pair["stratum"].to_numpy())
+    return {"first": float(first_P.mean()), "second": float(second_P.mean()), **asdict(test)}

@@ -7,8 +7,6 @@ An interval is Wilson's, with as many binary observations as have the spread of 
 degrees of freedom where the values have long tails: a few solved problems among many unsolved ones say little about the
 spread. It is never wider than Wilson's interval of binary values, which have the largest spread of all. So it has a
 width where all values are equal, and for k = 1 it is Wilson's. `recipes/benchmarks/coverage.py` measures its coverage.
-Problems that were made from one template are alike. With `cluster_P` the clusters are the sample: each gives one value,
-its deviation from the mean, weighted by its problems. The same intervals and tests are then made of these values.
 With several benchmarks (`stratum_P`) every benchmark keeps its weight, and the intervals are joined by the method of
 variance estimates recovery (Zou and Donner 2008, "Construction of confidence limits about effect measures").
 """
@@ -93,7 +91,7 @@ class Estimate:
 UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
 
-def estimate(value_P: FloatArray, stratum_P: IntArray | None = None, cluster_P: IntArray | None = None) -> Estimate:
+def estimate(value_P: FloatArray, stratum_P: IntArray | None = None) -> Estimate:
     """Return the mean over problems and its interval.
 
     Problems with nan are left out. The result is nan where none is left.
@@ -101,31 +99,20 @@ def estimate(value_P: FloatArray, stratum_P: IntArray | None = None, cluster_P: 
     Args:
         value_P: The values in [0, 1].
         stratum_P: The number of each problem's benchmark.
-        cluster_P: The number of each problem's cluster. Problems without one are clusters of their own.
-
-    Raises:
-        UserError: All problems of a benchmark are in one cluster.
     """
     values = np.asarray(value_P, np.float64)
     there = ~np.isnan(values)
-    strata = _strata(
-        values[there], *(None if one is None else np.asarray(one)[there] for one in (stratum_P, cluster_P))
-    )
+    strata = _strata(values[there], None if stratum_P is None else np.asarray(stratum_P)[there])
     if not strata:
         return UNKNOWN
     low, high = _joined(strata, mean_interval)
     return Estimate(float(values[there].mean()), max(low, 0.0), min(high, 1.0))
 
 
-def mean_interval(value_P: FloatArray, count: float | None = None) -> Interval:
-    """Return the interval of the mean of values in [0, 1].
-
-    Args:
-        value_P: The values.
-        count: How many equal shares the values have in the mean. None for as many as there are.
-    """
+def mean_interval(value_P: FloatArray) -> Interval:
+    """Return the interval of the mean of values in [0, 1]."""
     mean = float(value_P.mean())
-    low, high = wilson(mean, count or len(value_P), NORMAL)
+    low, high = wilson(mean, len(value_P), NORMAL)
     variance, freedom = _spread(value_P, MEANS)
     if variance > 0.0:
         binary = mean * (1.0 - mean) / variance  # this many binary observations have the same variance
@@ -187,7 +174,6 @@ def paired_test(
     first_P: FloatArray,
     second_P: FloatArray,
     stratum_P: IntArray | None = None,
-    cluster_P: IntArray | None = None,
     *,
     flips: int = FLIPS,
 ) -> PairedTest:
@@ -197,52 +183,49 @@ def paired_test(
         first_P: The values of the model that is subtracted.
         second_P: The values of the other one.
         stratum_P: The number of each problem's benchmark.
-        cluster_P: The number of each problem's cluster, as in `estimate`.
-        flips: The number of random signs of the sign-flip test, which change for whole clusters.
+        flips: The number of random signs of the sign-flip test.
 
     Raises:
-        UserError: There are fewer than two problems, or all of a benchmark are in one cluster.
+        UserError: There are fewer than two problems.
     """
     difference_P = np.asarray(second_P, np.float64) - np.asarray(first_P, np.float64)
     count = len(difference_P)
     if count < 2:
         raise UserError(f"a paired test needs at least two prompts in common, not {count}")
     mean = float(difference_P.mean())
-    strata = _strata(difference_P, stratum_P, cluster_P)
+    strata = _strata(difference_P, stratum_P)
     low, high = _joined(strata, difference_interval)
     variance, freedom = _pooled(strata)
-    shares = 1.0 / sum(one.weight**2 / one.count for one in strata)
+    shares = 1.0 / sum(one.weight**2 / len(one.value_P) for one in strata)
     bound = _largest_variance(difference_P, shares)
     if variance > 0.0:
         p_t = 2.0 * student_tail(abs(mean) / math.sqrt(variance), freedom)
         if 0.0 < bound < variance:
             p_t = min(p_t, 2.0 * (1.0 - NormalDist().cdf(abs(mean) / math.sqrt(bound))))
     else:
-        p_t = (
-            1.0 if mean == 0.0 else 2.0 ** (1 - sum(len(one.value_C) for one in strata))
-        )  # all are equal: the sign test
+        p_t = 1.0 if mean == 0.0 else 2.0 ** (1 - count)  # all are equal: the sign test
     return PairedTest(
         difference=mean,
         low=max(low, -1.0),
         high=min(high, 1.0),
         p_t=min(1.0, p_t),
-        p_flips=flip_test(_sums(difference_P, stratum_P, cluster_P), flips),
+        p_flips=flip_test(difference_P, flips),
         detectable=detectable_difference(math.sqrt((variance or bound) * count), count),
         prompts=count,
     )
 
 
-def difference_interval(difference_P: FloatArray, count: float | None = None) -> Interval:
-    """Return the interval of the mean of differences in [-1, 1]. `count` is that of `mean_interval`."""
+def difference_interval(difference_P: FloatArray) -> Interval:
+    """Return the interval of the mean of differences in [-1, 1]."""
     mean = float(difference_P.mean())
     variance, freedom = _spread(difference_P, DIFFERENCES)
-    largest = NORMAL * math.sqrt(_largest_variance(difference_P, count or len(difference_P)))
+    largest = NORMAL * math.sqrt(_largest_variance(difference_P, len(difference_P)))
     if variance > 0.0:
         half = min(student_quantile(freedom) * math.sqrt(variance), largest)
         return mean - half, mean + half
     if mean == 0.0:
         return -largest, largest
-    low, high = wilson((1.0 + mean) / 2.0, count or len(difference_P), NORMAL)
+    low, high = wilson((1.0 + mean) / 2.0, len(difference_P), NORMAL)
     return 2.0 * low - 1.0, 2.0 * high - 1.0
 
 
@@ -293,51 +276,27 @@ class Stratum:
     """The sample of one benchmark.
 
     Attributes:
-        value_C: One value per cluster, or per problem where these are independent. Their mean is that of the problems.
+        value_P: One value per problem.
         weight: The share of all problems that are in this stratum.
-        count: How many equal shares the clusters have. It is below their number where some are larger.
     """
 
-    value_C: FloatArray
+    value_P: FloatArray
     weight: float
-    count: float
 
 
-def _strata(value_P: FloatArray, stratum_P: IntArray | None, cluster_P: IntArray | None) -> list[Stratum]:
+def _strata(value_P: FloatArray, stratum_P: IntArray | None) -> list[Stratum]:
     """Return the sample of each stratum that has some."""
     stratum_P = np.zeros(len(value_P), np.int64) if stratum_P is None else np.asarray(stratum_P)
-    strata = []
-    for stratum in np.unique(stratum_P):
-        inside_P = stratum_P == stratum
-        own_P, weight = value_P[inside_P], float(inside_P.mean())
-        if cluster_P is None:
-            strata.append(Stratum(own_P, weight, len(own_P)))
-            continue
-        _, number_P, size_C = np.unique(np.asarray(cluster_P)[inside_P], return_inverse=True, return_counts=True)
-        if len(size_C) < 2 < len(own_P):
-            raise UserError(f"all {len(own_P)} problems are in one cluster; an interval needs two clusters or more")
-        mean = float(own_P.mean())
-        excess_C = np.bincount(number_P, own_P - mean, len(size_C))
-        count = len(own_P) ** 2 / float((size_C.astype(np.float64) ** 2).sum())
-        strata.append(Stratum(mean + excess_C * len(size_C) / len(own_P), weight, count))
-    return strata
+    inside = [stratum_P == stratum for stratum in np.unique(stratum_P)]
+    return [Stratum(value_P[inside_P], float(inside_P.mean())) for inside_P in inside]
 
 
-def _sums(value_P: FloatArray, stratum_P: IntArray | None, cluster_P: IntArray | None) -> FloatArray:
-    """Return the sum of the values of each cluster. Without clusters, the values."""
-    if cluster_P is None:
-        return value_P
-    keys_P = np.stack([np.zeros(len(value_P), np.int64) if stratum_P is None else stratum_P, cluster_P])
-    _, number_P = np.unique(keys_P, axis=1, return_inverse=True)
-    return np.bincount(number_P.ravel(), value_P).astype(np.float64)
-
-
-def _joined(strata: list[Stratum], interval: Callable[[FloatArray, float], Interval]) -> Interval:
+def _joined(strata: list[Stratum], interval: Callable[[FloatArray], Interval]) -> Interval:
     """Return the interval of the mean over all strata, from the interval of each."""
     centre, below, above = 0.0, 0.0, 0.0
     for one in strata:
-        mean = float(one.value_C.mean())
-        low, high = interval(one.value_C, one.count)
+        mean = float(one.value_P.mean())
+        low, high = interval(one.value_P)
         centre += one.weight * mean
         below += (one.weight * (mean - low)) ** 2
         above += (one.weight * (high - mean)) ** 2
@@ -349,10 +308,10 @@ def _pooled(strata: list[Stratum]) -> tuple[float, float]:
 
     A stratum of one problem adds nothing.
     """
-    parts = [(*_spread(one.value_C, DIFFERENCES), one.weight) for one in strata]
+    parts = [(*_spread(one.value_P, DIFFERENCES), one.weight) for one in strata]
     variance = sum(weight**2 * own for own, _, weight in parts)
     if variance == 0.0:
-        return _spread(np.concatenate([one.value_C for one in strata]), DIFFERENCES)
+        return _spread(np.concatenate([one.value_P for one in strata]), DIFFERENCES)
     return variance, variance**2 / sum((weight**2 * own) ** 2 / freedom for own, freedom, weight in parts)
 
 

@@ -1,4 +1,4 @@
-"""`nemo-ada report`: a page that compares runs and evaluations."""
+"""`nemo-ada report`: a page that compares runs."""
 
 import pandas as pd
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import random
 import signal
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from nemo_ada.lab.data.journal import Journal
+from nemo_ada.lab.data import kept
+from nemo_ada.lab.data.measure import SamplingSpec
 from nemo_ada.lab.data.prepare import Preparation, prepare
-from nemo_ada.lab.data.providers import MeasuredResponse, Request
-from nemo_ada.lab.data.source import open_source
+from nemo_ada.lab.data.providers import Limits, MeasuredResponse, Request
 from nemo_ada.lab.data.stages import parse_band
 from nemo_ada.lab.evaluation.benchmark import Benchmark
-from nemo_ada.lab.evaluation.evaluate import SamplingSpec, evaluate
-from nemo_ada.verify.judge import Judge
+from nemo_ada.lab.evaluation.evaluate import evaluate
 
 
 class Characters:
@@ -31,86 +32,79 @@ class Characters:
 
 
 class Adder:
-    """Answers sums "a+b=" rightly with a chance that falls with the sum; the seed decides."""
+    """Answers sums "a+b=" rightly with a chance that falls with the sum; the seed decides.
+
+    asked: seeds of all requests. full: whether it was full, each time that it went on.
+    """
 
     name = "adder"
     fingerprint = "0" * 16
 
     def __init__(self, capacity: int = 24) -> None:
+        self.limits = Limits(12, 9, max_num_seqs=capacity)
         self.asked: list[int] = []
-        self.capacity, self._open = capacity, {}
+        self.full: list[bool] = []
 
-    def submit(self, number: int, request: Request) -> None:
-        self.asked.append(request.seed)
-        self._open[number] = request
+    def respond(self, requests) -> Iterator[list[tuple[Any, MeasuredResponse]]]:
+        """A third of the open requests at a time, in an order that has nothing to do with theirs."""
+        requests, waiting = iter(requests), []
+        while True:
+            new = list(islice(requests, self.limits.max_num_seqs - len(waiting)))
+            self.asked += [request.seed for _, request in new]
+            waiting = sorted([*waiting, *new], key=lambda pair: pair[1].seed)
+            if not waiting:
+                return
+            self.full.append(len(waiting) == self.limits.max_num_seqs)
+            ended, waiting = waiting[: 1 + len(waiting) // 3], waiting[1 + len(waiting) // 3 :]
+            yield [(key, self.response(request)) for key, request in ended]
 
-    def collect(self) -> list[tuple[int, MeasuredResponse]]:
-        """A third of the open requests, in an order that has nothing to do with theirs."""
-        ended = sorted(self._open, key=lambda number: self._open[number].seed)[: 1 + len(self._open) // 3]
-        return [(number, self._response(self._open.pop(number))) for number in ended]
-
-    def _response(self, request: Request) -> MeasuredResponse:
+    def response(self, request: Request) -> MeasuredResponse:
         draw = random.Random(request.seed)
-        total = sum(int(part) for part in "".join(map(chr, request.prompt)).rstrip("=").split("+"))
+        total = sum(int(part) for part in self.read(request.prompt).rstrip("=").split("+"))
         right = draw.random() < max(0.0, 1.0 - total / 60.0)
         text = str(total if right else total + 1)
         return MeasuredResponse(text, len(text) + 1, draw.random() < 0.95)
 
-    def close(self) -> None:
-        pass
+    def read(self, prompt) -> str:
+        return "".join(map(chr, prompt))
 
 
 def preparation(source: Path, **changes) -> Preparation:
     """The tests' usual preparation."""
+    asked = changes.pop("problems", {})
+    problems = Benchmark(
+        **({"name": "source", "source": str(source), "verifier": "exact", "max_prompt_tokens": 12} | asked)
+    )
     settings = {
-        "judge": Judge("exact"),
-        "encoder": Characters(),
-        "max_prompt_tokens": 12,
-        "provider": Adder(),
-        "k": 8,
-        "chunk": 4,
-        "band": parse_band("0.1,0.9"),
-    }
-    return Preparation(source=open_source(str(source)), **(settings | changes))
+        "encoder": Characters(), "provider": Adder(), "drawing": SamplingSpec(8), "band": parse_band("0.1,0.9"),
+    }  # fmt: skip
+    return Preparation(problems, **(settings | changes))
 
 
-def run_evaluation(source: Path, out: Path) -> dict:
+def run_evaluation(source: Path, out: Path, model: Adder | None = None) -> dict:
     """The tests' usual evaluation."""
     benchmark = Benchmark(name="sums", source=str(source), verifier="exact", max_prompt_tokens=12)
-    return evaluate(
-        [benchmark], lambda _: Characters(), Adder(), SamplingSpec(8, 0, {"temperature": 1.0}, chunk=4), out
-    )
+    return evaluate([benchmark], lambda _: Characters(), model or Adder(), SamplingSpec(8), out)
 
 
 def kill_at(number: int) -> None:
-    """Kill this process before its `number`-th call that changes a file; of a commit half of the bytes are written."""
+    """Kill this process before its `number`-th call that changes a file; of appended lines half are written."""
     calls = 0
 
-    def counted(real):
+    def counted(real, before=lambda *_arguments: None):
         def call(*arguments, **options):
             nonlocal calls
             calls += 1
             if calls == number:
+                before(*arguments)
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*arguments, **options)
 
         return call
 
-    os.fsync, os.truncate = counted(os.fsync), counted(os.truncate)
-    Path.replace, Path.unlink = counted(Path.replace), counted(Path.unlink)
-    commit = Journal.commit
-
-    def torn_commit(self, records, *arguments):
-        nonlocal calls
-        if calls + 1 == number:
-            data = "".join(json.dumps(record) + "\n" for record in records).encode()
-            with self.path.open("ab") as file:
-                file.write(data[: len(data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-        calls += 1
-        commit(self, records, *arguments)
-
-    Journal.commit = torn_commit
+    os.truncate, Path.replace = counted(os.truncate), counted(Path.replace)
+    append = kept.append
+    kept.append = counted(append, lambda path, data: append(path, data[: len(data) // 2]))
 
 
 def in_a_process(what: str, source: Path, out: Path, killed_at: int = 0) -> int:

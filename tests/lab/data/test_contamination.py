@@ -28,7 +28,7 @@ def test_problems_of_a_benchmark_are_left_out_with_the_line_that_they_share(tmp_
         tmp_path / "train.jsonl", ["what is 2 + 3", "What is 2+3+4?", LONG, hidden, "A new problem", LONG[:40]]
     )
     out = tmp_path / "set"
-    words = ["--verifier", "exact", "--max-prompt-tokens", 0, "--out", out]
+    words = ["--verifier", "exact", "--out", out]
     assert run("data", "prepare", train, *words, "--exclude", bench) == 0
     assert [row["line"] for row in lines(out / "dataset.jsonl")] == [2, 5, 6]
     reasons = [row["reason"].partition("words, with ")[2] for row in lines(out / "rejected.jsonl")]
@@ -43,7 +43,7 @@ def test_problems_of_a_benchmark_are_left_out_with_the_line_that_they_share(tmp_
 
 def test_a_benchmark_without_a_problem_is_refused(tmp_path, capfd):
     bench, train = rows(tmp_path / "bench.jsonl", []), rows(tmp_path / "train.jsonl", ["a"])
-    words = ["--verifier", "exact", "--max-prompt-tokens", 0, "--out", tmp_path / "set", "--exclude", bench]
+    words = ["--verifier", "exact", "--out", tmp_path / "set", "--exclude", bench]
     assert run("data", "prepare", train, *words) == 2
     assert (
         "--exclude=bench: no problem can be read from its columns problem, prompt, question," in capfd.readouterr().err
@@ -61,16 +61,16 @@ def test_an_instruction_flags_nothing_and_hides_no_copy(tmp_path):
         bench = rows(tmp_path / f"bench{number}.jsonl", [f"{text} {theirs}" for text in ORIGINAL])
         train = rows(tmp_path / f"train{number}.jsonl", [f"{text} {ours}" for text in [*OTHERS, *ORIGINAL]])
         out = tmp_path / f"set{number}"
-        words = ["--verifier", "exact", "--max-prompt-tokens", 0, "--out", out, "--exclude", bench]
+        words = ["--verifier", "exact", "--out", out, "--exclude", bench]
         assert run("data", "prepare", train, *words) == 0
         assert [row["line"] for row in lines(out / "dataset.jsonl")] == list(range(1, 81)), (ours, theirs)
 
 
 def test_what_is_left_out_is_an_instruction_at_an_end():
-    found = instructions(lambda: [words_of(f"{ASK} {text}") for text in ORIGINAL])
+    found = instructions([words_of(f"{ASK} {text}") for text in ORIGINAL])
     assert found == [(*words_of(ASK), "item")]
-    assert instructions(lambda: map(words_of, ORIGINAL[:9])) == []
-    assert instructions(lambda: map(words_of, OTHERS)) == [], "few words in common are none"
+    assert instructions(list(map(words_of, ORIGINAL[:9]))) == []
+    assert instructions(list(map(words_of, OTHERS))) == [], "few words in common are none"
 
 
 FRACTION = r"Let $f(x)=\frac{1}{2}x$ and $g(x) = (x+\frac12)^{2}$. Find all real $x$ with $f(g(x)) = \sqrt{3}$."

@@ -23,7 +23,7 @@ def near(response, reference):
 
 
 @pytest.mark.long
-def test_an_evaluation_asks_the_users_reward_and_an_answer_that_hangs_is_wrong(tmp_path, monkeypatch, capfd):
+def test_an_evaluation_asks_the_users_reward_and_an_answer_that_hangs_is_wrong(tmp_path, monkeypatch):
     (tmp_path / "my_scorer.py").write_text(SCORER)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("no_proxy", "*")
@@ -43,7 +43,6 @@ def test_an_evaluation_asks_the_users_reward_and_an_answer_that_hangs_is_wrong(t
     content = json.loads((tmp_path / "out" / "results.json").read_text())
     assert content["settings"]["benchmarks"]["a"]["judged_by"].startswith("my_scorer:near ")
     assert content["overall"]["timed_out"] == 1 and len(server.asked) == 4
-    assert "note: 1 answers hit the verifier's limits" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("scorer", ["no_such_module:f", "json", "json:", "../x:f", "a b:f"])
@@ -70,7 +69,7 @@ def test_a_reward_gets_references_as_the_data_has_them_and_a_prepared_set_keeps_
     source, model = tmp_path / "a.jsonl", model_folder(tmp_path / "model")
     rows = [{"problem": f"{n}+{n}=", "answer": reference} for n, reference in enumerate(REFERENCES)]
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["--reward", "my_types:same", "--max-prompt-tokens", 0]
+    words = ["--reward", "my_types:same"]
     assert run("data", "prepare", source, "--out", tmp_path / "set", *words) == 0
     made = [json.loads(line) for line in (tmp_path / "set" / "dataset.jsonl").read_text().splitlines()]
     assert [row["answer"] for row in made] == REFERENCES

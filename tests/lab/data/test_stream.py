@@ -1,77 +1,20 @@
-"""The engine stays full: over the borders of chunks, and from one benchmark to the next."""
+"""One stream of requests: it keeps the model full, and what has ended is kept."""
 
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-from nemo_ada.errors import UserError
-from nemo_ada.lab.data.measure import Measurement, response_seed
+from nemo_ada.errors import FailedResponsesError, UserError
+from nemo_ada.lab.data.kept import Responses
+from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, response_seed
+from nemo_ada.lab.data.problem import Problem, problem_id
 from nemo_ada.lab.evaluation.benchmark import Benchmark
-from nemo_ada.lab.evaluation.evaluate import SamplingSpec, evaluate
+from nemo_ada.lab.evaluation.evaluate import evaluate
+from nemo_ada.verify.judge import Judge
+from nemo_ada.verify.verdict import CRASH, TIMEOUT, Verdict
 from tests.lab.data.scripted_model import Adder, Characters
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "recipes" / "benchmarks"))
-
-import bench_stream
-
-
-def test_a_stream_takes_fewer_engine_steps_than_chunks():
-    asked = bench_stream.questions(200)
-    assert bench_stream.steps(asked, 8, 256, 16) > 3 * bench_stream.steps(asked, 8, 256, None)
-
-
-def test_a_stream_costs_little_more_than_a_full_engine_and_its_longest_response():
-    engine, asked = bench_stream.SimulatedEngine(64), bench_stream.questions(100)
-    drawn = list(Measurement(engine, 8, 0, limits_are_wrong=True).draw(asked))
-    tokens = [judged.response.tokens for own in drawn for judged in own]
-    assert engine.steps <= sum(tokens) / 64 + max(tokens)
-
-
-def test_problems_come_in_order_with_the_same_responses_whatever_fits_into_the_engine():
-    asked = bench_stream.questions(150)
-
-    def drawn(slots):
-        measurement = Measurement(bench_stream.SimulatedEngine(slots), 4, 7, limits_are_wrong=True)
-        return [[(j.index, j.seed, j.response) for j in own] for own in measurement.draw(asked)]
-
-    assert drawn(5) == drawn(300)
-    assert [own[2][1] for own in drawn(5)] == [response_seed(7, one.problem.uid, 2) for one in asked]
-
-
-def test_problems_that_wait_for_a_long_response_are_bounded():
-    """The first response never ends while others do; the stream stops opening problems."""
-
-    class Stuck(bench_stream.SimulatedEngine):
-        def submit(self, number, request):
-            super().submit(number, request)
-            if number == 0:
-                self._ends = [(10**9, 0, 1)]
-
-    opened = []
-
-    def ask():
-        for one in bench_stream.questions(5000):
-            opened.append(one)
-            yield one
-
-    next(Measurement(Stuck(8), 1, 0, limits_are_wrong=True).draw(ask()))
-    assert len(opened) <= 16 * 8
-
-
-class Watched(Adder):
-    """Keeps how many requests were open when it was asked to go on."""
-
-    def __init__(self, capacity):
-        super().__init__(capacity)
-        self.full = []
-
-    def collect(self):
-        self.full.append(len(self._open) == self.capacity)
-        return super().collect()
 
 
 def benchmarks(tmp_path, sizes):
@@ -82,27 +25,86 @@ def benchmarks(tmp_path, sizes):
         yield own
 
 
-def test_one_engine_serves_all_benchmarks_and_waits_only_at_the_end_of_the_last(tmp_path):
-    model, jobs = Watched(16), list(benchmarks(tmp_path, {"a": 9, "b": 3, "c": 40}))
-    evaluate(jobs, lambda _: Characters(), model, SamplingSpec(4, 0, {}, chunk=2), tmp_path / "out")
+def test_one_engine_serves_all_benchmarks_and_has_room_only_at_the_end_of_the_last(tmp_path):
+    model, jobs = Adder(16), list(benchmarks(tmp_path, {"a": 9, "b": 3, "c": 40}))
+    evaluate(jobs, lambda _: Characters(), model, SamplingSpec(4), tmp_path / "out")
     assert model.full == sorted(model.full, reverse=True) and sum(model.full) >= 30
-    alone = tmp_path / "alone"
-    evaluate(jobs[1:2], lambda _: Characters(), Adder(1), SamplingSpec(4, 0, {}, chunk=50), alone)
-    assert (alone / "b" / "responses.jsonl").read_bytes() == (tmp_path / "out" / "b" / "responses.jsonl").read_bytes()
+    evaluate(jobs[1:2], lambda _: Characters(), Adder(1), SamplingSpec(4), tmp_path / "alone")
+    found = [sorted((tmp_path / name / "b" / "responses.jsonl").open()) for name in ("out", "alone")]
+    assert found[0] == found[1], "the responses do not depend on what fits into the engine"
 
 
-def test_what_was_finished_when_a_server_went_away_is_kept(tmp_path):
+def test_what_had_ended_when_a_server_went_away_is_kept(tmp_path):
     class Dying(Adder):
-        def collect(self):
-            if len(self.asked) > 60:
-                raise UserError("gone")
-            first = min(self._open)
-            return [(first, self._response(self._open.pop(first)))]
+        def respond(self, requests):
+            for ended in super().respond(requests):
+                yield ended
+                if len(self.asked) > 60:
+                    raise UserError("gone")
 
     jobs = list(benchmarks(tmp_path, {"a": 5, "b": 40}))
     with pytest.raises(UserError, match="gone"):
-        evaluate(jobs, lambda _: Characters(), Dying(8), SamplingSpec(2, 0, {}, chunk=100), tmp_path / "out")
+        evaluate(jobs, lambda _: Characters(), Dying(8), SamplingSpec(2), tmp_path / "out")
     kept = sum(1 for name in "ab" for _ in (tmp_path / "out" / name / "responses.jsonl").open())
     model = Adder(8)
-    evaluate(jobs, lambda _: Characters(), model, SamplingSpec(2, 0, {}, chunk=100), tmp_path / "out")
-    assert kept > 10 and kept + len(model.asked) == 90
+    evaluate(jobs, lambda _: Characters(), model, SamplingSpec(2), tmp_path / "out")
+    assert kept > 50 and kept + len(model.asked) == 90
+
+
+class Failing(Judge):
+    """Fails on every n-th response."""
+
+    def __init__(self, every: int, cause: str = TIMEOUT) -> None:
+        super().__init__("exact")
+        self._every, self._seen, self._cause = every, 0, cause
+
+    def verdicts(self, responses):
+        found = super().verdicts(responses)
+        for i in range(len(found)):
+            self._seen += 1
+            if self._seen % self._every == 0:
+                found[i] = Verdict(None, self._cause)
+        return found
+
+
+def drawn(tmp_path, problems, k, judge, *, limits_are_wrong=False):
+    texts = [f"{n}+1=" for n in range(problems)]
+    made = [Problem(problem_id(text), n + 1, text, str(n + 1)) for n, text in enumerate(texts)]
+    responses = Responses(tmp_path / "responses.jsonl")
+    asked = [Question(problem, Characters(), judge, 9, responses) for problem in made]
+    Measurement(Adder(), SamplingSpec(k, 7), limits_are_wrong=limits_are_wrong).draw(asked)
+    return list(responses.read())
+
+
+def test_a_response_has_a_seed_of_its_own(tmp_path):
+    found = drawn(tmp_path, 20, 8, Judge("exact"))
+    assert len(found) == 160 == len({(one["id"], one["index"]) for one in found})
+    assert all(one["seed"] == response_seed(7, one["id"], one["index"]) for one in found)
+
+
+@pytest.mark.parametrize(("cause", "in_evaluations"), [(TIMEOUT, 0.0), (CRASH, None)])
+def test_an_answer_that_hits_the_verifiers_limits_is_wrong_in_an_evaluation_and_unlabelled_elsewhere(
+    tmp_path, cause, in_evaluations
+):
+    for name, wrong, reward in (("data", False, None), ("eval", True, in_evaluations)):
+        (tmp_path / name).mkdir()
+        found = drawn(tmp_path / name, 20, 8, Failing(25, cause), limits_are_wrong=wrong)
+        failed = [one for one in found if one.get("cause") == cause]
+        assert len(failed) == 6 and all(one["reward"] == reward for one in failed)
+
+
+def test_a_broken_verifier_stops_the_measurement(tmp_path):
+    with pytest.raises(FailedResponsesError, match="failed on"):
+        drawn(tmp_path, 40, 8, Failing(2))
+
+
+def test_a_damaged_line_is_refused_and_a_line_without_its_end_or_a_second_time_does_not_count(tmp_path):
+    line = json.dumps({"id": "a", "index": 0}) + "\n"
+    path = tmp_path / "responses.jsonl"
+    for content, message in (("{\n" + line, "line 1"), ("{}\n", "'id'")):
+        path.write_text(content)
+        with pytest.raises(UserError, match=message):
+            Responses(path)
+    path.write_text(line * 2 + '{"id": "b", "ind')
+    found = Responses(path)
+    assert found.done == {("a", 0)} and path.read_text() == line * 2 and len(list(found.read())) == 1

@@ -1,4 +1,4 @@
-"""maj@k, and length by verdict."""
+"""maj@k."""
 
 from __future__ import annotations
 
@@ -30,14 +30,8 @@ def test_responses_vote_by_the_text_of_their_last_box():
     assert vote(" A b ", boxed=False) == "ab"
 
 
-def test_a_table_has_the_majority_and_length_by_verdict():
-    rows = records([8, 2, 0])
-    for row, share in zip(rows, (1.0, 0.5, 0.0), strict=True):
-        right = {"right_tokens": 10 * row["correct"], "right_finished": row["correct"]}
-        row |= {"majority": share, "wrong_tokens": 30 * (8 - row["correct"]), "wrong_finished": 0, **right}
-    found = results([BenchmarkResult.of("a", rows, 0)], 8)["overall"]
-    assert found["maj@8"]["mean"] == 0.5 and found["maj@8"]["prompts"] == 3
-    assert found["by_verdict"]["right"] == {"responses": 10, "mean_tokens": 10.0, "finished": 1.0}
-    assert found["by_verdict"]["wrong"] == {"responses": 14, "mean_tokens": 30.0, "finished": 0.0}
-    older = results([BenchmarkResult.of("a", records([8, 8]), 0)], 8)["overall"]
-    assert older["maj@8"]["mean"] is None and older["by_verdict"]["wrong"]["finished"] is None
+def test_a_table_has_the_majority_where_it_is_known():
+    rows = [row | {"majority": share} for row, share in zip(records([8, 2, 0]), (1.0, 0.5, 0.0), strict=True)]
+    found = results([BenchmarkResult.of("a", rows, 0)], 8)["overall"]["maj@8"]
+    assert found["mean"] == 0.5 and found["prompts"] == 3
+    assert results([BenchmarkResult.of("a", records([8, 8]), 0)], 8)["overall"]["maj@8"]["mean"] is None

@@ -1,12 +1,10 @@
-"""From counts to tables: weights, pairs, buckets, presets."""
+"""From counts to tables: weights, pairs, presets."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from nemo_ada.errors import UserError
@@ -14,7 +12,6 @@ from nemo_ada.lab.evaluation.benchmark import presets, resolve
 from nemo_ada.lab.evaluation.results import (
     BenchmarkResult,
     Evaluation,
-    buckets,
     compare,
     ladder,
     results,
@@ -85,31 +82,10 @@ def test_models_are_compared_on_the_problems_that_both_have(tmp_path):
     assert rows["x"]["difference"] == pytest.approx(8 / 24)
 
 
-def test_buckets_are_those_of_a_third_model(tmp_path):
-    rng = np.random.default_rng(0)
-    counts = rng.integers(0, 9, 60)
-    a, b = (saved(tmp_path / name, {"x": records(rng.binomial(8, counts / 8).tolist())}) for name in "ab")
-    base = saved(tmp_path / "base", {"x": records(counts.tolist())})
-    rows = compare(a, b, base)
-    buckets = [row for name, row in rows.items() if name.startswith("base")]
-    assert sum(row["prompts"] for row in buckets) == 60
-    assert rows["base = 0"]["first"] == 0.0 and rows["base = 1"]["second"] == 1.0
-    same = saved(tmp_path / "copy", {"x": records(counts.tolist())}, model={"fingerprint": "a"})
-    with pytest.raises(UserError, match="has the same responses as one of the two"):
-        compare(a, b, same)
-
-
 def test_a_difference_in_how_models_were_evaluated_is_named(tmp_path):
     a = saved(tmp_path / "a", {"x": records([1, 2])}, temperature=1.0, benchmarks={"x": {"suffix": ""}, "y": {"n": 1}})
     b = saved(tmp_path / "b", {"x": records([1, 2])}, temperature=0.6, benchmarks={"x": {"suffix": "!"}}, seed=1)
     assert setting_differences(a, b) == ["benchmarks.x.suffix: '' and '!'", "temperature: 1.0 and 0.6"]
-
-
-def test_bucket_edges_belong_to_the_lower_bucket():
-    assert list(buckets(pd.Series([0.0, 0.01, 0.25, 0.26, 0.5, 0.75, 0.99, 1.0]))) == [
-        "base = 0", "base in (0, 0.25]", "base in (0, 0.25]", "base in (0.25, 0.5]", "base in (0.25, 0.5]",
-        "base in (0.5, 0.75]", "base in (0.75, 1)", "base = 1",
-    ]  # fmt: skip
 
 
 def test_nothing_in_common_is_an_error(tmp_path):
@@ -128,7 +104,7 @@ def test_every_preset_is_valid(name):
 def test_a_preset_takes_a_local_copy_and_changes_from_the_command_line(tmp_path):
     (found,) = resolve([f"math500={tmp_path}/m.jsonl"], {"max_new_tokens": 64, "system": None})
     assert found.source == f"{tmp_path}/m.jsonl" and found.name == "math500"
-    assert found.max_new_tokens == 64 and found.system is not None and found.expected_problems is None
+    assert found.max_new_tokens == 64 and found.system is not None
     (hub,) = resolve(["owner/some-set"], NONE)
     assert (hub.name, hub.source) == ("some-set", "owner/some-set")
 
@@ -166,36 +142,3 @@ def test_a_misspelled_key_of_a_benchmark_is_refused(tmp_path):
     (tmp_path / "b.yaml").write_text("name: b\nsource: b.jsonl\nmax_new_token: 5\n")
     with pytest.raises(UserError, match="did you mean max_new_tokens"):
         resolve([str(tmp_path / "b.yaml")], NONE)
-
-
-def clustered(correct, offset=0):
-    rows = records(correct, offset=offset)
-    return [row | {"cluster": f"t{n % 10}", "columns": {"level": str(n % 4)}} for n, row in enumerate(rows)]
-
-
-def test_clusters_widen_the_intervals_and_the_comparison_takes_them_over(tmp_path):
-    """40 problems from 10 templates, all problems of a template alike."""
-    first, second = [n % 10 % 9 for n in range(40)], [min(8, n % 10) for n in range(40)]
-    plain = saved(tmp_path / "p", {"x": records(first)}), saved(tmp_path / "q", {"x": records(second)})
-    made = saved(tmp_path / "a", {"x": clustered(first)}), saved(tmp_path / "b", {"x": clustered(second)})
-    contents = [json.loads((one.folder / "results.json").read_text())["overall"] for one in (plain[0], made[0])]
-    widths = [content["avg@8"]["high"] - content["avg@8"]["low"] for content in contents]
-    assert contents[1]["clusters"] == 10 and "clusters" not in contents[0] and widths[1] > 1.5 * widths[0]
-    rows = [compare(*pair)["x"] for pair in (plain, made)]
-    assert rows[1]["clusters"] == 10 and rows[1]["difference"] == rows[0]["difference"]
-    assert rows[1]["p_t"] > rows[0]["p_t"] and rows[1]["p_flips"] > rows[0]["p_flips"]
-
-
-def test_a_comparison_may_name_another_column_and_says_which_there_are(tmp_path):
-    for name, counts in (("a", [1] * 40), ("b", [n % 3 for n in range(40)])):
-        saved(tmp_path / name, {"x": clustered(counts)})
-    a, b = (Evaluation.read(tmp_path / name, "level") for name in "ab")
-    assert compare(a, b)["overall"]["clusters"] == 4
-    with pytest.raises(UserError, match=r"--cluster=nope: problems\.jsonl of x has no such column; it has level"):
-        Evaluation.read(tmp_path / "a", "nope")
-
-
-def test_a_benchmark_without_clusters_keeps_its_problems_beside_one_with_them():
-    found = results([BenchmarkResult.of("t", clustered([4] * 20), 0), BenchmarkResult.of("p", records([4] * 7), 0)], 8)
-    assert found["overall"]["clusters"] == 17 and found["benchmarks"]["t"]["clusters"] == 10
-    assert "clusters" not in found["benchmarks"]["p"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -156,30 +155,3 @@ def power(difference, spread, prompts):
 def test_the_detectable_difference_has_the_power_it_claims():
     found = detectable_difference(spread=0.2, prompts=500)
     assert power(found, 0.2, 500) == pytest.approx(0.8, abs=1e-6)
-
-
-def test_with_clusters_the_intervals_cover_and_the_test_holds_its_level():
-    """Ten templates with ten problems each, of which each template has its own difficulty; 49 % are covered without."""
-    rng, cluster_P, counts = np.random.default_rng(0), np.repeat(np.arange(10), 10), np.zeros(6)
-    for _ in range(400):
-        template_P = rng.normal(0.0, 1.0, 10)[cluster_P]
-        gain_P = rng.normal(0.0, 0.5, 10)[cluster_P]
-        first, second = (rng.binomial(8, 1 / (1 + np.exp(-template_P - s * gain_P))) / 8 for s in (-1, 1))
-        for i, clusters in enumerate((None, cluster_P)):
-            one, both = estimate(first, None, clusters), paired_test(first, second, None, clusters, flips=199)
-            counts[3 * i : 3 * i + 3] += (one.low <= 0.5 <= one.high, both.p_t <= 0.05, both.p_flips <= 0.05)
-    without, found = counts[:3] / 400, counts[3:] / 400
-    assert without[0] < 0.7 and without[1] > 0.2
-    assert 0.92 <= found[0] <= 0.99 and found[1] <= 0.075 and found[2] <= 0.075
-
-
-def test_clusters_of_one_problem_change_nothing_and_larger_ones_count_less():
-    values, other, alone = rates(60), rates(60)[::-1], np.arange(60)
-    for strata in (None, np.repeat([0, 1], 30)):
-        assert astuple(estimate(values, strata, alone)) == pytest.approx(astuple(estimate(values, strata)))
-        found, wanted = paired_test(values, other, strata, alone), paired_test(values, other, strata)
-        assert astuple(found) == pytest.approx(astuple(wanted))
-    equal, uneven = (estimate(np.ones(60), None, clusters) for clusters in (alone % 12, np.maximum(alone - 48, 0)))
-    assert estimate(np.ones(60)).low > equal.low > uneven.low > 0.2
-    with pytest.raises(UserError, match="all 60 problems are in one cluster"):
-        estimate(values, None, np.zeros(60, np.int64))
