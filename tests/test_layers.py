@@ -37,7 +37,7 @@ BUDGETS = {
     "nemo": 7016,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
     "lab": 7689,  # wanted: 7,600
-    "rehearsal": 5427,  # wanted: 5,300
+    "rehearsal": 5432,  # wanted: 5,300
     "cli": 1502,  # wanted: 1,400
 }
 JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
@@ -203,15 +203,14 @@ def test_the_rehearsal_stands_apart():
     beyond = {
         "command": {"rules", "rules.check", "rules.facts"},
         "fit": {"rules", "rules.facts"},
-        "forecasts": {"core.sampling", "lab", "rules.facts"},
         "gpu": {"rules", "rules.facts"},
         "installation": {"rules.facts"},
         "model": {"rules.facts"},
         "report": {"rules"},
-        "runs": {"core.sampling", "lab", "rules.facts"},
+        "runs": {"lab", "rules.facts"},
         "shrink": {"core.sampling"},
         "standins/responses": {"lab"},
-        "tables": {"rules.facts"},
+        "tables": {"lab", "rules.facts"},
     }
     assert {module: layers for module, layers in ours.items() if layers} == beyond
 

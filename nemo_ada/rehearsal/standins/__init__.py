@@ -28,9 +28,7 @@ from nemo_ada.rehearsal.standins import (
     vllm_http,
 )
 from nemo_ada.rehearsal.standins.replacing import Replacements
-
-ON_GPU = "NEMO_ADA_REHEARSAL_ON_GPU"
-"""Set in the processes of a rehearsal on a GPU."""
+from nemo_ada.rehearsal.standins.responses import ON_GPU
 
 FILES: tuple[Replacements, ...] = (
     torch_cuda.REPLACEMENTS,

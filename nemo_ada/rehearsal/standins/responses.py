@@ -29,13 +29,17 @@ REPLACEMENTS = Replacements(
 
 DRAWS = "NEMO_ADA_REHEARSAL_DRAWS"
 """A `Draws` as JSON. Without it nothing is drawn, and responses get seeds."""
+ON_GPU = "NEMO_ADA_REHEARSAL_ON_GPU"
+"""Set in the processes of a rehearsal on a GPU."""
 SEEDS, TOKENS = "rehearsal_seed", "rehearsal_tokens"
 REQUESTS: Counter[bytes] = Counter()
 """Requests per prompt so far in this generation phase, on the driver."""
 VERDICTS: dict[bytes, float] = {}
 """Tokens of a prompt and its response -> the drawn verdict, on the driver, until it is asked for."""
 Change = Callable[[Any], None]
-_CHANGES: contextvars.ContextVar[tuple[list[Change], bool] | None] = contextvars.ContextVar("changes", default=None)
+_CHANGES: contextvars.ContextVar[tuple[list[tuple[Change, ...]], bool] | None] = contextvars.ContextVar(
+    "changes", default=None
+)
 
 
 def next_seed(requests: Counter[bytes], prompt: bytes) -> int:
@@ -131,7 +135,9 @@ def _on_the_driver(names: Names) -> None:
             if tokens < draws.lengths.max_new_tokens:  # it has ended by itself
                 output["truncated"][:] = False
 
-        return _with_column(data, TOKENS, [tokens for _, tokens in drawn]), take
+        data = _with_column(data, TOKENS, [tokens for _, tokens in drawn])
+        # Seeds take a GPU's time. On a CPU responses are so short that some are equal, and a verdict is found by text.
+        return (data if os.environ.get(ON_GPU) else _with_column(data, SEEDS, seeds)), take
 
     @functools.wraps(generate)
     def generate_rows(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -206,8 +212,8 @@ _KINDS: tuple[tuple[str, Callable[[int], Change]], ...] = ((SEEDS, _seeded), (TO
 
 def _take(data: Any, *, many: bool) -> None:
     """Remember the changes of these rows for `_build_sampling_params`, which gives a list of parameters with `many`."""
-    changes = next(([make(value) for value in data[name].tolist()] for name, make in _KINDS if name in data), None)
-    _CHANGES.set(None if changes is None else (changes, many))
+    kinds = [[make(value) for value in data[name].tolist()] for name, make in _KINDS if name in data]
+    _CHANGES.set((list(zip(*kinds, strict=True)), many) if kinds else None)
 
 
 @REPLACEMENTS.after(
@@ -229,9 +235,10 @@ def _in_the_worker(names: Names) -> None:
             return parameters
         changes, many = of_rows
         each = []
-        for change in changes:
+        for of_row in changes:
             changed = parameters.clone()
-            change(changed)
+            for change in of_row:
+                change(changed)
             each.append(changed)
         return each if many else each[0]
 
