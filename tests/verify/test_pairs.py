@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.verify.messages import VerifierLimits
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.long

@@ -13,8 +13,7 @@ from nemo_ada.run.data_files import records
 from nemo_ada.tasks.lines import pair_of
 from nemo_ada.verify.audit import counted, told
 from nemo_ada.verify.judge import Judge
-from nemo_ada.verify.messages import VerifierLimits
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 from nemo_ada.verify.selftest import VerifierSelfTestError
 
 AUDITED = 2000  # references of a training set; they take about 2 ms each
