@@ -30,7 +30,7 @@ EVERYTHING = {"*"}
 BUDGETS = {
     "core": 4114,  # wanted: 4,200
     "config": 1647,  # wanted: 1,500
-    "verify": 3840,  # wanted: 3,300
+    "verify": 3470,  # wanted: 3,300
     "tasks": 2175,  # wanted: 1,900
     "run": 2255,  # wanted: 1,900
     "rules": 5887,  # wanted: 5,400

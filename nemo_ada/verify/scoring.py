@@ -145,34 +145,21 @@ class MathVerify:
         except Exception:  # noqa: BLE001 - as above
             return None
 
-    def solution(self, text: str) -> tuple[str, list[tuple[Fraction | None, bool, Fraction | None, bool]]] | None:
-        """Return what solves an inequality in one variable. None for anything else."""
+    def solution(self, text: str) -> tuple[str, Any] | None:
+        """Return the variable of an inequality in one, and the set that solves it. None for anything else."""
         try:
             relation = _parse(text)
             (variable,) = relation.free_symbols
-            found = solve_univariate_inequality(relation, variable, relational=False)
-            pieces = found.args if isinstance(found, sympy.Union) else (found,)
-            return str(variable), [
-                (_end(piece.start), not piece.left_open, _end(piece.end), not piece.right_open) for piece in pieces
-            ]
+            return str(variable), solve_univariate_inequality(relation, variable, relational=False)
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - as above; or several variables, or a solution that is no interval
+        except Exception:  # noqa: BLE001 - as above; or several variables
             return None
 
 
 def _is_endless(expression: Any) -> bool:
     """Return whether a value, not a set or a relation, has an infinity in it."""
     return isinstance(expression, sympy.Expr) and expression.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
-
-
-def _end(value: Any) -> Fraction | None:
-    """Return the end of an interval. None where it has none. Raises ValueError for one that is no real number."""
-    if value in (sympy.oo, -sympy.oo):
-        return None
-    if (real := _real(value)) is None:
-        raise ValueError(value)
-    return real
 
 
 _AGREEMENT = Agreement(MathVerify())
