@@ -32,7 +32,6 @@ from nemo_ada.verify.reading import (
     Region,
     Text,
     both_signs,
-    excluded,
     meaning,
     member,
     names,
@@ -335,7 +334,7 @@ class Agreement:
         After a comma it is what both allow, and where that is nothing, either.
         """
         regions = []
-        for text in excluded(items):
+        for text in items.items:
             given = order(text) or member(text)
             if given is None or (part := self._region(given)) is None or (found := self._set(part)) is None:
                 return None

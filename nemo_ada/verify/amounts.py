@@ -20,7 +20,6 @@ _UNIT_AT_END = re.compile(
 _WORD_AT_END = re.compile(
     r"(?P<value>.*?[\d)}\]i])(?P<blank>\s*)(?P<unit>\(?[a-zA-Z][a-zA-Z. /]*(?:\^\{?\d\}?)?\)?)", re.DOTALL
 )
-_ORDINAL = re.compile(r"(?P<number>-?\d+)\s*(?:\^\s*)?\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?")
 _MONEY = re.compile(r"(?P<sign>-?)\s*(?P<unit>\\\$|[€£₹¥])\s*(?P<value>[^\\$€£₹¥\s+-].*)", re.DOTALL)
 _FUNCTION = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _NO_AMOUNT = re.compile(r"\\(?:ne|le|ge|in|mid|cup|cap)(?![a-z])|[<>=]")
@@ -49,8 +48,6 @@ def _amount(text: str, read: Number | None, measure: Unit) -> Amount:
 
 def measured(text: str) -> Amount | None:
     r"""Return an amount with its unit: 12 \text{ cm}, \$5, 28%, 90°. None where there is no unit."""
-    if (match := _ORDINAL.fullmatch(text)) is not None:
-        return Amount(match["number"], number(match["number"]))
     if (match := _MONEY.fullmatch(text)) is not None:
         value, money = match["sign"] + match["value"].strip(), unit(match["unit"])
         scaled = measured(value)

@@ -160,7 +160,6 @@ _PREFIX = re.compile(f"{_ABOUT}|{_ANSWER_IS}")
 _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d?)")
 _ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
-_EXCEPT = re.compile(r"(?:\\text\s*\{)?\s*[Aa]ll reals?(?: numbers?)? except(?: for)?(?: x\s*=)?\s*\}?\s*([^}]+)\}?")
 _TIME = re.compile(r"0?(?P<time>\d\d?(?::(?!00)\d\d)?)(?::00)? ?(?P<half>[ap])\.? ?m")
 _DATE = re.compile(r"\d\d?[/.]\d\d?[/.]\d{4}|\d{4}-\d\d?-\d\d?")
 _FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,6}")
@@ -278,8 +277,6 @@ def _option(text: str) -> Choice | Text | None:
 
 def _structure(text: str, depth: int) -> list[Reading]:
     """Return what brackets and separators make of a text. Nothing where it is one expression or words."""
-    if (but := _EXCEPT.fullmatch(text)) is not None:
-        text = f"\\mathbb{{R}}\\setminus\\{{{but[1]}\\}}"
     member = _MEMBER.fullmatch(text)
     if listed := _listed(text):
         return listed
@@ -406,14 +403,6 @@ def order(text: str) -> Order | None:
     if signs == ["\\ne"] and not VARIABLE.fullmatch(sides[0]):
         sides = sides[::-1]
     return Order(text, tuple(sides), tuple(signs))
-
-
-def excluded(items: Items) -> tuple[str, ...]:
-    r"""Return the items, with the name of the first where a list goes on without it: x \ne 1, 2."""
-    if "\\ne" not in items.items[0]:
-        return items.items
-    name = split(items.items[0], _RELATION)[0][0]
-    return tuple(item if _RELATION.search(item) or "\\in" in item else f"{name}\\ne {item}" for item in items.items)
 
 
 def member(text: str) -> Region | None:

@@ -11,7 +11,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded
 from nemo_ada.tasks.reward import as_text, try_reward
 from nemo_ada.verify.audit import kind_of
-from nemo_ada.verify.judge import Judge, Unfinished, Verifier, whole_point
+from nemo_ada.verify.judge import Judge, Unfinished, Verifier
 from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
 
@@ -65,7 +65,7 @@ class RewardJudge(Judge):
 
     def _judge(self, pairs: Sequence[tuple[str, Any]]) -> list[Verdict]:
         self._pool = self._pool or MathVerifier(scorer=self._reward, whole=True, self_test=False)
-        return [whole_point(verdict) for verdict in self._pool.verify_many(pairs)]
+        return [_whole_point(verdict) for verdict in self._pool.verify_many(pairs)]
 
     def audit(self, references: Sequence[str]) -> list[str | None]:
         """Return which references hold a control character. What else it can read, only the function knows."""
@@ -76,6 +76,11 @@ class RewardJudge(Judge):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+
+def _whole_point(verdict: Verdict) -> Verdict:
+    """Count a score below 1 as 0. A failure stays one."""
+    return verdict if verdict.label is None else Verdict(float(verdict.label >= 1.0))
 
 
 def _source_digest(reward: str) -> str:
