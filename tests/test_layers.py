@@ -32,13 +32,13 @@ BUDGETS = {
     "config": 1647,  # wanted: 1,500
     "verify": 3470,  # wanted: 3,300
     "tasks": 2175,  # wanted: 1,900
-    "run": 2255,  # wanted: 1,900
+    "run": 2246,  # wanted: 1,900
     "rules": 5887,  # wanted: 5,400
     "nemo": 7014,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
-    "lab": 7699,  # wanted: 7,600
+    "lab": 7687,  # wanted: 7,600
     "rehearsal": 5863,  # wanted: 5,300
-    "cli": 1524,  # wanted: 1,400
+    "cli": 1502,  # wanted: 1,400
 }
 JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
@@ -46,7 +46,6 @@ TEST_LINES, PAGE_WORDS = 44_350, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES: dict[str, int] = {  # files above FILE_LINES
     "nemo_ada/rules/facts/nemo_config.py": 509,
-    "nemo_ada/run/files.py": 505,
 }
 
 # layer -> the other layers of nemo_ada that it may import, from the bottom up. A dotted name is a folder in a folder.

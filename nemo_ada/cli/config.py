@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +38,7 @@ def config(
         raise UserError(
             "`nemo-ada config` needs a YAML, such as in `nemo-ada config configs/cpu/mini_sudoku.yaml`, or --keys"
         )
+    from nemo_ada.run.folder import changed_keys, flatten
     from nemo_ada.run.redaction import hide
 
     resolved = _resolved(config, overrides or [])
@@ -47,8 +47,8 @@ def config(
 
         typer.echo(hide(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)), nl=False)
         return
-    other = _resolved(diff / "config.yaml" if diff.is_dir() else diff, [])
-    lines = list(_differences(dict(_leaves(other)), dict(_leaves(resolved))))
+    old, new = flatten(_resolved(diff / "config.yaml" if diff.is_dir() else diff, [])), flatten(resolved)
+    lines = [f"{key}: {old.get(key, UNSET)} -> {new.get(key, UNSET)}" for key in changed_keys(old, new)]
     typer.echo(hide("\n".join(lines)) if lines else f"{config} and {diff} resolve to the same")
 
 
@@ -91,19 +91,3 @@ def _print_keys(words: list[str]) -> None:
         typer.echo(f"{setting.key}{where}: {setting.kind}, {default}")
         if setting.meaning:
             typer.echo(f"    {setting.meaning}")
-
-
-def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of everything that is no section."""
-    for name, value in section.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for key in dict.fromkeys([*old, *new]):
-        before, after = old.get(key, UNSET), new.get(key, UNSET)
-        if before != after:
-            yield f"{key}: {before} -> {after}"

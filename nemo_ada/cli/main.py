@@ -183,25 +183,9 @@ def _say(kind: str, error: object, code: int) -> int:
     return code
 
 
-def _run() -> None:
-    """Run the command. Completion needs to know the shell, which typer says as `Shell None is not supported`."""
-    asked = {"--install-completion", "--show-completion"} & set(sys.argv[1:2])
-    if asked:
-        import shellingham  # a dependency of typer
-
-        try:
-            shellingham.detect_shell()
-        except shellingham.ShellDetectionFailure:
-            raise UserError(
-                f"{asked.pop()}: no shell is above this process; call it in bash, zsh, fish or PowerShell, such as in "
-                f"`bash -c 'nemo-ada --show-completion; true'`"
-            ) from None
-    app()
-
-
 def main() -> None:
     """Entry point of `nemo-ada`."""
-    sys.exit(guarded(_run))
+    sys.exit(guarded(app))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
 from nemo_ada.lab.plan.job_slots import clock
-from nemo_ada.lab.plan.render import render, write
+from nemo_ada.lab.plan.render import render
 from nemo_ada.lab.plan.sbatch import TIMES, sbatch_options
 from nemo_ada.rules.facts.cards import KEY as CARD
 
@@ -32,7 +32,6 @@ def plan(
     price: Annotated[
         float | None, typer.Option(min=0, max=MOST_PRICE, help="price of a GPU hour: print what all slots cost")
     ] = None,
-    write_to: Annotated[Path | None, typer.Option("--write", help="run folder that gets plan.json")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     sbatch: Annotated[
         bool, typer.Option("--sbatch", help="print only sbatch's options: nodes, GPUs, name, time and signal")
@@ -41,8 +40,7 @@ def plan(
     """Predict step time, job slots, caps and the preset that pays, each figure with its source.
 
     Without --run the figures are published step times, carried to the configuration by simulation. GPUs are those of
-    --card, else of the config's key `card`, else H100-80GB. The prediction is kept as plan.json in the folder of
-    --write, or in that of --run where the plan is for that run. With --sbatch and without --time, the time is the
+    --card, else of the config's key `card`, else H100-80GB. With --sbatch and without --time, the time is the
     shortest that spends most of itself on steps.
     """
     words = [*(overrides or []), *([] if card is None else [f"{CARD}={card}"])]
@@ -51,7 +49,6 @@ def plan(
         others = {
             "--step-seconds": options.step_seconds,
             "--price": price,
-            "--write": write_to,
             "--json": as_json or None,
         }
         unused = [option for option, value in others.items() if value is not None]
@@ -68,6 +65,3 @@ def plan(
             f"--time={options.time}: no step fits into a slot of {clock(slots.seconds)} (SLURM reads 04:00 as four "
             f"minutes); ask for {least} or more, written hours:minutes:seconds"
         )
-    folder = write_to or (options.run if result.own_run else None)
-    if folder is not None:
-        typer.echo(f"kept as {write(result, folder)}", err=True)

@@ -41,17 +41,13 @@ MAX_DIGITS = 300  # of a whole number in a JSON file
 LOOKS = 10  # at a lock that `in_use` may hold for a moment
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(tmp|partial|old)")
 """Names of files and folders that are written, or deleted, right now. A kill leaves them."""
-MADE_BY = (
-    re.compile(
-        rb"\A(?:\x89PNG\r\n.*tEXtSoftware\0nemo-ada"
-        rb"|<\?xml.*<svg.*<dc:creator>\s*<cc:Agent>\s*<dc:title>nemo-ada<"
-        rb"|\s*<!doctype html>\s*<html[^>]*><head><meta name=\"generator\" content=\"nemo-ada"
-        rb"|\{\s*\"made_by\": \"nemo-ada)",
-        re.DOTALL,
-    ),
-    re.compile(rb"/Creator \(nemo-ada\)"),
+MADE_BY = re.compile(
+    rb"\A(?:\x89PNG\r\n.*tEXtSoftware\0nemo-ada"
+    rb"|\s*<!doctype html>\s*<html[^>]*><head><meta name=\"generator\" content=\"nemo-ada"
+    rb"|\{\s*\"made_by\": \"nemo-ada)",
+    re.DOTALL,
 )
-"""The mark of each kind of file that we write under a user's name: at the start, and in a PDF at the end."""
+"""The mark at the start of each kind of file that we write under a user's name."""
 PLACES = ("/tmp", "/var/tmp", "/dev/shm")  # for private folders, where TMPDIR is too long
 
 
@@ -298,18 +294,13 @@ def write_result(path: Path, data: str | bytes, option: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         before = read_bounded(path, MAX_TEXT) if path.is_file() else b""
-        if before and not any(mark.search(part) for mark, part in zip(MADE_BY, _ends(before), strict=True)):
+        if before and not MADE_BY.search(before[:2048].partition(b"IDAT")[0]):
             raise UserError(
                 f"{option}={path} is there, and nemo-ada did not make it; name another file or move it away"
             )
         write_atomically(path, data)
     except OSError as error:
         raise UserError(f"{option}={str(path)[:200]} cannot be written: {str(error)[:200]}") from None
-
-
-def _ends(content: bytes) -> tuple[bytes, bytes]:
-    """Return the parts of a file in which its mark stands."""
-    return content[:2048].partition(b"IDAT")[0], content[-2048:] if content.startswith(b"%PDF") else b""
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = True) -> None:

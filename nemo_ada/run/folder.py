@@ -109,11 +109,11 @@ CHANGES = "config_changes.jsonl"
 BEFORE_A_RUN = frozenset(
     {
         "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
-        "jobs.tsv", "left_out.tsv", "lock", "logs", "pace.json", "plan.json", "stacks", "status.json", "submission",
+        "jobs.tsv", "left_out.tsv", "lock", "logs", "pace.json", "stacks", "status.json", "submission",
         "tensorboard",
     }
 )  # fmt: skip
-"""What may be in a folder before its run has a config.yaml: from the batch script, `plan --write`, a killed start."""
+"""What may be in a folder before its run has a config.yaml: from the batch script, or a killed start."""
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -144,7 +144,7 @@ def test_a_folder_with_somebodys_files_is_refused_and_stays_as_it_is(tmp_path, r
 
 
 def test_what_the_batch_script_left_in_a_new_folder_is_no_strangers(tmp_path):
-    for name in ("attempts", "attempts.tsv", "job", "left_out.tsv", "plan.json", f".model.{KILLED}.partial"):
+    for name in ("attempts", "attempts.tsv", "job", "left_out.tsv", f".model.{KILLED}.partial"):
         (tmp_path / name).touch()
     RunDir(tmp_path).open({"a": 1}, resume=False)
     assert (tmp_path / "config.yaml").exists() and not (tmp_path / f".model.{KILLED}.partial").exists()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -103,15 +104,19 @@ class Measurement:
         watch("responses", done, len(asked))
         if not missing:
             return
-        try:
-            for ended in self._provider.respond((one, self._request(*one)) for one in missing):
-                waiting += ended
-                if len(waiting) >= BATCH:
-                    batch, waiting = waiting, []
-                    self._keep(batch)
-                    watch("responses", done := done + len(batch), len(asked))
-        finally:
-            self._keep(waiting)
+        with ThreadPoolExecutor(1) as judging:  # the model goes on while responses are judged
+            judged = judging.submit(self._keep, [])
+            try:
+                for ended in self._provider.respond((one, self._request(*one)) for one in missing):
+                    waiting += ended
+                    if len(waiting) >= BATCH:
+                        batch, waiting = waiting, []
+                        judged.result()
+                        judged = judging.submit(self._keep, batch)
+                        watch("responses", done := done + len(batch), len(asked))
+            finally:
+                judged.result()
+                self._keep(waiting)
         watch("responses", len(asked), len(asked))
 
     def _request(self, question: Question, index: int) -> Request:

@@ -83,7 +83,6 @@ class Plan:
         costs: this plan and the presets.
         left_out: presets that cannot run with this config, each with the reason.
         step_cap: the cap for --step-seconds. None without this option.
-        own_run: whether the plan was made from a run with this configuration.
         teaches: the objective that the mean update follows, under the config's own caps.
         warnings: what will not work as its user may expect.
     """
@@ -97,7 +96,6 @@ class Plan:
     costs: tuple[Cost, ...]
     left_out: tuple[tuple[str, str], ...]
     step_cap: StepCap | None
-    own_run: bool
     teaches: str
     warnings: tuple[str, ...]
 
@@ -198,7 +196,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
         _costs(simulated, forecast, work, model, measured=history is not None) if options.compare else ((), ())
     )
     return Plan(
-        rates_origin, lengths_origin, forecast, slots, caps, steady, costs, left_out, limit, past == same,
+        rates_origin, lengths_origin, forecast, slots, caps, steady, costs, left_out, limit,
         run.ada.teaches(run.rollout.group), tuple(_warnings(run, work, slots)),
     )  # fmt: skip
 

@@ -1,19 +1,14 @@
-"""A plan as text, as JSON, and as the file plan.json of a run directory."""
+"""A plan as text and as JSON."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.caps import STEADY, SteadyCap, StepCap, SuggestedCaps
 from nemo_ada.lab.plan.command import Cost, Plan
 from nemo_ada.lab.plan.job_slots import JobSlots, clock
-from nemo_ada.run.files import write_atomically
-
-PLAN_FILE = "plan.json"
 
 
 def _hours(plan: Plan) -> list[float]:
@@ -71,16 +66,6 @@ def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
     lines += [f"the mean update: {plan.teaches}", "which preset pays: recipes/guide/choosing.md"]
     lines += [f"warning: {text}" for text in plan.warnings]
     return "\n".join(lines)
-
-
-def write(plan: Plan, run_dir: Path) -> Path:
-    """Write the plan into a run directory, which need not exist yet. Raises UserError."""
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        write_atomically(run_dir / PLAN_FILE, render(plan, as_json=True) + "\n")
-    except OSError as problem:
-        raise UserError(f"--write={run_dir}: {problem}; name a folder that can be written") from None
-    return run_dir / PLAN_FILE
 
 
 def _caps_line(slots: JobSlots, caps: SuggestedCaps) -> str:

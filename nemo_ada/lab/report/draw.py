@@ -87,6 +87,7 @@ def canvas_of(figure: Figure, names: Sequence[str]) -> Canvas:
             markevery=max(1, len(line.x) // 5), label=_short(names[line.method], 40),
         )  # fmt: skip
     axes.set(xlim=(0.0, None), ylim=(0.0, None))
+    axes.locator_params(axis="x", nbins=5)  # more labels than that run into each other
     canvas.legend(loc="lower left")
     return canvas
 

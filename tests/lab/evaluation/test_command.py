@@ -44,7 +44,7 @@ def asked(tmp_path, monkeypatch):
     return evaluated
 
 
-def test_evaluations_have_tables_and_the_report_compares_them(asked, tmp_path, capfd):
+def test_evaluations_have_tables_and_two_are_compared(asked, tmp_path, capfd):
     for step in (20, 100):
         asked(step)
     printed = capfd.readouterr().out
@@ -52,7 +52,6 @@ def test_evaluations_have_tables_and_the_report_compares_them(asked, tmp_path, c
     folders = [tmp_path / "out" / f"step_{step}" for step in (20, 100)]
     own = json.loads((folders[0] / "results.json").read_text())
     assert own["benchmarks"]["sums"]["groups"]["level"].keys() == {"0", "1"}
-    assert run("report", *folders, "--out", tmp_path / "r.html") == 0
     (tmp_path / "notes.json").write_text("[1]")
     assert run("eval", "compare", *folders, "--out", tmp_path / "notes.json") == 2
     assert (tmp_path / "notes.json").read_text() == "[1]"

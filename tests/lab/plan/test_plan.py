@@ -106,7 +106,7 @@ def test_ten_steps_predict_the_rest_of_a_run(past):
     assert step.p50 == pytest.approx(np.median(rest), rel=0.10)
     assert np.quantile(rest, 0.95) < step.worst
     assert step.p50 < step.p95 < step.worst
-    assert made.own_run and made.forecast.low == made.forecast.high == step.p50, "a measured step is no range"
+    assert made.forecast.low == made.forecast.high == step.p50, "a measured step is no range"
 
 
 def test_p95_of_a_step_is_its_95th_percentile(past):
@@ -127,7 +127,7 @@ def test_another_plan_is_carried_over_by_simulation_beside_the_presets_that_can_
     eight = planned(past, "grpo.num_generations_per_prompt=8", "reinforce_ada.preset=grpo")
     true = 512 * 9.4  # tokens of GRPO's step: 64 prompts x 8 responses
     assert eight.forecast.sampling.p50 == pytest.approx(0.003 * 16 + 2e-5 * true, rel=0.3)
-    assert "carried" in eight.forecast.step.origin and not eight.own_run
+    assert "carried" in eight.forecast.step.origin
     signal = {cost.name: 1.0 - cost.zero_signal for cost in eight.costs if cost.zero_signal is not None}
     named = {cost.name.removesuffix(" n=1") for cost in eight.costs} | {name for name, _ in eight.left_out}
     assert named == {"this plan", *presets()}, "every preset is compared, or left out with its reason"
@@ -308,24 +308,6 @@ def test_a_phase_of_milliseconds_gets_no_cap_of_nothing():
         return taking(*[0.002] * 6, 0.004, 0.006, 0.008, 0.01)
 
     assert steady_cap(under).max_seconds is None and 0.0 not in tried
-
-
-def test_the_plan_is_kept_in_the_folder_of_its_run(past, tmp_path, capsys):
-    def command(*overrides, write_to=None):
-        plan_command(
-            JSONL, [*CONFIG, f"base.cache_dir={tmp_path}", *overrides], time="01:00:00", run=past, run_steps=10,
-            pass_rates=None, cold_start=None, write_to=write_to, as_json=True,
-        )  # fmt: skip
-
-    command("reinforce_ada.preset=grpo")
-    assert not (past / "plan.json").exists(), "another plan's prediction is not the run's"
-    capsys.readouterr()
-    command("reinforce_ada.preset=ada_seq_balance")
-    forecast = json.loads(capsys.readouterr().out)["forecast"]
-    assert json.loads((past / "plan.json").read_text())["forecast"] == forecast
-    assert all(where["p50"] > 0 for where in (forecast["step"], forecast["evaluation"], forecast["phases"]["sampling"]))
-    command("reinforce_ada.preset=grpo", write_to=tmp_path / "next")
-    assert (tmp_path / "next" / "plan.json").is_file()
 
 
 def config(folder, changes=None, **reinforce_ada):

@@ -44,7 +44,7 @@ def test_a_longer_cold_start_asks_for_a_longer_job() -> None:
     assert short == "--time=04:00:00" and long == "--time=1-00:00:00"
 
 
-@pytest.mark.parametrize("words", ["--json", "--price 3", "--step-seconds 100", "--write runs/x"])
+@pytest.mark.parametrize("words", ["--json", "--price 3", "--step-seconds 100"])
 def test_an_option_that_sbatch_cannot_use_is_refused(words: str) -> None:
     done = CliRunner().invoke(app, ["plan", str(CONFIGS / "cpu" / "mini_sudoku.yaml"), "--sbatch", *words.split()])
     assert done.exit_code and words.split()[0] in str(done.exception or done.output)
