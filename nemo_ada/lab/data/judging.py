@@ -65,7 +65,8 @@ class RewardJudge(Judge):
 
     def _judge(self, pairs: Sequence[tuple[str, Any]]) -> list[Verdict]:
         self._pool = self._pool or MathVerifier(scorer=self._reward, whole=True, self_test=False)
-        return [_whole_point(verdict) for verdict in self._pool.verify_many(pairs)]
+        verdicts = self._pool.verify_many(pairs)
+        return [one if one.label is None else Verdict(float(one.label >= 1.0)) for one in verdicts]
 
     def audit(self, references: Sequence[str]) -> list[str | None]:
         """Return which references hold a control character. What else it can read, only the function knows."""
@@ -76,11 +77,6 @@ class RewardJudge(Judge):
         if self._pool is not None:
             self._pool.close()
             self._pool = None
-
-
-def _whole_point(verdict: Verdict) -> Verdict:
-    """Count a score below 1 as 0. A failure stays one."""
-    return verdict if verdict.label is None else Verdict(float(verdict.label >= 1.0))
 
 
 def _source_digest(reward: str) -> str:
