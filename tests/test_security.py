@@ -33,6 +33,7 @@ PATTERNS = [
 UNPICKLES_OWN_MESSAGES = {
     "nemo_ada/cpu/learner/rank.py",  # gloo on the loopback device
 }
+READS_BYTES = {"nemo_ada/verify/process.py", "nemo_ada/verify/server.py"}  # recv of a socket, which unpickles nothing
 
 
 def violations(*folders: Path) -> set[tuple[str, str]]:
@@ -49,7 +50,7 @@ def violations(*folders: Path) -> set[tuple[str, str]]:
 
 def test_nothing_unpickles_evaluates_or_asks_a_shell() -> None:
     assert issubclass(_Loader, yaml.SafeLoader)
-    assert violations(*FOLDERS) == ALLOWED | {(place, PATTERNS[-1]) for place in UNPICKLES_OWN_MESSAGES}
+    assert violations(*FOLDERS) == ALLOWED | {(place, PATTERNS[-1]) for place in UNPICKLES_OWN_MESSAGES | READS_BYTES}
 
 
 BAD = """import pickle

@@ -29,8 +29,7 @@ from nemo_ada.by_name import search_working_folder
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.rollouts.response import ADA_MATH, CORRECT, INCORRECT, NO_VERDICT
 from nemo_ada.verify.boxed import last_boxed
-from nemo_ada.verify.messages import VerifierLimits
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 
 log = logging.getLogger(__name__)
 FIRST_RESPONSES = 64  # that are looked at for a box

@@ -20,7 +20,7 @@ from pathlib import Path
 from nemo_ada.by_name import load
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, records
-from nemo_ada.tasks.lines import pair_of, raw_pair_of
+from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import (
     Demonstration,
     Prompt,
@@ -173,18 +173,15 @@ class JsonlTask:
         try:
             for number, record in records(self._path, on_damage=self.malformed.__setitem__):
                 try:
-                    reference = None
-                    if self._reward is None:
-                        pair = pair_of(record, names.prompt_fields, names.answer_fields)
-                    else:
-                        pair, reference = raw_pair_of(record, names.prompt_fields, names.answer_fields)
+                    raw = self._reward is not None
+                    pair = pair_of(record, names.prompt_fields, names.answer_fields, as_it_is=raw)
                 except ValueError as problem:
                     self.malformed[number] = str(problem)
                     continue
                 text = pair.prompt + names.prompt_suffix
                 self.layouts[pair.layout] += 1
                 self.systems[pair.system] += 1
-                entry = {"line": number, "answer": pair.answer, "reference": reference}
+                entry = {"line": number, "answer": pair.answer, "reference": pair.reference}
                 rows.append(Prompt(content_id(self.name, text), text, pair.answer, entry))
         except UserError as problem:
             raise UserError(f"task.path: {problem}") from None

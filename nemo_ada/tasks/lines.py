@@ -3,7 +3,7 @@ r"""Read the prompt and the reference answer of a record, whatever layout its fi
 The jsonl task, data preparation, evaluation and `nemo-ada check` use it. A field is a column or a dotted path
 (`reward_model.ground_truth`). A prompt is a text or a list of messages, also as JSON text. A reference is a text, a
 number or a list of one, the content of its last \boxed{}, or what stands behind gsm8k's `####`. Capitals in names of
-columns do not matter. Options in columns of their own become part of the prompt (`options`).
+columns do not matter. A record whose options have columns of their own is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from nemo_ada.tasks.options import with_options
 from nemo_ada.verify.boxed import last_boxed
 
 PROMPT_FIELDS = (
@@ -29,6 +28,8 @@ ANSWER_FIELDS = (
     "answer", "gt", "reward_model.ground_truth", "ground_truth", "expected_answer", "final_answer", "solution", "label",
     "target", "output",
 )  # fmt: skip
+OPTIONS = frozenset(("options", "choices", "endings", "opa", "option_a", "option1", "choice_a", "sol1"))
+"""Columns in which data sets keep the options of multiple choice."""
 MAX_PRESENT = 120  # characters of a record's column names in a reason
 _ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "developer": "system"}
 NO_ANSWERS = frozenset((
@@ -45,7 +46,8 @@ class Pair:
 
     Attributes:
         prompt: The text of the user's message.
-        answer: The reference answer.
+        answer: The reference answer as text.
+        reference: What a reward of the user's gets. None for a verifier.
         system: The system message of a list of messages, else an empty text.
         layout: Where both stood, in words.
         columns: The columns that hold them.
@@ -53,6 +55,7 @@ class Pair:
 
     prompt: str
     answer: str
+    reference: Any
     system: str
     layout: str
     columns: tuple[str, str]
@@ -67,48 +70,42 @@ class Messages:
     assistant: str | None
 
 
-def pair_of(record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str]) -> Pair:
+def pair_of(
+    record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str], *, as_it_is: bool = False
+) -> Pair:
     """Return the prompt and the reference of a record, from the first of the fields that hold something.
+
+    Args:
+        record: The record.
+        prompt_fields: Names of the prompt.
+        answer_fields: Names of the reference.
+        as_it_is: Whether the reference is for a reward of the user's, whose business a list, an object, blanks and a
+            box are. In `Pair.answer` stands what is no text as JSON.
 
     Raises:
         ValueError: The reason why the record has no such pair. It is valid UTF-8.
     """
     name, value = _first(record, prompt_fields, "prompt")
     messages = _messages(name, value)
-    prompt = _text(name, value) if messages is None else _text(name, messages.user)
-    layout = f"prompt {name!r}" + (" (messages)" if messages is not None else "")
+    prompt = _text(name, value if messages is None else messages.user)
     if name in ("input", "instruction") and messages is None:
         prompt = _instruction(record) or prompt
-    system = "" if messages is None else messages.system
-    if (chosen := with_options(record, prompt)) is not None:
-        layout += f" and options, reference {chosen[2]!r}"
-        return Pair(chosen[0], chosen[1], system, layout, (_column(record, name), chosen[2]))
     try:
         column, reference = _first(record, answer_fields, "answer")
     except ValueError:
         if messages is None or messages.assistant is None:
             raise
         column, reference = name, messages.assistant
-    answer, form = _reference(column, reference)
-    layout += f", reference {column!r}{form}"
-    return Pair(prompt, answer, system, layout, (_column(record, name), _column(record, column)))
-
-
-def raw_pair_of(
-    record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str]
-) -> tuple[Pair, Any]:
-    """Return the pair of a record for a reward of the user's, and its reference as the record has it.
-
-    A list, an object, blanks and a box are the reward's business. In `Pair.answer` stands what is no text as JSON.
-    """
-    name, value = _first(record, prompt_fields, "prompt")
-    messages = _messages(name, value)
-    prompt = _text(name, value if messages is None else messages.user)
-    column, reference = _first(record, answer_fields, "answer")
-    answer = reference if isinstance(reference, str) else json.dumps(reference, default=str)
-    layout = f"prompt {name!r}, reference {column!r} as it is"
-    system = "" if messages is None else messages.system
-    return Pair(prompt, answer, system, layout, (_column(record, name), _column(record, column))), reference
+    if as_it_is:
+        answer = reference if isinstance(reference, str) else json.dumps(reference, default=str)
+        form = " as it is"
+    else:
+        _refuse_options(record, prompt)
+        answer, form = _reference(column, reference)
+        reference = None
+    layout = f"prompt {name!r}{'' if messages is None else ' (messages)'}, reference {column!r}{form}"
+    columns = (_column(record, name), _column(record, column))
+    return Pair(prompt, answer, reference, "" if messages is None else messages.system, layout, columns)
 
 
 def prompt_of(record: Mapping[str, Any], fields: Sequence[str]) -> str:
@@ -116,6 +113,16 @@ def prompt_of(record: Mapping[str, Any], fields: Sequence[str]) -> str:
     name, value = _first(record, fields, "prompt")
     messages = _messages(name, value)
     return _text(name, value if messages is None else messages.user)
+
+
+def _refuse_options(record: Mapping[str, Any], prompt: str) -> None:
+    """Raise ValueError where options stand in columns of their own, and not in the prompt: nobody could choose."""
+    lettered = {"A", "B", "C"} <= record.keys()
+    for column, value in record.items():
+        options = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+        listed = str(column).lower() in OPTIONS or (lettered and column == "A")
+        if listed and value and not all(str(option) in prompt for option in options):
+            raise ValueError(f"its options are in {column!r}; write them into the prompt, with a letter as answer")
 
 
 def _instruction(record: Mapping[str, Any]) -> str:

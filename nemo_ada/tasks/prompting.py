@@ -7,13 +7,10 @@ no user writes. The authors' scripts apply the template twice.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +24,6 @@ from nemo_ada.run.torch_parts import hide_cuda_parts
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
 
-TEMPLATE_SECONDS = 20.0  # for one prompt; the sandbox of templates has no limit of its own
 SHOWN = 60  # characters of a setting in a message
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -54,46 +50,15 @@ class PromptFormat:
     """Whether the verifier or the reward sees special tokens in a response. NeMo-RL leaves them out."""
 
 
-class _LateError(Exception):
-    """A block has taken too long."""
-
-
-@contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    """Raise _LateError in the block after so many seconds. A loop of a template then ends, in any thread.
-
-    A signal would reach the main thread only, and others use its timer.
-    """
-    thread, lock, ended = ctypes.c_ulong(threading.get_ident()), threading.Lock(), threading.Event()
-
-    def late() -> None:
-        with lock:
-            if not ended.is_set():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_LateError))
-
-    timer = threading.Timer(seconds, late)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        with lock:
-            ended.set()
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)  # one that has not been raised yet
-        timer.cancel()
-
-
 class PromptEncoder(Protocol):
     """The part of a tokenizer that `Measurement` and the length stage use."""
 
     @property
     def name(self) -> str:
         """Name for data cards."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """Ids of the whole prompt. Raises ValueError with the reason when the problem cannot be a prompt."""
-        ...
 
 
 class ModelTokenizer:
@@ -142,14 +107,11 @@ class ModelTokenizer:
         messages = [{"role": "system", "content": self.format.system}] if self.format.system else []
         messages.append({"role": "user", "content": plain})
         try:
-            with _within(TEMPLATE_SECONDS):
-                whole: Any = self._tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, return_dict=False, **self.format.chat_template_kwargs
-                )
+            whole: Any = self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, return_dict=False, **self.format.chat_template_kwargs
+            )
         except Exception as problem:  # noqa: BLE001 - a template may raise anything, as Gemma's for a system message
             why = " ".join(str(problem).split())[:200] or type(problem).__name__
-            if isinstance(problem, _LateError):
-                why = f"it takes more than {TEMPLATE_SECONDS:g} s"
             raise UserError(
                 f"the chat template of {self.folder} refuses the prompt: {why}; change the system message or "
                 "chat_template_kwargs, or use --template=plain"

@@ -89,38 +89,30 @@ class Tokenizer(Protocol):
     @property
     def eos_id(self) -> int:
         """The id that ends a response."""
-        ...
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """All ids that end a response, `eos_id` first."""
-        ...
 
     @property
     def pad_id(self) -> int:
         """The id that fills rows."""
-        ...
 
     @property
     def vocab_size(self) -> int:
         """Number of rows that the embedding needs."""
-        ...
 
     def encode(self, text: str) -> list[int]:
         """Ids of a whole prompt. Raises ValueError with the reason when the text cannot be a prompt."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return text of these ids."""
-        ...
 
     def line_ends(self) -> tuple[int, ...]:
         """Return the ids whose text contains a line break."""
-        ...
 
     def write_hf(self, folder: Path) -> None:
         """Write the tokenizer's files for `transformers.AutoTokenizer`."""
-        ...
 
 
 def longest_prompt(splits: Splits, tokenizer: Tokenizer) -> int:
@@ -139,7 +131,6 @@ class Task(Protocol):
     @property
     def name(self) -> str:
         """Name of the task in its settings."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -148,21 +139,17 @@ class Task(Protocol):
         Raises:
             UserError: The task was built without a tokenizer and needs a model's.
         """
-        ...
 
     @property
     def max_prompt_tokens(self) -> int:
         """Tokens of the longest prompt."""
-        ...
 
     @property
     def max_new_tokens(self) -> int:
         """Longest answer in tokens, with the end-of-sequence token."""
-        ...
 
     def splits(self) -> Splits:
         """Return the prompts for training and evaluation, and the demonstrations."""
-        ...
 
     def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
         """Label responses.
@@ -173,12 +160,9 @@ class Task(Protocol):
         Returns:
             One verdict per response, in order. It has a label, or the cause where the verifier failed.
         """
-        ...
 
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
         """Start to label one response. Returns its verdict where that takes no time, else a future."""
-        ...
 
     def close(self) -> None:
         """End the verifier's processes if there are any. A second call does nothing."""
-        ...

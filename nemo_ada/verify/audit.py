@@ -18,7 +18,6 @@ KINDS: Mapping[str, str] = {
     "rationale": "a derivation, of which no answer is marked",
     "several": "several answers, of which one would do",
     "prose": "words, which only the same words equal",
-    "unreadable": "nothing that can be computed, so only the same text equals it",
 }
 LONG, WORDS = 200, 4
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[\t\r](?=(?:ext|imes|heta|frac|an|ight|ho)(?![a-z]))")

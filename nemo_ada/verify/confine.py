@@ -9,8 +9,7 @@ network, write a file, start a process or read a secret. There are these layers,
 * No capability of root.
 * The kernel's limits (`limits_of`): memory, no core dump, no growing file, few descriptors, no new process or thread
   (root is exempt from the last one).
-* An environment without secrets (see `process`), and a server that reads no foreign object from a worker (see
-  `messages`).
+* An environment without secrets, and a trainer that reads JSON from a worker, never a foreign object (see `process`).
 
 `confine` says which layers hold. `MathVerifier` logs it. SECURITY.md describes what is left without a layer.
 """
@@ -21,11 +20,11 @@ import importlib
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from nemo_ada.verify import kernel
-from nemo_ada.verify.messages import Layers
 
 DESCRIPTORS = 64
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
@@ -36,6 +35,18 @@ _LATER = (
     "polys.domains.quotientring", "polys.modulargcd", "series.acceleration", "series.aseries", "sets.handlers.add",
     "sets.handlers.functions", "sets.handlers.issubset", "sets.handlers.mul", "sets.handlers.power", "sets.setexpr",
 )  # fmt: skip
+
+
+class Layers(NamedTuple):
+    """How workers are confined.
+
+    Attributes:
+        held: names of the layers that are active.
+        missing: the other layers, each with the reason.
+    """
+
+    held: tuple[str, ...]
+    missing: Mapping[str, str]
 
 
 def limits_of(memory_bytes: int) -> dict[int, int]:

@@ -18,7 +18,6 @@ Verifier = Literal["math", "exact"]
 Unfinished = Literal["wrong", "judged"]
 
 
-READER = "nemo_ada.verify.scoring:can_compute"
 _MARKS = 30  # accents on one letter that are read; Unicode's own limit for text in a stream
 
 
@@ -44,8 +43,8 @@ def _few_marks(text: str) -> str:
 class Judge:
     r"""Labels responses.
 
-    `math` compares the last \boxed{} by value, in processes that can be killed. `exact` compares normalised text. A
-    score between 0 and 1 counts as 0. Processes start with the first answer, and again with the first after `close`.
+    `math` compares the last \boxed{} by value, in processes that can be killed. `exact` compares normalised text.
+    Processes start with the first answer, and again with the first after `close`.
 
     Args:
         verifier: `math` or `exact`.
@@ -60,7 +59,6 @@ class Judge:
     def __init__(self, verifier: Verifier = "math", unfinished: Unfinished = "wrong") -> None:
         self.verifier, self.unfinished = verifier, unfinished
         self._math: MathVerifier | None = None
-        self._reader: MathVerifier | None = None
 
     @property
     def version(self) -> str:
@@ -82,13 +80,7 @@ class Judge:
         """Return for each reference the kind of `audit.KINDS` that it is of, or None. `exact` takes any text."""
         if self.verifier == "exact":
             return [kind if (kind := kind_of(text)) == "control" else None for text in references]
-        kinds = [kind_of(text) for text in references]
-        open_ones = [text for text, kind in zip(references, kinds, strict=True) if kind is None]
-        if not open_ones:
-            return kinds
-        self._reader = self._reader or MathVerifier(scorer=READER, self_test=False)
-        read = iter(self._reader.verify_many([(r"\boxed{0}", text) for text in open_ones]))
-        return [kind or (None if next(read).label == 1.0 else "unreadable") for kind in kinds]
+        return [kind_of(text) for text in references]
 
     def submit(self, text: str, answer: Any, finished: bool) -> Verdict | Future[Verdict]:
         """Start to judge one response. Returns its verdict where that takes no time, else a future."""
@@ -96,12 +88,12 @@ class Judge:
             return Verdict(0.0)
         if self.verifier == "exact":
             return self._exact(text, answer)
-        return _whole_points(self._started().submit(text, answer))
+        return self._started().submit(text, answer)
 
     def _judge(self, pairs: Sequence[tuple[str, Any]]) -> list[Verdict]:
         if self.verifier == "exact":
             return [self._exact(text, answer) for text, answer in pairs]
-        return [whole_point(verdict) for verdict in self._started().verify_many(pairs)]
+        return self._started().verify_many(pairs)
 
     def _started(self) -> MathVerifier:
         self._math = self._math or MathVerifier()
@@ -113,28 +105,11 @@ class Judge:
 
     def close(self) -> None:
         """End math-verify's processes. A later verdict starts them again."""
-        for pool in (self._math, self._reader):
-            if pool is not None:
-                pool.close()
-        self._math = self._reader = None
+        if self._math is not None:
+            self._math.close()
+        self._math = None
 
 
 def whole_point(verdict: Verdict) -> Verdict:
     """Count a score below 1 as 0. A failure stays one."""
     return verdict if verdict.label is None else Verdict(float(verdict.label >= 1.0))
-
-
-def _whole_points(future: Future[Verdict]) -> Future[Verdict]:
-    """As `whole_point`, for a verdict that is not there yet."""
-    whole: Future[Verdict] = Future()
-
-    def settle(judged: Future[Verdict]) -> None:
-        if not whole.set_running_or_notify_cancel():
-            return
-        try:
-            whole.set_result(whole_point(judged.result()))
-        except BaseException as error:  # noqa: BLE001 - a closed verifier cancels its futures
-            whole.set_exception(error)
-
-    future.add_done_callback(settle)
-    return whole

@@ -6,29 +6,75 @@ import itertools
 import logging
 import math
 import os
+import queue
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.verify import selftest
 from nemo_ada.verify.boxed import last_boxed, plain_reference
-from nemo_ada.verify.messages import Done, Layers, VerifierLimits, Work
-from nemo_ada.verify.process import ServerProcess
+from nemo_ada.verify.confine import Layers
+from nemo_ada.verify.process import CLOSE_S, Server, ServerGoneError, Worker
 from nemo_ada.verify.verdict import CRASH, INVALID, REWARD, Verdict
-from nemo_ada.verify.worker import DEFAULT_SCORER
+from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, line
 
 log = logging.getLogger(__name__)
 
-START_S = 120.0  # for a cold start (imports on a loaded machine)
+MIN_MEMORY_BYTES = 256 << 20  # Python with sympy loaded maps about 150 MiB
 SHORT_ANSWER = 1000  # characters that math-verify reads, however short the reference is
 KERNEL_LAYERS = {"Landlock", "seccomp"}  # without one of them there is a warning
-STOP_S = 2.0  # for killing and replacing a worker, on top of a deadline
 MOST_PRINTED = 20  # texts of a scorer that reach the log
 SELF_TEST_DEADLINE_S = 60.0  # of the known pairs, which wait for a cold scorer
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierLimits:
+    """How many workers there are, and what one answer may cost.
+
+    Attributes:
+        deadline_s: wall seconds per answer, from the moment when a worker starts on it. Time in the queue does not
+            count.
+        workers: number of processes. None takes one per usable core.
+        memory_bytes: address space of one worker (RLIMIT_AS).
+        answers_per_worker: a worker is replaced after this many answers, because sympy's caches grow without limit.
+    """
+
+    deadline_s: float = 5.0
+    workers: int | None = None
+    memory_bytes: int = 1 << 30
+    answers_per_worker: int = 2000
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.deadline_s) and self.deadline_s > 0):
+            raise UserError(f"verifier.deadline_s={self.deadline_s} must be a positive number of seconds; 5 is usual")
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"verifier.workers={self.workers} must be 1 or more, or null for all cores")
+        if self.memory_bytes < MIN_MEMORY_BYTES:
+            raise UserError(
+                f"verifier.memory_bytes={self.memory_bytes} is too little for Python and sympy; "
+                f"use {MIN_MEMORY_BYTES} or more"
+            )
+        if self.answers_per_worker < 1:
+            raise UserError(f"verifier.answers_per_worker={self.answers_per_worker} must be 1 or more; 2000 is usual")
+
+    @property
+    def processes(self) -> int:
+        """Number of workers."""
+        return self.workers if self.workers is not None else len(os.sched_getaffinity(0))
+
+
+class _Job(NamedTuple):
+    """One answer to judge within `deadline_s` seconds of its start, as a worker gets it."""
+
+    future: Future[Verdict]
+    message: bytes
+    deadline_s: float
 
 
 def longest_answer(reference: str) -> int:
@@ -44,9 +90,10 @@ class MathVerifier:
     (`longest_answer`), gets label 0 at once.
 
     Life cycle: the constructor starts the server process and runs the self-test. `close`, or leaving the `with` block,
-    ends all processes. If the server dies, its open answers get the cause "verifier_crash", and the next submit starts
-    another server. A server that dies before its first answer is not replaced (InvariantError). Thread-safe. A forked
-    child must make its own verifier.
+    ends all processes. Answers wait in one queue. Each worker process has a thread here, which gives it one answer at a
+    time. If the server dies, the answers in work get the cause "verifier_crash", and another server is started. One
+    that dies before its first answer is not replaced: all answers get that cause, and a submit raises InvariantError.
+    Thread-safe. A forked child must make its own verifier.
 
     whole: whether the scorer gets the whole response in place of its last box, and the reference as it is: a text, a
     number, a list or an object of JSON.
@@ -68,13 +115,14 @@ class MathVerifier:
         self._scorer, self._whole = scorer, whole
         self._owner = os.getpid()
         self._lock = threading.RLock()
-        self._tickets, self._printed = itertools.count(), itertools.count()
-        self._open: dict[int, Future[Verdict]] = {}
+        self._printed = itertools.count()
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._open: set[Future[Verdict]] = set()
+        self._threads: list[threading.Thread] = []
         self._counts: Counter[str] = Counter()
-        self._answered = True
         self._closed = False
         self.layers: Layers | None = None  # how workers are confined; None until the first one has said it
-        self._server: ServerProcess | None = self._new_server()
+        self._server = Server(scorer, self.limits.memory_bytes)
         if self_test:
             try:
                 self.self_test()
@@ -90,9 +138,8 @@ class MathVerifier:
 
     @property
     def process_group(self) -> int | None:
-        """Process group of the verifier's processes, None while none run."""
-        with self._lock:
-            return self._server.pid if self._server is not None else None
+        """Process group of the verifier's processes, None after `close`."""
+        return None if self._closed else self._server.pid
 
     def submit(self, response: str, reference: Any) -> Future[Verdict]:
         """Queue one response. A failure of the verifier is a verdict with a cause, never an exception."""
@@ -115,14 +162,18 @@ class MathVerifier:
         if os.getpid() != self._owner:
             return
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
-            server, self._server = self._server, None
-            abandoned, self._open = list(self._open.values()), {}
+            abandoned, self._open = self._open, set()
         for future in abandoned:
             future.cancel()
             future.set_running_or_notify_cancel()  # wakes waiting threads
-        if server is not None:
-            server.close()
+        for _ in self._threads:
+            self._queue.put(None)
+        self._server.close()
+        for thread in self._threads:
+            thread.join(CLOSE_S)
 
     def __enter__(self) -> Self:
         return self
@@ -133,23 +184,18 @@ class MathVerifier:
         self.close()
 
     def _verify(self, pairs: Sequence[tuple[str, Any]], deadline_s: float) -> list[Verdict]:
-        futures = self._submit(pairs, deadline_s)
-        with self._lock:
-            queued = len(self._open)  # includes those of other callers
-        worst = math.ceil(queued / self.limits.processes) * (max(deadline_s, self.limits.deadline_s) + STOP_S)
-        if wait(futures, timeout=START_S + worst).not_done:
-            log.error("the verifier's server did not answer within %.0f s; it is killed", START_S + worst)
-            with self._lock:
-                server = self._server
-            if server is not None:
-                server.kill()
-        return [future.result(timeout=START_S) for future in futures]
+        return [future.result() for future in self._submit(pairs, deadline_s)]
 
     def _submit(self, pairs: Sequence[tuple[str, Any]], deadline_s: float) -> list[Future[Verdict]]:
         if os.getpid() != self._owner:
             raise InvariantError("this MathVerifier belongs to another process; make one in this process")
+        if self._closed:
+            raise InvariantError("this MathVerifier is closed")
+        if self._server.gone and not self._server.judged:
+            raise InvariantError(
+                "the verifier's server process died before its first answer; see its error output above"
+            )
         futures: list[Future[Verdict]] = []
-        batch: list[Work] = []
         for response, reference in pairs:
             future: Future[Verdict] = Future()
             futures.append(future)
@@ -157,44 +203,59 @@ class MathVerifier:
             if answer is None or (not self._whole and len(answer) > longest_answer(reference)):
                 self._resolve(future, Verdict(0.0))
                 continue
-            ticket = next(self._tickets)
             wanted = reference if self._whole else plain_reference(reference)
-            batch.append(Work(ticket, answer, wanted, deadline_s))
+            job = _Job(future, line([answer, wanted, deadline_s]), deadline_s)
             with self._lock:
-                self._open[ticket] = future
-        if batch:
-            with self._lock:
-                self._server = server = self._server or self._new_server()
-            server.send(batch)
+                self._open.add(future)
+                self._queue.put(job)
+                if len(self._threads) < min(self.limits.processes, len(self._open)):
+                    self._threads.append(threading.Thread(target=self._work, name="verifier", daemon=True))
+                    self._threads[-1].start()
         return futures
 
-    def _new_server(self) -> ServerProcess:
-        if self._closed:
-            raise InvariantError("this MathVerifier is closed")
-        if not self._answered:
-            raise InvariantError(
-                "the verifier's server process died before its first answer; see its error output above"
-            )
-        self._answered = False
-        return ServerProcess(self._scorer, self.limits, self._on_message, self._on_end)
+    def _work(self) -> None:
+        """Give the answers of the queue to one worker process, and to another one where it ended."""
+        worker: Worker | None = None
+        while (job := self._queue.get()) is not None:
+            if job.future.cancelled() or self._closed:
+                continue
+            try:
+                worker = self._ready(worker)
+                judgement: Judgement = worker.judge(job.message, job.deadline_s)
+            except (ServerGoneError, EOFError) as problem:
+                worker, judgement = None, (None, CRASH, str(problem))
+            self._settle(job.future, *judgement)
 
-    def _on_message(self, done: Done | Layers) -> None:
-        if isinstance(done, Layers):
-            self._on_layers(done)
-            return
+    def _ready(self, worker: Worker | None) -> Worker:
+        """Return a worker that can be asked: this one, or a new one."""
+        with suppress(ServerGoneError):
+            if worker is not None and worker.ready(self.limits.answers_per_worker):
+                return worker
+        worker = self._living().fork()
+        self._on_layers(worker.layers)
+        return worker
+
+    def _living(self) -> Server:
+        """Return the server, or a new one where it ended after it had judged answers."""
         with self._lock:
-            self._answered = True
-            future = self._open.pop(done.ticket, None)
-        if future is None:
-            return  # closed or restarted meanwhile
-        if done.cause is not None:
-            log.info("verdict %s: %s", done.cause, done.detail)
-        elif done.detail and next(self._printed) < MOST_PRINTED:
-            log.warning("%s printed: %s", self._scorer, done.detail)
-        cause = done.cause
+            if self._server.gone and self._server.judged and not self._closed:
+                log.warning("the verifier's server process ended; another one is started")
+                self._server.close()
+                self._server = Server(self._scorer, self.limits.memory_bytes)
+            return self._server
+
+    def _settle(self, future: Future[Verdict], label: float | None, cause: str | None, detail: str) -> None:
+        with self._lock:
+            self._open.discard(future)
+        if self._closed:
+            return
+        if cause is not None:
+            log.info("verdict %s: %s", cause, detail)
+        elif detail and next(self._printed) < MOST_PRINTED:
+            log.warning("%s printed: %s", self._scorer, detail)
         if cause == INVALID and self._whole:
-            cause = f"{REWARD} {done.detail.partition(': ')[0]}"  # file, line and type of the user's error
-        self._resolve(future, Verdict(done.label, cause))
+            cause = f"{REWARD} {detail.partition(': ')[0]}"  # file, line and type of the user's error
+        self._resolve(future, Verdict(label, cause))
 
     def _on_layers(self, layers: Layers) -> None:
         """Log once per verifier how its workers are confined."""
@@ -204,16 +265,6 @@ class MathVerifier:
                 reason = layers.missing[name]
                 log.warning("the verifier's workers run without %s: %s; SECURITY.md says what follows", name, reason)
         self.layers = layers
-
-    def _on_end(self, server: ServerProcess) -> None:
-        with self._lock:
-            if self._server is not server:
-                return  # closed
-            self._server = None
-            lost, self._open = list(self._open.values()), {}
-        log.warning("the verifier's server process ended; %d open answers have no verdict", len(lost))
-        for future in lost:
-            self._resolve(future, Verdict(None, CRASH))
 
     def _resolve(self, future: Future[Verdict], verdict: Verdict) -> None:
         with self._lock:

@@ -32,10 +32,8 @@ import sympy
 from sympy.solvers.inequalities import solve_univariate_inequality
 
 from nemo_ada.verify.agreement import Agreement
-from nemo_ada.verify.amounts import Amount
 from nemo_ada.verify.latex import tidy
 from nemo_ada.verify.numbers import close, number, with_powers
-from nemo_ada.verify.reading import MAX_DEPTH, Equation, Items, Order, Ratio, Reading, readings
 
 # The library warns that its own deadlines are off. This is intended.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -123,9 +121,6 @@ class MathVerify:
                 return bool(gold.doit() == given.doit())
             right = _same_expression(gold, given)
             read = number(reference)
-            right = right or (
-                (r"\ln" in reference + answer or r"\log" in reference + answer) and _same_logarithms(gold, given)
-            )
             decimal = read is not None and read.kind == "decimal"
             values = (_real(gold), _real(given)) if right or decimal else (None, None)
         except MemoryError:
@@ -145,34 +140,21 @@ class MathVerify:
         except Exception:  # noqa: BLE001 - as above
             return None
 
-    def solution(self, text: str) -> tuple[str, list[tuple[Fraction | None, bool, Fraction | None, bool]]] | None:
-        """Return what solves an inequality in one variable. None for anything else."""
+    def solution(self, text: str) -> tuple[str, Any] | None:
+        """Return the variable of an inequality in one, and the set that solves it. None for anything else."""
         try:
             relation = _parse(text)
             (variable,) = relation.free_symbols
-            found = solve_univariate_inequality(relation, variable, relational=False)
-            pieces = found.args if isinstance(found, sympy.Union) else (found,)
-            return str(variable), [
-                (_end(piece.start), not piece.left_open, _end(piece.end), not piece.right_open) for piece in pieces
-            ]
+            return str(variable), solve_univariate_inequality(relation, variable, relational=False)
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - as above; or several variables, or a solution that is no interval
+        except Exception:  # noqa: BLE001 - as above; or several variables
             return None
 
 
 def _is_endless(expression: Any) -> bool:
     """Return whether a value, not a set or a relation, has an infinity in it."""
     return isinstance(expression, sympy.Expr) and expression.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
-
-
-def _end(value: Any) -> Fraction | None:
-    """Return the end of an interval. None where it has none. Raises ValueError for one that is no real number."""
-    if value in (sympy.oo, -sympy.oo):
-        return None
-    if (real := _real(value)) is None:
-        raise ValueError(value)
-    return real
 
 
 _AGREEMENT = Agreement(MathVerify())
@@ -193,31 +175,6 @@ def score_math(answer: str, reference: str) -> float:
 _tidy_reference = lru_cache(maxsize=4096)(tidy)
 
 
-def can_compute(_answer: str, reference: str) -> float:
-    """1.0 where the parts of a reference can be read: as numbers, words, regions, or by the parser. Else 0.0."""
-    return float(any(_computable(reading, 0) for reading in readings(_tidy_reference(reference))))
-
-
-def _computable(reading: Reading, depth: int) -> bool:
-    if isinstance(reading, Amount):
-        return reading.number is not None or _parses(reading.text)
-    parts: tuple[str, ...] = ()
-    if isinstance(reading, Items):
-        parts = reading.items
-    elif isinstance(reading, Equation | Order):
-        parts = reading.sides
-    elif isinstance(reading, Ratio):
-        parts = reading.parts
-    return depth > MAX_DEPTH or all(any(_computable(one, depth + 1) for one in readings(part)) for part in parts)
-
-
-def _parses(text: str) -> bool:
-    try:
-        return _parse(text) is not None
-    except Unreadable:
-        return False
-
-
 _INTEGERS, _CONSTANTS = frozenset("kmn"), frozenset("CcKk")
 
 
@@ -230,19 +187,6 @@ def _one_parameter(gold: Any, given: Any) -> tuple[Any, Any]:
         if both <= _INTEGERS or (both <= _CONSTANTS and names[0] & names[1]):
             return gold, given.xreplace({theirs.pop(): ours.pop()})
     return gold, given
-
-
-def _same_logarithms(gold: Any, given: Any) -> bool:
-    """Return whether two expressions are equal where the logarithms of their letters exist: 2 ln x and ln x^2."""
-    if (
-        not isinstance(gold, sympy.Expr)
-        or not isinstance(given, sympy.Expr)
-        or gold.has(sympy.Abs)
-        or given.has(sympy.Abs)
-    ):
-        return False
-    positive = {name: sympy.Symbol(str(name), positive=True) for name in gold.free_symbols}
-    return bool(sympy.simplify(sympy.expand_log((gold - given).xreplace(positive), force=True)) == 0)
 
 
 def _same_expression(gold: Any, given: Any) -> bool:

@@ -16,13 +16,17 @@ from typing import Any, cast
 
 from nemo_ada.by_name import place_of
 from nemo_ada.verify.confine import confine
-from nemo_ada.verify.messages import line
 from nemo_ada.verify.verdict import INVALID, MEMORY, defined, no_score
 
 Scorer = Callable[[str, Any], float]  # (answer, reference) -> score in [0, 1]
 Judgement = tuple[float | None, str | None, str]  # label, cause, detail for the log
 PRINTED = 300  # characters of what a scorer prints that go into the log
 DEFAULT_SCORER = "nemo_ada.verify.scoring:score_math"
+
+
+def line(message: object) -> bytes:
+    """Return a message as it is sent."""
+    return json.dumps(message).encode() + b"\n"
 
 
 @lru_cache(maxsize=1)

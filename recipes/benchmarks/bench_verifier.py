@@ -19,8 +19,7 @@ from collections import Counter
 
 from measure import measure
 
-from nemo_ada.verify.messages import VerifierLimits
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 from nemo_ada.verify.verdict import TIMEOUT, Verdict
 
 HANGING = (r"\boxed{9^{9^{9^{9}}}}", "1")

@@ -11,8 +11,7 @@ from nemo_ada.tasks.arithmetic import KINDS, final_answer
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import ArithmeticSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
-from nemo_ada.verify.messages import VerifierLimits
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 from nemo_ada.verify.verdict import Verdict
 from tests.patience import PATIENCE
 

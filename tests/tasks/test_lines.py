@@ -92,6 +92,29 @@ def test_a_record_without_one_question_and_one_answer_is_refused_with_the_reason
         pair_of(record, PROMPT_FIELDS, ANSWER_FIELDS)
 
 
+OPTIONS = ["3", "4", "5", "7"]
+CHOICES = {
+    "MMLU": {"choices": OPTIONS, "answer": 1},
+    "ARC": {"choices": {"text": OPTIONS, "label": ["A", "B", "C", "D"]}, "answer": "B"},
+    "MedMCQA": {"opa": "3", "opb": "4", "opc": "5", "opd": "7", "answer": "1"},
+    "AQuA": {"options": ["A)3", "B)4", "C)5", "D)7"], "answer": "B"},
+    "CMMLU": {"A": "3", "B": "4", "C": "5", "D": "7", "answer": "B"},
+    "JSON text": {"choices": '["3", "4", "5", "7"]', "answer": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_options_in_columns_are_refused_because_nobody_could_choose(name):
+    with pytest.raises(ValueError, match="write them into the prompt"):
+        pair_of({"question": "Which is even?"} | CHOICES[name], PROMPT_FIELDS, ANSWER_FIELDS)
+
+
+@pytest.mark.parametrize("record", [{"options": []}, {"options": None}, {"a": 1, "b": 2}, {"choices": ["3", "4"]}])
+def test_a_question_that_has_its_options_or_none_is_read(record):
+    pair = pair_of(record | {"problem": "3 or 4?", "answer": "4"}, PROMPT_FIELDS, ANSWER_FIELDS)
+    assert (pair.prompt, pair.answer) == ("3 or 4?", "4")
+
+
 def test_a_field_may_be_a_dotted_path_and_a_column_with_that_name_comes_first():
     record = {"a": {"b": "nested", "c": "1"}, "a.b": "flat"}
     pair = pair_of(record, ["a.b"], ["a.c"])

@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import platform
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -96,7 +97,7 @@ def attacks(file: Path, parent: int) -> dict[str, Callable[[], Any]]:
         "chmod": lambda: os.chmod(file, 0o777),
         "truncate": lambda: os.truncate(file, 0),
         "memfd": lambda: call((319, 279), b"x", 0),
-        "socket": lambda: importlib.import_module("_socket").socket(2, 1, 0).fileno(),
+        "socket": lambda: socket.socket(2, 1, 0).fileno(),
         "socket by number": lambda: call((41, 198), 2, 1, 0),
         "socketpair": lambda: call((53, 199), 1, 1, 0, (ctypes.c_int * 2)()),
         "shell": shell,

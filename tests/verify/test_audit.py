@@ -17,8 +17,6 @@ FOUND = {
     "x" * 201: "rationale",
     "5 or 6": "several",
     "the set of all good numbers": "prose",
-    "1 # 2 # 3": "unreadable",
-    r"\neq 5": "unreadable",
 }
 USUAL = [
     "27", "28\\%", r"\frac \pi4 + 2 - \sqrt2", "1,2,3", "(1,2)", "[2,5)", r"x \ge 0", "y = 7x.", "2:3", "10:30", "(C)",

@@ -19,8 +19,7 @@ import pytest
 
 from nemo_ada.verify import kernel
 from nemo_ada.verify.confine import limits_of
-from nemo_ada.verify.messages import VerifierLimits
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 from nemo_ada.verify.verdict import CRASH, Verdict
 from tests.patience import PATIENCE
 from tests.verify import hostile
@@ -68,7 +67,7 @@ def test_a_worker_cannot_send_its_server_code(victim: Path) -> None:
 def test_the_same_attacks_work_where_nothing_confines_them(tmp_path: Path) -> None:
     """The oracle of the test above: what it calls refused is not merely impossible."""
     target = tmp_path / "file"
-    for name in ("socket", "write", "mkdir", "chmod", "read", "list", "subprocess", "shell", "read system file"):
+    for name in ("socket", "write", "mkdir", "chmod", "read", "list", "subprocess", "shell"):
         target.write_text("x")
         ATTACKS[name](str(target))
 
@@ -175,7 +174,7 @@ def test_modules_of_the_user_do_not_hide_those_of_the_standard_library(tmp_path:
     for name in ("re", "enum", "pickle", "types"):
         (tmp_path / f"{name}.py").write_text(f"raise SystemExit('not this {name}')")
     program = (
-        "import sys; from nemo_ada.verify.messages import VerifierLimits\n"
+        "import sys; from nemo_ada.verify.pool import VerifierLimits\n"
         "from nemo_ada.verify.pool import MathVerifier\n"
         f"sys.path.insert(0, {str(tmp_path)!r}); "
         f"v = MathVerifier(VerifierLimits({PATIENCE}, workers=1)); v.close(); print('fine')"

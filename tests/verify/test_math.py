@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nemo_ada.verify.messages import VerifierLimits
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 from nemo_ada.verify.selftest import VerifierSelfTestError
 from nemo_ada.verify.verdict import INVALID, MEMORY, TIMEOUT, Verdict
 from tests.patience import PATIENCE

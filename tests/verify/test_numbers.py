@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_ada.verify.messages import VerifierLimits
 from nemo_ada.verify.numbers import TOLERANCE, number
-from nemo_ada.verify.pool import MathVerifier, longest_answer
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits, longest_answer
 from nemo_ada.verify.verdict import Verdict
 from tests.patience import PATIENCE
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.verify.messages import VerifierLimits
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 from nemo_ada.verify.verdict import CRASH, TIMEOUT, Verdict
 from tests.patience import PATIENCE
 from tests.verify.outlets import MESSAGES
@@ -18,7 +17,7 @@ from tests.verify.outlets import MESSAGES
 ROOT = Path(__file__).resolve().parents[2]
 TRAINER = """
 import os, sys
-from nemo_ada.verify.messages import VerifierLimits
+from nemo_ada.verify.pool import VerifierLimits
 from nemo_ada.verify.pool import MathVerifier
 os.set_inheritable(os.open(sys.argv[1], os.O_RDWR), True)
 print("the start of the job's log", flush=True)

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.verify.messages import VerifierLimits
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 from nemo_ada.verify.selftest import VerifierSelfTestError
 from nemo_ada.verify.verdict import CRASH, INVALID, MEMORY, TIMEOUT, Verdict
 from tests.patience import PATIENCE
@@ -124,7 +123,7 @@ def test_closing_leaves_no_process(gone: Callable[[int], bool], no_new_children:
 
 OWNER = """
 import os, signal, sys, time
-from nemo_ada.verify.messages import VerifierLimits
+from nemo_ada.verify.pool import VerifierLimits
 from nemo_ada.verify.pool import MathVerifier
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
 verifier = MathVerifier(VerifierLimits(9999, 2), scorer="tests.verify.scorers:misbehave", self_test=False)

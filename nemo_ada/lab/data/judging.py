@@ -11,7 +11,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded
 from nemo_ada.tasks.reward import as_text, try_reward
 from nemo_ada.verify.audit import kind_of
-from nemo_ada.verify.judge import Judge, Unfinished, Verifier, whole_point
+from nemo_ada.verify.judge import Judge, Unfinished, Verifier
 from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
 
@@ -65,7 +65,8 @@ class RewardJudge(Judge):
 
     def _judge(self, pairs: Sequence[tuple[str, Any]]) -> list[Verdict]:
         self._pool = self._pool or MathVerifier(scorer=self._reward, whole=True, self_test=False)
-        return [whole_point(verdict) for verdict in self._pool.verify_many(pairs)]
+        verdicts = self._pool.verify_many(pairs)
+        return [one if one.label is None else Verdict(float(one.label >= 1.0)) for one in verdicts]
 
     def audit(self, references: Sequence[str]) -> list[str | None]:
         """Return which references hold a control character. What else it can read, only the function knows."""

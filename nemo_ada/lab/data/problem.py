@@ -12,7 +12,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from nemo_ada.tasks.lines import pair_of, raw_pair_of
+from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import content_id
 
 EXCERPT = 200  # characters of a refused line that are shown
@@ -58,11 +58,9 @@ def parse_record(
 
     as_it_is: keep the reference as the record has it, a list or an object as JSON has it.
     """
-    if as_it_is:
-        pair, reference = raw_pair_of(record, prompt_fields, answer_fields)
-        reference = reference if isinstance(reference, str) else json.loads(pair.answer)
-    else:
-        pair, reference = pair_of(record, prompt_fields, answer_fields), None
+    pair = pair_of(record, prompt_fields, answer_fields, as_it_is=as_it_is)
+    raw = as_it_is and not isinstance(pair.reference, str)
+    reference = json.loads(pair.answer) if raw else pair.reference
     columns = other_columns(record, pair.columns) | ({"system": pair.system} if pair.system else {})
     return Problem(problem_id(pair.prompt), line, pair.prompt, pair.answer, columns, pair.layout, reference)
 

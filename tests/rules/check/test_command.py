@@ -311,11 +311,11 @@ def test_a_reward_of_the_users_is_tried_on_the_first_reference(tmp_path, monkeyp
 
 def test_references_that_cannot_be_compared_are_counted_with_the_first_line(tmp_path):
     path = tmp_path / "set.jsonl"
-    rows = [{"problem": "p", "answer": text} for text in ("3", "1 # 2 # 3", "\x08oxed{5}")]
+    rows = [{"problem": "p", "answer": text} for text in ("3", "5 or 6", "\x08oxed{5}")]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = list(verifier.references(str(path), ["problem"], ["answer"], "data.train.data_path"))
     assert [one.level for one in found] == ["warning", "warning"]
-    assert "unreadable; first in line 2" in found[0].message and "control; first in line 3" in found[1].message
+    assert "several; first in line 2" in found[0].message and "control; first in line 3" in found[1].message
 
 
 def test_more_prompts_than_the_data_has_and_a_threshold_of_one_are_said(tmp_path):
