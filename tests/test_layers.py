@@ -31,9 +31,9 @@ BUDGETS = {
     "core": 4114,  # wanted: 4,200
     "config": 1647,  # wanted: 1,500
     "verify": 3383,  # wanted: 3,300
-    "tasks": 2022,  # wanted: 1,900
+    "tasks": 2021,  # wanted: 1,900
     "run": 2246,  # wanted: 1,900
-    "rules": 5391,  # wanted: 5,400
+    "rules": 5468,  # wanted: 5,400
     "nemo": 7015,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
     "lab": 7688,  # wanted: 7,600
@@ -44,8 +44,7 @@ JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` 
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 44_350, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
-LONG_FILES: dict[str, int] = {  # files above FILE_LINES
-}
+LONG_FILES: dict[str, int] = {}
 
 # layer -> the other layers of nemo_ada that it may import, from the bottom up. A dotted name is a folder in a folder.
 LAYERS = {

@@ -1,12 +1,13 @@
-"""Rules for LoRA. Those on Megatron follow Megatron-Bridge's `peft/lora.py`.
+"""Rules for LoRA, and for keys of the learner that is off.
 
-A wrong name of a layer ends in a warning in a worker's log there, and a wrong size ends the job after the model was
-loaded.
+LoRA on Megatron follows Megatron-Bridge's `peft/lora.py`. A wrong name of a layer ends in a warning in a worker's log
+there, and a wrong size ends the job after the model was loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nemo_ada.config.parsing import suggestion
@@ -14,10 +15,11 @@ from nemo_ada.config.values import Values
 from nemo_ada.rules.facts.lora import LAYERS, OUTPUT
 from nemo_ada.rules.facts.models import find_shape
 from nemo_ada.rules.facts.nemo_config import other_learner
-from nemo_ada.rules.finding import Findings, error
+from nemo_ada.rules.finding import Findings, error, warning
 
 LEARNER = "policy.megatron_cfg"
 PEFT = f"{LEARNER}.peft"
+HEAD = "lm_head"
 ADAPTED = (*LAYERS, "router", OUTPUT)
 """Layers of a decoder that Megatron-Bridge can give an adapter."""
 
@@ -89,4 +91,66 @@ def _targets(v: Values, section: Mapping[str, Any]) -> Findings:
         )
 
 
-LORA: tuple[Callable[[Values], Findings], ...] = (other_adapters, megatron_adapters)
+def dtensor_adapters(v: Values) -> Findings:
+    """A model whose output layer is its embedding gets no adapter there, because a refit would lose it.
+
+    NeMo-RL's default is every linear layer (`match_all_linear`), which NeMo Automodel says to include `lm_head`
+    (nemo_automodel/components/_peft/module_matcher.py). vLLM takes such a layer from the embedding.
+    """
+    here = f"{other_learner(v)}.lora_cfg"
+    section = v.section(here)
+    if v.get(f"{LEARNER}.enabled", False) or section.get("enabled", False) is not True:
+        return
+    names = {key: list(map(str, section.get(f"{key}_modules") or ())) for key in ("target", "exclude")}
+    named = {key: any(fnmatch.fnmatch(HEAD, name.rpartition(".")[2]) for name in names[key]) for key in names}
+    every = section.get("match_all_linear", False) or (names["exclude"] and not names["target"])
+    shape = find_shape(str(v.get("policy.model_name", "")))
+    if (named["target"] or (every and not named["exclude"])) and shape is not None and shape[0].tied:
+        yield error(
+            f"{here}.match_all_linear",
+            f"{HEAD} gets an adapter, too, and this model's output layer is its embedding: the adapter would train and "
+            f"never reach vLLM; set it to false, and {here}.target_modules=['*_proj']",
+        )
+    if section.get("use_dora", False):
+        yield error(
+            f"{here}.use_dora",
+            "use_dora=true: NeMo-RL's refit sends the model plus B A, without DoRA's magnitudes; set it to false",
+        )
+
+
+LORA: tuple[Callable[[Values], Findings], ...] = (other_adapters, megatron_adapters, dtensor_adapters)
+
+
+def idle_keys(v: Values, upstream: Mapping[str, Any]) -> Findings:
+    """Keys that the user changed in a section that the chosen learner does not read.
+
+    Args:
+        v: the resolved config.
+        upstream: the part of it that comes from NeMo-RL's own files. What it says is nobody's wish.
+    """
+    sections: tuple[str, ...] = (other_learner(v), "policy.optimizer", "policy.scheduler")
+    learner = "Megatron"
+    if not v.get(f"{LEARNER}.enabled", False):
+        learner, sections = "DTensor", (LEARNER,)
+    theirs = Values(upstream)
+    for section in sections:
+        before, now = theirs.get(section), v.get(section)
+        if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+            continue
+        keys = [key for key in _changed(now, before) if key not in ("enabled", "lora_cfg.enabled", "peft.enabled")]
+        if keys:
+            yield warning(
+                f"{section}.{keys[0]}",
+                f"the learner is {learner}, which does not read {section}: {', '.join(keys)} "
+                f"{'has' if len(keys) == 1 else 'have'} no effect",
+            )
+
+
+def _changed(now: Mapping[str, Any], before: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted keys whose values differ from those before. Interpolations of NeMo-RL's files are left out."""
+    for name, value in now.items():
+        old = before.get(name) if isinstance(before, Mapping) else None
+        if isinstance(value, Mapping):
+            yield from _changed(value, old, f"{prefix}{name}.")
+        elif value is not None and value != old and not (isinstance(old, str) and "${" in old):
+            yield f"{prefix}{name}"

@@ -1,4 +1,4 @@
-"""Checks that need a GPU node: the driver, the memory, FP8 in Transformer Engine.
+"""Checks that need a GPU node: the driver, the memory, FP8 in Transformer Engine, apex.
 
 Only this module of the room uses torch. slurm/health.py tries the links between GPUs and nodes before each job.
 """
@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts.site import worker_python
@@ -18,6 +19,7 @@ from nemo_ada.run.start import TimeoutExpired, python, run
 
 CUDA_FOR_FP8 = (12, 9)
 HOPPER = (9, 0)
+FUSED, FUSED_KERNEL = "policy.megatron_cfg.gradient_accumulation_fusion", "fused_weight_gradient_mlp_cuda"
 SECONDS = 300
 PROBE_ENGINE = """
 from transformer_engine.pytorch import fp8
@@ -47,7 +49,7 @@ def node(values: Values) -> tuple[list[Finding], float | None]:
 def for_config(findings: Iterable[Finding], count: int, values: Values) -> list[Finding]:
     """Return the findings with the levels that they have for a config.
 
-    What FP8 lacks is an error where the config uses FP8. Too few GPUs are an error, too.
+    What FP8 lacks is an error where the config uses FP8. Too few GPUs are an error, too, and apex where it is used.
     """
     wanted = values.integer("cluster.gpus_per_node", count or 1)
     learner = values.get("policy.megatron_cfg.fp8_cfg.enabled", False)
@@ -58,6 +60,8 @@ def for_config(findings: Iterable[Finding], count: int, values: Values) -> list[
         else finding
         for finding in findings
     ]
+    if values.get(FUSED, False) and _in_worker(f"import torch, {FUSED_KERNEL}").returncode:
+        weighed.append(error(FUSED, f"{FUSED_KERNEL} of apex cannot be imported here; false would work"))
     if 0 < count < wanted:
         weighed.append(error("cluster.gpus_per_node", f"{wanted}, and this node has {count}; {count} would work"))
     return weighed
@@ -90,11 +94,18 @@ def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
         yield from _transformer_engine()
 
 
+def _in_worker(code: str) -> Any:
+    """Run code in the interpreter that trains, and return the finished process.
+
+    In NeMo-RL's image Megatron's workers have an interpreter of their own.
+    """
+    command = python(worker_python("megatron") or sys.executable, "-c", code)
+    return run(command, capture_output=True, text=True, timeout=SECONDS)
+
+
 def _transformer_engine() -> Findings:
-    """Whether the interpreter that trains has block scaling. In NeMo-RL's image Megatron's workers have another one."""
-    worker = worker_python("megatron")
-    command = python(worker or sys.executable, "-c", PROBE_ENGINE)
-    probe = run(command, capture_output=True, text=True, timeout=SECONDS)
+    """Whether the interpreter that trains has block scaling."""
+    probe, worker = _in_worker(PROBE_ENGINE), worker_python("megatron")
     place = worker.parts[-3] if worker else "this environment"
     available, _, why = (probe.stdout.splitlines() or [""])[-1].partition(" ")
     if probe.returncode:

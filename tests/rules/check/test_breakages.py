@@ -475,6 +475,13 @@ def test_fewer_gpus_than_the_config_wants_are_refused():
     assert gpu.for_config([], 8, Values(changed({}))) == []
 
 
+def test_apex_is_asked_for_only_where_it_is_used(monkeypatch):
+    fused = Values(changed({f"{LEARNER}.gradient_accumulation_fusion": True}))
+    assert [finding.key for finding in gpu.for_config([], 8, fused)] == [f"{LEARNER}.gradient_accumulation_fusion"]
+    monkeypatch.setattr(gpu, "FUSED_KERNEL", "json")  # a module that can be imported
+    assert gpu.for_config([], 8, fused) == []
+
+
 def test_fp8_blocks_must_fit_the_key_value_width_too(tmp_path):
     model = a_model(tmp_path, hidden_size=1024, intermediate_size=4096, num_attention_heads=16, num_key_value_heads=4)
     narrow = FP8_ROLLOUT | {"policy.model_name": model, VLLM_TP: 4, f"{KWARGS}.max_num_seqs": 2048}

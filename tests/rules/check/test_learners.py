@@ -1,4 +1,4 @@
-"""LoRA and cards: what is refused, what it takes, and what it costs."""
+"""LoRA, keys of the learner that is off, and cards: what is refused, what it takes, and what it costs."""
 
 import sys
 from dataclasses import replace
@@ -13,7 +13,7 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.cards import A100, B200, CARDS, GB200, H100, H200, card_of, find_card
 from nemo_ada.rules.facts.lora import Lora
 from nemo_ada.rules.facts.memory import checkpoint_bytes, learner_phase
-from nemo_ada.rules.learners import megatron_adapters, other_adapters
+from nemo_ada.rules.learners import dtensor_adapters, idle_keys, megatron_adapters, other_adapters
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import FP8_ROLLOUT, FP8_TRAINING, changed, read
@@ -29,7 +29,7 @@ DTENSOR = {f"{LEARNER}.enabled": False, "policy.dtensor_cfg.enabled": True, "pol
 
 def refused(changes):
     values = Values(changed(changes))
-    found = [finding for rule in (other_adapters, megatron_adapters) for finding in rule(values)]
+    found = [finding for rule in (other_adapters, megatron_adapters, dtensor_adapters) for finding in rule(values)]
     assert all(finding.level == "error" for finding in found)
     return [finding.key for finding in found]
 
@@ -62,6 +62,38 @@ def test_adapters_of_the_other_learner():
     assert refused(LORA | {"policy.dtensor_cfg.lora_cfg.enabled": True}) == []
     assert refused(DTENSOR) == []
     assert refused(DTENSOR | LORA | {"policy.dtensor_cfg.lora_cfg.enabled": False}) == [f"{PEFT}.enabled"]
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"match_all_linear": True}, "match_all_linear"),
+        ({"match_all_linear": True, **{"target_modules": [], "exclude_modules": []}}, "match_all_linear"),
+        ({"match_all_linear": False, "exclude_modules": ["*.up_proj"]}, "match_all_linear"),
+        ({"match_all_linear": False, "target_modules": ["*_proj", "lm_head"]}, "match_all_linear"),
+        ({"match_all_linear": False, "target_modules": ["*_proj"]}, None),
+        ({"match_all_linear": False, "exclude_modules": ["lm_head"]}, None),
+        ({"match_all_linear": False, "target_modules": ["*_proj"], "use_dora": True}, "use_dora"),
+    ],
+    ids=str,
+)
+def test_adapters_of_an_output_layer_that_is_the_embedding_would_never_reach_vllm(section, key):
+    """A rehearsal of 27 November 2026: token_mult_prob_error 1.02 after one update with NeMo-RL's own default."""
+    here = "policy.dtensor_cfg.lora_cfg"
+    changes = DTENSOR | {"policy.dtensor_cfg._v2": True} | {f"{here}.{name}": value for name, value in section.items()}
+    assert refused(changes | TIED) == ([f"{here}.{key}"] if key else [])
+    assert refused(changes) == ([f"{here}.use_dora"] if key == "use_dora" else [])
+
+
+def test_a_key_of_the_learner_that_is_off_is_named_where_the_user_changed_it():
+    theirs = {"policy": {"optimizer": {"kwargs": {"lr": 5e-6}}, "dtensor_cfg": {"tensor_parallel_size": 1}}}
+    changes = {"policy.optimizer.kwargs.lr": 1e-5, "policy.dtensor_cfg.tensor_parallel_size": 1}
+    found = list(idle_keys(Values(changed(changes)), theirs))
+    assert [(finding.level, finding.key) for finding in found] == [("warning", "policy.optimizer.kwargs.lr")]
+    assert list(idle_keys(Values(changed({"policy.optimizer.kwargs.lr": 5e-6})), theirs)) == []
+    assert list(idle_keys(Values(changed(changes)), {})) == [], "a whole copy of NeMo-RL's file is nobody's wish"
+    other = {**changes, f"{LEARNER}.enabled": False, "policy.dtensor_cfg.enabled": True}
+    assert list(idle_keys(Values(changed(other)), theirs)) == []
 
 
 def terms(changes):
