@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from pathlib import Path
 
 import pytest
@@ -166,6 +166,8 @@ def test_a_killed_server_is_replaced_and_its_answers_have_a_cause(
 def test_a_cancelled_future_disturbs_nobody(verifier: MathVerifier) -> None:
     (cancelled,) = verifier._submit([box("sleep 9999")], SHORT_S)
     assert cancelled.cancel()
+    queued = verifier._submit([box("sleep 9999")] * 2 + [box("fine")], SHORT_S)[-1]
+    assert queued.cancel() and wait([queued], PATIENCE).not_done == set()
     assert verifier.verify_many([box("fine")] * 5) == [RIGHT] * 5
 
 
