@@ -156,9 +156,9 @@ def test_a_killed_server_is_replaced_and_its_answers_have_a_cause(
     assert verifier.submit(*box("fine")).result() == RIGHT
     group = verifier.process_group
     assert group is not None
-    lost = verifier.submit(*box("sleep 9999"))
+    (lost,) = verifier._submit([box("sleep 9999")], SHORT_S)
     os.killpg(group, signal.SIGKILL)
-    assert lost.result() == Verdict(None, CRASH)
+    assert lost.result().cause in (CRASH, TIMEOUT), "TIMEOUT where no worker had it yet, so that the next server got it"
     assert verifier.submit(*box("fine")).result() == RIGHT
     assert verifier.process_group != group and gone(group)
 
