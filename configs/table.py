@@ -11,7 +11,7 @@ from pathlib import Path
 from nemo_ada.config.values import Values
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
 from nemo_ada.rules.check.command import examine
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"

@@ -33,19 +33,18 @@ BUDGETS = {
     "verify": 3383,  # wanted: 3,300
     "tasks": 2022,  # wanted: 1,900
     "run": 2246,  # wanted: 1,900
-    "rules": 5887,  # wanted: 5,400
-    "nemo": 7014,  # wanted: 7,000
+    "rules": 5391,  # wanted: 5,400
+    "nemo": 7015,  # wanted: 7,000
     "cpu": 4976,  # wanted: 4,900
-    "lab": 7687,  # wanted: 7,600
-    "rehearsal": 5863,  # wanted: 5,300
-    "cli": 1502,  # wanted: 1,400
+    "lab": 7688,  # wanted: 7,600
+    "rehearsal": 5432,  # wanted: 5,300
+    "cli": 1486,  # wanted: 1,400
 }
 JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 44_350, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES: dict[str, int] = {  # files above FILE_LINES
-    "nemo_ada/rules/facts/nemo_config.py": 509,
 }
 
 # layer -> the other layers of nemo_ada that it may import, from the bottom up. A dotted name is a folder in a folder.
@@ -204,15 +203,14 @@ def test_the_rehearsal_stands_apart():
     beyond = {
         "command": {"rules", "rules.check", "rules.facts"},
         "fit": {"rules", "rules.facts"},
-        "forecasts": {"core.sampling", "lab", "rules.facts"},
         "gpu": {"rules", "rules.facts"},
         "installation": {"rules.facts"},
         "model": {"rules.facts"},
         "report": {"rules"},
-        "runs": {"core.sampling", "lab", "rules.facts"},
+        "runs": {"lab", "rules.facts"},
         "shrink": {"core.sampling"},
         "standins/responses": {"lab"},
-        "tables": {"rules.facts"},
+        "tables": {"lab", "rules.facts"},
     }
     assert {module: layers for module, layers in ours.items() if layers} == beyond
 

@@ -58,7 +58,7 @@ def _resolved(path: Path, overrides: list[str]) -> dict[str, Any]:
     from nemo_ada.config.parsing import parse
     from nemo_ada.config.presets import SECTION, ada_settings
     from nemo_ada.cpu.settings import RunConfig
-    from nemo_ada.rules.facts.nemo_config import load_config
+    from nemo_ada.rules.facts.config_file import load_config
 
     loaded = load_config(path, overrides)
     if backend_of(loaded) == "embedded":

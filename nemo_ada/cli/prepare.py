@@ -17,7 +17,7 @@ def prepare(
     HF_HOME is taken from the environment, else from slurm/site.env. For a YAML of configs/cpu, write its model.
     """
     from nemo_ada.config.load import backend_of
-    from nemo_ada.rules.facts.nemo_config import load_config
+    from nemo_ada.rules.facts.config_file import load_config
 
     loaded = load_config(config, overrides or [])
     if backend_of(loaded) == "embedded":

@@ -14,7 +14,7 @@ def _refuse_cpu(config: Path, overrides: list[str]) -> None:
     """Refuse a YAML of the CPU back end, which runs here as it is."""
     if config.is_file() or config.parts[:1] == ("configs",):
         from nemo_ada.config.load import backend_of
-        from nemo_ada.rules.facts.nemo_config import load_config
+        from nemo_ada.rules.facts.config_file import load_config
 
         if backend_of(load_config(config, overrides)) == "embedded":
             raise UserError(

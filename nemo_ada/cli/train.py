@@ -31,7 +31,7 @@ def _train(config: Path, overrides: list[str], folder: list[Path]) -> None:
     """Train, and put the run's folder into `folder` once it is known to be the run's."""
     from nemo_ada.cli.progress import unfailing_output
     from nemo_ada.config.load import backend_of
-    from nemo_ada.rules.facts.nemo_config import load_config
+    from nemo_ada.rules.facts.config_file import load_config
 
     loaded = load_config(config, overrides)
     if backend_of(loaded) == "nemo_rl":

@@ -30,19 +30,19 @@ from nemo_ada.rehearsal.gym import PATHS, environments, link_servers
 from nemo_ada.rehearsal.gym import write as write_requests
 from nemo_ada.rehearsal.report import (
     MAX_LOGPROB_DIFFERENCE,
+    Alike,
     Deviation,
     Events,
     Report,
-    compare_async_resumed,
     compare_resumed,
-    compare_resumed_on_other_responses,
     measurements,
 )
 from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink, trains_adapters
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
-from nemo_ada.rules.facts.nemo_config import Loop, load_config
+from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.run.files import (
@@ -64,7 +64,6 @@ from nemo_ada.run.start import run as run_process
 LIMIT_SECONDS = 1800.0
 POLL_SECONDS = 0.2
 TAIL_LINES = 25
-ENGINE_SAID = "Error generating response for "  # NeMo-RL prints an engine's error behind it, and goes on
 LOGPROBS = "logprobs.pt"
 RAYS_LONGEST = 40  # bytes of the path above Ray's folder, so that the paths of its sockets are short enough
 Say = Callable[[str], None]
@@ -118,15 +117,13 @@ class Rehearsal:
         )
         command = python(self.installed.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", *paths, *arguments)
         command += [] if self.installed.stand_ins else ["--observe"]
-        with private_folder(RAYS_LONGEST) as ray_folder:
-            environment["NEMO_ADA_REHEARSAL_RAY"] = str(ray_folder / "r")  # Ray opens it to all users of the machine
-            return self.process(name, command, environment)
-
-    def process(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, Events]:
-        """Run a process that notes events, for at most `limit` seconds. Returns its exit code and the events."""
         events = remove(self.events_of(name))
         self.say(f"{name}: log in {self.folder / name}.log")
-        with new_file(remove(self.folder / f"{name}.log"), "wb") as log:
+        with (
+            private_folder(RAYS_LONGEST) as ray_folder,
+            new_file(remove(self.folder / f"{name}.log"), "wb") as log,
+        ):
+            environment["NEMO_ADA_REHEARSAL_RAY"] = str(ray_folder / "r")  # Ray opens it to all users of the machine
             process = begin(command, stdout=log, stderr=log, env=environment, start_new_session=True)
             self.running[name] = process
             if self.stopped.is_set():  # `stop` may have run before the process was in `running`
@@ -248,7 +245,6 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     started = time.monotonic()
     config = load_config(path, overrides)
-    check_tokenizer(config)
     findings = check(path, overrides, config)
     gym = environments_of(config)
     installed = None if any(finding.level == "error" for finding in findings) else installed_for(config)
@@ -257,8 +253,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     shrinker, layout = shrink(
         config, model=folder / "model", data=folder / "data", out=folder / "undisturbed", steps=steps
     )
-    options = " ".join([*map(shlex.quote, overrides), f"--steps {steps}", *([] if resume else ["--no-resume"])])
-    report = Report(str(path), f"nemo-ada rehearse {path} {options}", layout, shrinker.changes, FILES)
+    report = Report(str(path), words_given(), layout, shrinker.changes, FILES)
     report.absent["check"] = "yes"
     report.take_findings(findings)
     code = EXIT_USER_ERROR
@@ -276,14 +271,9 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     return EXIT_DONE if report.passed else code or EXIT_FAILED
 
 
-def check_tokenizer(config: Mapping[str, Any]) -> None:
-    """Raise UserError for a tokenizer folder that does not exist.
-
-    The run would not notice, because the small model has a tokenizer of its own.
-    """
-    name = str(Values(config).get("policy.tokenizer.name", ""))
-    if name.startswith(("/", "./", "../", "~")) and not Path(name).expanduser().is_dir():
-        raise UserError(f"policy.tokenizer.name={name}: no such folder; name the model's folder or its hub id")
+def words_given() -> str:
+    """Return the command line of this process, without secrets."""
+    return hide(shlex.join(["nemo-ada", *sys.argv[1:]]))
 
 
 def environments_of(config: Mapping[str, Any]) -> list[str]:
@@ -295,9 +285,8 @@ def environments_of(config: Mapping[str, Any]) -> list[str]:
 def installed_for(config: Mapping[str, Any]) -> installation.Installation:
     """Find what a rehearsal of this config needs on a CPU. Raises UserError with all that is missing."""
     values = Values(config)
-    plane = Loop.of(values) is Loop.DATA_PLANE
     second = values.get("policy.dtensor_cfg._v2", False) and not values.get("policy.megatron_cfg.enabled", False)
-    return installation.find(gym=uses_gym(values), plane=plane, automodel=bool(second))
+    return installation.find(gym=uses_gym(values), automodel=bool(second))
 
 
 def resumed_after(steps: int) -> int:
@@ -340,7 +329,6 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
             code, undisturbed = first.result()
             report.take_phases(undisturbed)
             report.failure = failure_of(code, undisturbed, rehearsal.folder / "undisturbed.log")
-            report.turns = undisturbed.turns()
             report.measurements = measurements(undisturbed, ahead=Loop.of(Values(config)).draws_ahead)
             if report.failure is not None:
                 return code
@@ -401,43 +389,28 @@ def _compare(
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)
     after = resumed_after(steps)
-    report.measurements += compare(config, undisturbed, again, after, steps)
+    report.measurements += compare_resumed(undisturbed, again, after, steps, alike(config))
     return EXIT_DONE
 
 
-def compare(
-    config: Mapping[str, Any], before: Events, continued: Events, after: int, last: int, *, repeats: bool = True
-) -> list[Deviation]:
-    """Compare a resumed run with the run that saved its checkpoint, as far as their config lets them be alike.
-
-    Args:
-        config: Config of both runs.
-        before: Events of the run that saved the checkpoint.
-        continued: Events of the run that continued from it.
-        after: Step of the checkpoint.
-        last: Last step of the run.
-        repeats: Whether the engine gets seeds, so that it repeats its responses.
-    """
-    if Loop.of(Values(config)).draws_ahead:
-        return compare_async_resumed(before, continued, after, last)
+def alike(config: Mapping[str, Any], *, seeded: bool = True) -> Alike:
+    """Return what a resumed run of this config repeats. `seeded`: whether responses get seeds."""
+    values = Values(config)
+    if Loop.of(values).draws_ahead:
+        return "steps"
     # Ray wraps the method of the synchronous engine's actor before our seeds can reach it
-    if repeats and Values(config).get("policy.generation.vllm_cfg.async_engine", False):
-        return compare_resumed(before, continued, after)
-    return compare_resumed_on_other_responses(before, continued, after, last)
+    return "rows" if seeded and values.get("policy.generation.vllm_cfg.async_engine", False) else "prompts"
 
 
 def failure_of(code: int, events: Events, log: Path) -> tuple[str, str] | None:
     """Phase and cause of a run's failure, from its events or the end of its log. None for a run that ended well."""
     if code == EXIT_DONE:
         return None
-    failure, lines = events.failure(), text_of(log, errors="replace").splitlines()
+    failure = events.failure()
     if failure is not None:
-        said = next((line.partition(ENGINE_SAID)[2] for line in lines if ENGINE_SAID in line), None)
-        return (
-            failure if said is None else (failure[0], f"{failure[1]}; the engine's first error: {hide(said.strip())}")
-        )
-    tail = lines[-TAIL_LINES:]
-    return "set-up", f"the driver ended with exit code {code}; the end of its log:\n" + hide("\n".join(tail))
+        return failure
+    tail = "\n".join(text_of(log, errors="replace").splitlines()[-TAIL_LINES:])
+    return "set-up", f"the driver ended with exit code {code}; the end of its log:\n{hide(tail)}"
 
 
 def furnish(
@@ -481,7 +454,7 @@ def furnish(
     else:
         spec = model.ModelSpec.full(name, layers)
     path = folder / "model.json"
-    write_atomically(path, model.as_json(spec, problems.vocabulary(texts, spec.vocab)))
+    write_atomically(path, model.as_json(spec, problems.vocabulary(texts, spec.shape.vocab)))
     command = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)
     try:
         _child([installed.policy, "-W", "ignore", *command], installed.plain_environment())

@@ -36,8 +36,8 @@ def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
     observe.note(event="versions", **environment())
     for replacements in OF_RUNS if len(configs) > 1 else ():
         replacements.install()
-    when_imported("nemo_rl.algorithms.grpo", lambda loop: _with_probes(loop, logprobs))
-    when_imported("nemo_rl.algorithms.grpo_sync", lambda loop: _with_plane_probes(loop, logprobs))
+    for module in ("nemo_rl.algorithms.grpo", "nemo_rl.algorithms.grpo_sync"):
+        when_imported(module, lambda loop: _with_probes(loop, logprobs))
     codes = []
     for path in configs:
         observe.note(event="run", name=path.stem)
@@ -70,19 +70,29 @@ def run(config: dict[str, Any]) -> int:
 
 
 def _with_probes(loop: Any, logprobs: Path | None) -> None:
-    """Probe the learner before and after both of NeMo-RL's training loops. Without `logprobs` note its memory only."""
-    if logprobs is None:
-        loop.grpo_train = _with_memory(loop.grpo_train)
-        return
-    train, train_async = loop.grpo_train, loop.async_grpo_train
+    """Probe the learner before and after NeMo-RL's training loops. Without `logprobs` note its memory only."""
+    for name in ("grpo_train", "grpo_train_sync"):
+        if hasattr(loop, name):
+            setattr(loop, name, _probed(getattr(loop, name), logprobs))
+    if logprobs is not None and hasattr(loop, "async_grpo_train"):
+        loop.async_grpo_train = _probed_async(loop.async_grpo_train, logprobs)
 
-    def grpo_train(policy: Any, *args: Any, **kwargs: Any) -> Any:
+
+def _probed(train: Callable[..., Any], logprobs: Path | None) -> Callable[..., Any]:
+    if logprobs is None:
+        return _with_memory(train)
+
+    def probed(policy: Any, *args: Any, **kwargs: Any) -> Any:
         _first(policy, args[TOKENIZER], logprobs)
         result = train(policy, *args, **kwargs)
         _last(policy, logprobs)
         return result
 
-    def async_grpo_train(policy: Any, generation: Any, *args: Any, **kwargs: Any) -> Any:
+    return probed
+
+
+def _probed_async(train: Callable[..., Any], logprobs: Path) -> Callable[..., Any]:
+    def probed(policy: Any, generation: Any, *args: Any, **kwargs: Any) -> Any:
         _first(policy, args[TOKENIZER - 1], logprobs)
         engine = type(generation)
         shutdown = engine.shutdown
@@ -97,25 +107,9 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
             return ended
 
         engine.shutdown = probed_shutdown
-        return train_async(policy, generation, *args, **kwargs)
+        return train(policy, generation, *args, **kwargs)
 
-    loop.grpo_train, loop.async_grpo_train = grpo_train, async_grpo_train
-
-
-def _with_plane_probes(loop: Any, logprobs: Path | None) -> None:
-    """Probe the learner before and after the trainer with a data plane, where its batches stay."""
-    if logprobs is None:
-        loop.grpo_train_sync = _with_memory(loop.grpo_train_sync)
-        return
-    train = loop.grpo_train_sync
-
-    def grpo_train_sync(policy: Any, *args: Any, **kwargs: Any) -> Any:
-        _first(policy, args[TOKENIZER], logprobs)
-        result = train(policy, *args, **kwargs)
-        _last(policy, logprobs)
-        return result
-
-    loop.grpo_train_sync = grpo_train_sync
+    return probed
 
 
 def _with_memory(train: Callable[..., Any]) -> Callable[..., Any]:
@@ -159,11 +153,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("configs", type=Path, nargs="+")
     parser.add_argument("--logprobs", type=Path)
     parser.add_argument("--observe", action="store_true", help="note phases; a rehearsal's interpreter does it itself")
-    parser.add_argument("--kill", nargs=3, metavar=("PHASE", "COUNT", "DELAY"), help="a fault, for tests")
     parsed = parser.parse_args(arguments)
-    if parsed.kill:
-        phase, count, delay = parsed.kill
-        observe.FAULT.update(phase=phase, count=int(count), delay=float(delay))
     if parsed.observe:
         observe.install()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

@@ -24,15 +24,7 @@ ONE_GPU = Layout("megatron", tp=1, pp=1, cp=1, ep=1, dp=1)
 FULL = 0.85  # share of the card's memory that the learner may take by the estimate of `check`
 
 
-def fit(
-    config: Mapping[str, Any],
-    *,
-    model: Path | None,
-    data: Path | None,
-    scale: float,
-    te: bool,
-    apex: bool,
-) -> Shrinker:
+def fit(config: Mapping[str, Any], *, model: Path | None, data: Path | None, scale: float) -> Shrinker:
     """Make the config of a slice.
 
     Args:
@@ -40,8 +32,6 @@ def fit(
         model: Folder of the model that takes the place of the config's. None keeps that.
         data: Folder with train.jsonl and validation.jsonl. None keeps the config's data.
         scale: Share of the config's prompts per step, above 0 and at most 1.
-        te: Whether Transformer Engine is installed.
-        apex: Whether Apex is installed.
 
     Returns:
         The shrinker, which holds the new config and the changes.
@@ -67,12 +57,11 @@ def fit(
     s = Shrinker(copy.deepcopy(dict(config)))
     _layout(s)
     _batches(s, scale)
-    _libraries(s, te=te, apex=apex)
     if model is not None:
         model_of(s, model)
     if data is not None:
         data_of(s, data)
-    s.set("off", "set-up", "logger.monitor_gpus", False, "it reads Ray's dashboard")
+    s.set("logger.monitor_gpus", False, "it reads Ray's dashboard")
     return s
 
 
@@ -80,37 +69,21 @@ def _layout(s: Shrinker) -> None:
     """Put every part on one GPU."""
     prefix = "policy.megatron_cfg"
     for name in ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor"):
-        s.set("shrunk", "conversion", f"{prefix}.{name}_parallel_size", 1, ONE)
-    s.set("shrunk", "conversion", f"{prefix}.sequence_parallel", False, ONE)
+        s.set(f"{prefix}.{name}_parallel_size", 1, ONE)
+    s.set(f"{prefix}.sequence_parallel", False, ONE)
     for which in ("first", "last"):
-        s.set("shrunk", "conversion", f"{prefix}.num_layers_in_{which}_pipeline_stage", None, ONE)
+        s.set(f"{prefix}.num_layers_in_{which}_pipeline_stage", None, ONE)
     for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
-        s.at_most("generate", f"policy.generation.vllm_cfg.{key}", 1)
-    s.set("shrunk", "set-up", "cluster.num_nodes", 1, ONE)
-    s.set("shrunk", "set-up", "cluster.gpus_per_node", 1, ONE)
+        s.at_most(f"policy.generation.vllm_cfg.{key}", 1)
+    s.set("cluster.num_nodes", 1, ONE)
+    s.set("cluster.gpus_per_node", 1, ONE)
 
 
 def _batches(s: Shrinker, scale: float) -> None:
     """Take a share of the prompts."""
     share = batches_of(s, max(1, round(int(s.get("grpo.num_prompts_per_step", 1)) * scale)))
     if reserve := s.get("reinforce_ada.reserve_prompts"):
-        s.set("shrunk", "generate", "reinforce_ada.reserve_prompts", max(1, round(reserve * share)))
-
-
-def _libraries(s: Shrinker, *, te: bool, apex: bool) -> None:
-    """Leave out what a missing library would do."""
-    prefix = "policy.megatron_cfg"
-    if not apex:
-        s.set("off", "update", f"{prefix}.gradient_accumulation_fusion", False, "Apex is not installed")
-    if te:
-        return
-    why = "Transformer Engine is not installed"
-    for key in ("fp8_cfg.enabled", "optimizer.use_precision_aware_optimizer", "apply_rope_fusion",
-                "bias_activation_fusion", "moe_permute_fusion"):  # fmt: skip
-        s.set("off", "update", f"{prefix}.{key}", False, why)
-    for name in [name for name in s.get(f"{prefix}.env_vars") or {} if name.startswith("NVTE_")]:
-        s.set("off", "update", f"{prefix}.env_vars.{name}", None, why)
-        del s.config["policy"]["megatron_cfg"]["env_vars"][name]
+        s.set("reinforce_ada.reserve_prompts", max(1, round(reserve * share)))
 
 
 def layers_that_fit(config: NemoConfig, shape: ModelShape) -> int:

@@ -11,7 +11,7 @@ A model folder with weights trains for real: nothing is drawn, the data are the 
 its own that starts with these weights.
 
 With `--full` the runs have the config's own size, GPUs and weights: NeMo-RL's loop with GRPO, the config as it is with
-the rehearsal's probes, the same resumed, and the other precision where the user asks for it. Each takes all GPUs.
+the rehearsal's probes, and the same resumed. Each takes all GPUs.
 
 What a slice notes is on the disk at once, so a time limit loses nothing. The forecast of `plan` and the estimate of
 `check` are written before the first slice. `--dry-run` runs the same slices on a CPU, at a small size.
@@ -20,16 +20,14 @@ What a slice notes is on the disk at once, so a time limit loses nothing. The fo
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import shipped
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import installation
@@ -39,37 +37,44 @@ from nemo_ada.rehearsal.command import (
     Rehearsal,
     Say,
     check,
-    check_tokenizer,
     environments_of,
+    failure_of,
     furnish,
     installed_for,
+    words_given,
 )
 from nemo_ada.rehearsal.fit import fit
-from nemo_ada.rehearsal.forecasts import Forecasts
-from nemo_ada.rehearsal.report import Report
+from nemo_ada.rehearsal.report import Events, Report
 from nemo_ada.rehearsal.runs import (
-    FP8,
     GRPO,
-    PRETENDED,
     RESUMED,
     RUNS,
     Configs,
-    Machine,
     layout_of,
     wanted_of,
 )
 from nemo_ada.rehearsal.shrink import Shrinker
-from nemo_ada.rehearsal.slices import Slices
 from nemo_ada.rehearsal.standins import responses
-from nemo_ada.rehearsal.tables import judge
-from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, load_config
+from nemo_ada.rehearsal.tables import Forecasts, judge
+from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import claim, duplicate, new_folder, remove, write_atomically
 from nemo_ada.run.folder import BEFORE_A_RUN
-from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, EXIT_USER_ERROR, JobControl, State
+from nemo_ada.run.job_control import (
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_STOPPED,
+    EXIT_USER_ERROR,
+    STOP_FILE,
+    JobControl,
+    State,
+)
 from nemo_ada.run.redaction import hide
 
+LEAST_SECONDS = 20.0  # a slice that has less time is left out
+ENDING_SECONDS = 5.0  # kept back for the report
 SCALE = 0.125  # one of eight GPUs
 FULL_LIMIT_SECONDS = 4 * 3600.0  # of a run at full size
 ON_ONE_GPU = (
@@ -83,6 +88,92 @@ NEVER_RUN = (
     "Please attach this report to an issue, also if it failed."
 )
 ON_CPU = "This was a dry run on a CPU: times and memory say nothing about GPUs."
+
+
+@dataclass
+class Slices:
+    """The folder, the runs and the results of one rehearsal on GPUs.
+
+    Attributes:
+        rehearsal: Starts the processes.
+        control: Files that the batch script watches.
+        deadline: When the last slice must have ended, by time.monotonic(). None leaves the limit of `rehearsal`.
+        ended: Called after each slice.
+        full: Whether each run takes all GPUs of the config. Then no slice follows a failure.
+        code: Exit code of the first slice that failed, or 0.
+        events: Slice -> its events.
+        failures: Slice or run -> what failed, or why it was left out.
+        running: Folders of the runs of the slice that runs.
+        beat: When a run last showed progress, epoch seconds.
+    """
+
+    rehearsal: Rehearsal
+    control: JobControl
+    deadline: float | None
+    ended: Callable[[Slices], None]
+    full: bool = False
+    code: int = EXIT_DONE
+    events: dict[str, Events] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    running: list[Path] = field(default_factory=list)
+    beat: float = 0.0
+
+    def run(self, name: str, work: Callable[[], tuple[int, Events]]) -> None:
+        """Run a slice, unless it must be left out, and note how it failed."""
+        if why := self._why_left_out():
+            self.failures[name] = f"left out: {why}"
+            return
+        if self.deadline is not None:
+            self.rehearsal.limit = self.deadline - time.monotonic() - ENDING_SECONDS
+        self.control.heartbeat(len(self.events), name)
+        code, self.events[name] = work()
+        self.code = self.code or code
+        failure = failure_of(code, self.events[name], self.rehearsal.folder / f"{name}.log")
+        if failure is not None:
+            self.failures[name] = f"{failure[1]} (in {failure[0]})"
+        self.ended(self)
+
+    def train(self, name: str, configs: Mapping[str, Mapping[str, Any]], *arguments: str) -> None:
+        """Make the runs of a driver as a slice.
+
+        Args:
+            name: Name of the slice.
+            configs: Run -> its config, in the order of the runs.
+            arguments: More arguments of the driver.
+        """
+        self.running = [Path(config["run_dir"]) for config in configs.values()]
+        for folder in self.running:
+            if name != RESUMED:  # its folder has the checkpoint that it continues
+                remove(folder)
+        self.run(name, lambda: self.rehearsal.run(name, configs, *arguments))
+
+    def tick(self, name: str) -> None:
+        """Pass the batch script's request to stop on to the runs, and show the script that they make progress."""
+        stop = (self.control.run_dir / STOP_FILE).exists()
+        for folder in self.running:
+            if stop and folder.is_dir() and not (folder / STOP_FILE).exists():
+                write_atomically(folder / STOP_FILE, "rehearse\n")
+        signs = [self.rehearsal.events_of(name), *(folder / "heartbeat" for folder in self.running)]
+        if (newest := max(map(_modified, signs))) > self.beat:
+            self.beat = newest
+            self.control.heartbeat(len(self.events), name)
+
+    def _why_left_out(self) -> str:
+        """Say why no slice may start now. Empty where one may."""
+        if self.code == EXIT_STOPPED:
+            return "the batch script stopped the rehearsal"
+        if self.full and self.failures:
+            return f"{next(iter(self.failures))} failed"
+        if self.deadline is not None and self.deadline - time.monotonic() - ENDING_SECONDS < LEAST_SECONDS:
+            return "no time was left"
+        return ""
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +201,6 @@ class GpuOptions:
         """Share of the config's prompts per step on one GPU."""
         return SCALE if self.scale is None else self.scale
 
-    def words(self) -> list[str]:
-        """The options as a command line has them."""
-        words = ["--gpu", *["--full"] * self.full, f"--steps {self.steps}"]
-        words += [] if self.full else [f"--scale {self.share:g}"]
-        words += [] if self.runs is None else [f"--runs {','.join(self.runs)}"]
-        words += [] if self.budget is None else [f"--budget {self.budget:g}"]
-        return [*words, *["--dry-run"] * self.dry_run]
-
 
 def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *, keep: Path | None, say: Say) -> int:
     """Rehearse a config on one GPU, or on those that it asks for.
@@ -137,12 +220,8 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the processes end
     started = time.monotonic()
     config, wanted = _asked(path, overrides, options)
-    fp8, findings = None, check(path, overrides, config)
-    if FP8 in wanted:
-        words = [*overrides, str(shipped(Path("configs", "methods", "fp8.yaml")))]
-        fp8 = load_config(path, words)
-        findings += [finding for finding in check(path, words, fp8) if finding not in findings]
-    installed, machine = _place(config, options)
+    findings = check(path, overrides, config)
+    installed = _place(config, options)
     in_run_dir = options.full and not options.dry_run and keep is None
     run_dir = Path(str(config.get("run_dir", DEFAULT_RUN_DIR)))
     folder = (run_dir if in_run_dir else keep or new_folder("rehearsal-gpu-")).resolve()
@@ -150,10 +229,10 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     for name in () if options.full else RUNS:  # runs of an earlier rehearsal in this folder
         remove(folder / name)
     made = Configs.of(
-        config, folder, steps=options.steps, scale=options.share, machine=machine, dry_run=options.dry_run,
-        runs=wanted, full=options.full, fp8=fp8,
+        config, folder, steps=options.steps, scale=options.share, card=installed.card, dry_run=options.dry_run,
+        runs=wanted, full=options.full,
     )  # fmt: skip
-    report = _report(path, overrides, options, made, machine, findings)
+    report = _report(path, options, made, installed.card, findings)
     control = JobControl(folder, options.steps)
     control.status("running", 0)
     code = EXIT_USER_ERROR
@@ -162,7 +241,7 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
         say(
             f"{path}: {', '.join(made.configs)}, {options.steps} steps each, {where}{report.machine}; files in {folder}"
         )
-        rehearsal = Rehearsal(_with_draws(installed, machine, made), folder, made.layout, say)
+        rehearsal = Rehearsal(_with_draws(installed, made), folder, made.layout, say)
         _furnish(config, made, rehearsal, options)
         code = _rehearse(rehearsal, control, report, made, options, started)
     report.seconds = time.monotonic() - started
@@ -183,40 +262,28 @@ def _asked(path: Path, overrides: Sequence[str], options: GpuOptions) -> tuple[d
     config = load_config(path, overrides)
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with the section reinforce_ada:")
-    check_tokenizer(config)
     wanted = wanted_of(options.runs, config, full=options.full)
     if options.full:
         layout_of(config)
     else:
-        fit(config, model=Path(), data=Path(), scale=options.share, te=True, apex=True)
+        fit(config, model=Path(), data=Path(), scale=options.share)
     return config, wanted
 
 
-def _place(config: Mapping[str, Any], options: GpuOptions) -> tuple[installation.Installation, Machine]:
+def _place(config: Mapping[str, Any], options: GpuOptions) -> installation.Installation:
     """Return where the runs take place. Raises UserError for what is missing there."""
     if options.dry_run:
-        return installed_for(config), PRETENDED
-    if options.full:
-        return installation.here(), PRETENDED
-    installed = installation.on_gpu()
-    return installed, Machine.of(installed.policy)
+        return installed_for(config)
+    return installation.here() if options.full else installation.on_gpu()
 
 
-def _report(
-    path: Path,
-    overrides: Sequence[str],
-    options: GpuOptions,
-    made: Configs,
-    machine: Machine,
-    findings: Sequence[Finding],
-) -> Report:
+def _report(path: Path, options: GpuOptions, made: Configs, card: str, findings: Sequence[Finding]) -> Report:
     """Return the report before the first slice. It has failed already where `check` found an error."""
-    words = [*map(shlex.quote, overrides), *options.words()]
-    card = "the config's GPUs" if options.full else machine.card
+    place = "the config's GPUs" if options.full else card
     report = Report(
-        hide(str(path)), hide(f"nemo-ada rehearse {path} {' '.join(words)}"), made.layout, made.changes, made.stand_ins,
+        hide(str(path)), words_given(), made.layout, made.changes, made.stand_ins,
         title="Rehearsal on a GPU" if not options.full else "Rehearsal at full size",
-        machine="this machine's CPU (--dry-run)" if options.dry_run else card,
+        machine="this machine's CPU (--dry-run)" if options.dry_run else place,
     )  # fmt: skip
     report.absent = {"check": "yes", "validate": "off", "export": "not a part of it"}
     report.take_findings(findings)
@@ -227,14 +294,14 @@ def _report(
     return report
 
 
-def _with_draws(installed: installation.Installation, machine: Machine, made: Configs) -> installation.Installation:
+def _with_draws(installed: installation.Installation, made: Configs) -> installation.Installation:
     """Give the processes the lengths and verdicts that are drawn, where the model has random weights on one GPU."""
     drawn = {}
     if not (made.real or made.full):
         drawn = {responses.DRAWS: made.draws.as_json()}
     elif made.dry_run and not made.full:  # a real model's embeddings fit into a larger buffer only
         drawn = {"NRL_REFIT_BUFFER_MEMORY_RATIO": "0.1"}
-    return replace(installed, extra={**drawn, **machine.variables})
+    return replace(installed, extra={**drawn, **installed.extra})
 
 
 def _furnish(config: Mapping[str, Any], made: Configs, rehearsal: Rehearsal, options: GpuOptions) -> None:
@@ -262,8 +329,7 @@ def _rehearse(
 
     def ended(slices: Slices) -> None:
         report.measurements, report.failure = [], None
-        judge(report, slices, forecast, made.typical, saved=made.saved, steps=options.steps, exact=made.dry_run,
-              repeats=made.dry_run and made.full)  # fmt: skip
+        judge(report, slices.events, slices.failures, forecast, made, options.steps)
         report.seconds = time.monotonic() - started
         report.write(folder)
 

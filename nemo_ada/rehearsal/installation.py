@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import secrets
 import sys
@@ -11,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.nemo_config import EXAMPLES, HOME
+from nemo_ada.rules.facts.cards import H100
+from nemo_ada.rules.facts.config_file import EXAMPLES, HOME
 from nemo_ada.rules.facts.site import CODE, project, site_setting
 from nemo_ada.run.start import environment, run, users_path
 from nemo_ada.run.start import python as interpreter
@@ -21,7 +23,6 @@ POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_AD
 BRIDGE, MEGATRON, AUTOMODEL = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME", "NEMO_AUTOMODEL_HOME"
 AUTOMODEL_SUBMODULE = "3rdparty/Automodel-workspace/Automodel"
 SUBMODULE = "3rdparty/Megatron-Bridge-workspace/Megatron-Bridge"
-DATA_PLANE, QUANTIZATION = "transfer_queue", "torchao"
 CONTAINER = "NEMO_RL_VENV_DIR"
 """NVIDIA's container of NeMo-RL sets it. It has an environment for each kind of worker there."""
 MAKE = f"run `make rehearsal-env {HOME}=/path/to/RL`"
@@ -30,31 +31,35 @@ ENVIRONMENT: Mapping[str, str] = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
     "HF_HUB_OFFLINE": "1",
-    "NRL_REFIT_BUFFER_MEMORY_RATIO": "1e-5",  # the small model then needs several buffers, as a large model does
-    "OMP_NUM_THREADS": "1",
-    "PYTHONDONTWRITEBYTECODE": "",
-    "PYTHONPYCACHEPREFIX": str(CACHE / "pycache"),
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray stays on the loopback device
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",
     "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+ON_A_CPU: Mapping[str, str] = {
+    "NRL_REFIT_BUFFER_MEMORY_RATIO": "1e-5",  # the small model then needs several buffers, as a large model does
+    "OMP_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONPYCACHEPREFIX": str(CACHE / "pycache"),
+    "RAY_worker_niceness": "0",
     "TORCHDYNAMO_DISABLE": "1",
     "TORCH_COMPILE_DISABLE": "1",
     "TORCH_CUDA_ARCH_LIST": "9.0",
-    "TRANSFORMERS_OFFLINE": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_NO_USAGE_STATS": "1",
 }
-ON_GPU = (
-    "CUDA_DEVICE_MAX_CONNECTIONS", "GLOO_SOCKET_IFNAME", "HF_HUB_OFFLINE", "RAY_AUTH_MODE",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_USAGE_STATS_ENABLED",
-    "TOKENIZERS_PARALLELISM", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS",
-)  # fmt: skip
-"""The variables of ENVIRONMENT that a rehearsal on a GPU sets, too."""
+
+
+ON_ONE_GPU: Mapping[str, str] = {
+    "NEMO_ADA_REHEARSAL_ON_GPU": "1",
+    "NCCL_SOCKET_IFNAME": "lo",  # there may be no network
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_DEEP_GEMM_WARMUP": "skip",  # it compiles 1,419 kernels for FP8: a quarter of them took 260 s
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class Installation:
         automodel: Folder of NeMo Automodel for PYTHONPATH. None where the learner does not need it.
         stand_ins: Whether anything is replaced. Otherwise this is NeMo-RL's own environment.
         gpu: Whether the processes compute on this machine's GPU.
+        card: CUDA's name of that GPU. A dry run pretends to have this one.
         extra: More environment variables of a run's processes.
     """
 
@@ -83,6 +89,7 @@ class Installation:
     automodel: Path | None = None
     stand_ins: bool = True
     gpu: bool = False
+    card: str = H100.name
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, *, name: str, gpus: int, events: Path, conversions: Path) -> dict[str, str]:
@@ -119,8 +126,7 @@ class Installation:
 
     def _settings(self) -> dict[str, str]:
         """Variables of the libraries, and a token for the Ray of these processes, which nobody else has."""
-        settings = {name: ENVIRONMENT[name] for name in ON_GPU} if self.gpu else dict(ENVIRONMENT)
-        return {**settings, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        return {**ENVIRONMENT, **({} if self.gpu else ON_A_CPU), "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
     def plain_environment(self) -> dict[str, str]:
         """Environment variables of a process that runs without stand-ins."""
@@ -151,25 +157,32 @@ def on_gpu() -> Installation:
         UserError: torch sees no GPU, or NeMo-RL is not here.
     """
     python = Path(sys.executable)
-    look = "import torch, sys; sys.exit(not torch.cuda.is_available())"
-    if run(interpreter(python, "-c", look), capture_output=True).returncode:
+    look = (
+        "import json, torch\n"
+        "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
+        "print(json.dumps([torch.cuda.get_device_name(), capability]))"
+    )
+    path = os.pathsep.join([str(CODE), *users_path()])
+    done = run(interpreter(python, "-c", look), capture_output=True, text=True, env=environment(PYTHONPATH=path))
+    if done.returncode:
         raise UserError(
             f"--gpu: torch of {python} sees no GPU; run this on a machine with one (recipes/guide/first_gpu_hour.md), "
             "or add --dry-run for the same slices at a small size on this CPU"
         )
+    card, capability = json.loads(done.stdout.splitlines()[-1])
+    extra = {**ON_ONE_GPU, "TORCH_CUDA_ARCH_LIST": capability}
     if os.environ.get(CONTAINER):
-        return replace(here(), home=Path(), stand_ins=True, gpu=True)
+        return replace(here(), home=Path(), stand_ins=True, gpu=True, card=card, extra=extra)
     os.environ.setdefault(POLICY, str(python))
     os.environ.setdefault(ENGINE, str(python))
-    return replace(find(), gpu=True)
+    return replace(find(), gpu=True, card=card, extra=extra)
 
 
-def find(*, gym: bool = False, plane: bool = False, automodel: bool = False) -> Installation:
+def find(*, gym: bool = False, automodel: bool = False) -> Installation:
     """Find everything on this machine.
 
     Args:
         gym: Whether NeMo-Gym's interpreter is needed.
-        plane: Whether NeMo-RL's data plane is needed.
         automodel: Whether the learner is DTensor v2, which needs NeMo Automodel.
 
     Raises:
@@ -184,13 +197,9 @@ def find(*, gym: bool = False, plane: bool = False, automodel: bool = False) -> 
     megatron = _source(MEGATRON, submodule, CACHE / "Megatron-LM", "megatron/core", missing)
     policy = _interpreter(POLICY, "policy", missing)
     engine = _interpreter(ENGINE, "vllm", missing)
-    if plane and policy.is_file() and not _has(policy, DATA_PLANE):
-        missing.append(f"{POLICY}: {policy} has no package {DATA_PLANE}, NeMo-RL's data plane; {MAKE}")
     parts = None
     if automodel:
         parts = _source(AUTOMODEL, home / AUTOMODEL_SUBMODULE, CACHE / "Automodel", "nemo_automodel", missing)
-        if policy.is_file() and not _has(policy, QUANTIZATION):
-            missing.append(f"{POLICY}: {policy} has no package {QUANTIZATION}, which NeMo Automodel imports; {MAKE}")
     servers = _interpreter(GYM, "gym", missing, " GYM=1") if gym else None
     if missing:
         raise UserError("a rehearsal needs more than is here:\n  " + "\n  ".join(missing))
@@ -215,12 +224,6 @@ def _interpreter(variable: str, name: str, missing: list[str], option: str = "")
     if not path.is_file():
         missing.append(f"{variable}: no interpreter at {path}; {MAKE[:-1]}{option}`")
     return path
-
-
-def _has(python: Path, package: str) -> bool:
-    """Return whether an interpreter has a package."""
-    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
-    return run(interpreter(python, "-c", look, package)).returncode == 0
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,56 +33,34 @@ END_BIAS = 1.8
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """The properties of the model that follow the config's model. The defaults are those of a small one.
+    """The model of a rehearsal.
 
     Attributes:
         family: `model_type` of transformers.
-        layers: Number of layers.
-        kv: Number of key-value heads.
-        tied: Whether input and output embeddings are one tensor.
-        positions: Longest sequence, tokens.
-        ends: Whether the layers leave the first hidden coordinate alone, so that responses end after about ten tokens.
+        shape: Its sizes.
         small: Whether it is small. Its weights then make responses end, and Hugging Face computes with it in FP32.
-        hidden: Width of the hidden state.
-        ffn: Width of the feed-forward layer, or of an expert.
-        heads: Attention heads.
-        head: Width of one.
-        vocab: Embeddings.
-        experts: Experts of a layer, where the family has them.
-        top_k: Experts that a token visits.
+        ends: Whether the layers leave the first hidden coordinate alone, so that responses end after about ten tokens.
     """
 
     family: str
-    layers: int
-    kv: int
-    tied: bool
-    positions: int
+    shape: ModelShape
+    small: bool
     ends: bool = False
-    small: bool = True
-    hidden: int = HIDDEN
-    ffn: int = FFN
-    heads: int = HEADS
-    head: int = HEAD
-    vocab: int = SIZE
-    experts: int = EXPERTS
-    top_k: int = TOP_K
 
     @classmethod
     def of(cls, model_name: str, *, layers: int, positions: int, ends: bool = False) -> ModelSpec:
         """Return the small model for a model of the table or a local folder. Raises UserError for any other."""
-        shape = shape_of(model_name)
-        kv = HEADS if shape.kv == shape.heads else 2
-        return cls(family_of(model_name, shape), layers, kv, shape.tied, positions, ends)
+        full = shape_of(model_name)
+        kv = HEADS if full.kv == full.heads else 2
+        experts, top_k = (EXPERTS, TOP_K) if full.experts else (0, 0)
+        shape = ModelShape(HIDDEN, FFN, HEADS, kv, layers, SIZE, positions, HEAD, full.tied, experts, top_k)
+        return cls(family_of(model_name, full), shape, small=True, ends=ends)
 
     @classmethod
     def full(cls, model_name: str, layers: int) -> ModelSpec:
         """Return a model of the real shape, but for its number of layers. Raises UserError as `of`."""
         shape = shape_of(model_name)
-        return cls(
-            family_of(model_name, shape), layers, shape.kv, shape.tied, shape.positions, small=False,
-            hidden=shape.hidden, ffn=shape.ffn, heads=shape.heads, head=shape.head_dim, vocab=shape.vocab,
-            experts=shape.experts, top_k=shape.top_k,
-        )  # fmt: skip
+        return cls(family_of(model_name, shape), replace(shape, layers=layers), small=False)
 
 
 def shape_of(model_name: str) -> ModelShape:
@@ -122,17 +100,18 @@ def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) 
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)
+    shape = spec.shape
     arguments: dict[str, Any] = {
-        "vocab_size": spec.vocab, "hidden_size": spec.hidden, "intermediate_size": spec.ffn,
-        "num_hidden_layers": spec.layers, "num_attention_heads": spec.heads, "num_key_value_heads": spec.kv,
-        "max_position_embeddings": spec.positions, "tie_word_embeddings": spec.tied, "bos_token_id": 1,
+        "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": shape.ffn,
+        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv,
+        "max_position_embeddings": shape.positions, "tie_word_embeddings": shape.tied, "bos_token_id": 1,
         "eos_token_id": 2, "pad_token_id": 0, "initializer_range": 0.1 if spec.small else 0.02,
     }  # fmt: skip
     if spec.family.startswith("qwen3"):
-        arguments["head_dim"] = spec.head
+        arguments["head_dim"] = shape.head_dim
     if spec.family == "qwen3_moe":
-        width = spec.ffn // 2 if spec.small else spec.ffn
-        arguments |= {"num_experts": spec.experts, "num_experts_per_tok": spec.top_k, "moe_intermediate_size": width,
+        width = shape.ffn // 2 if spec.small else shape.ffn
+        arguments |= {"num_experts": shape.experts, "num_experts_per_tok": shape.top_k, "moe_intermediate_size": width,
                       "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}  # fmt: skip
     if not spec.small:
         config = AutoConfig.for_model(spec.family, **arguments, dtype=torch.bfloat16)
@@ -183,7 +162,8 @@ def as_json(spec: ModelSpec, tokens: Sequence[str]) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Write the model that the arguments name."""
     content: Mapping[str, Any] = json_of(Path(arguments[0]))
-    write(ModelSpec(**content["spec"]), content["tokens"], Path(arguments[1]), Path(arguments[2]))
+    spec = ModelSpec(**{**content["spec"], "shape": ModelShape(**content["spec"]["shape"])})
+    write(spec, content["tokens"], Path(arguments[1]), Path(arguments[2]))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -67,7 +66,6 @@ def phase(name: str) -> Iterator[None]:
     """Note how long a block took, by the clock and in CPU seconds of this process, or which error ended it."""
     started, cpu = time.monotonic(), time.process_time()
     note(event="begin", phase=name)
-    _fault(name)
     try:
         yield
     except BaseException as error:
@@ -102,19 +100,6 @@ def watch_memory() -> None:
             time.sleep(SAMPLE_SECONDS)
 
     threading.Thread(target=look, name="memory", daemon=True).start()
-
-
-FAULT: dict[str, Any] = {}
-"""For tests. This process is killed `delay` seconds after `phase` has begun for the `count`-th time."""
-
-
-def _fault(name: str) -> None:
-    """Arm the timer that kills this process, where FAULT asks for it."""
-    if FAULT.get("phase") != name:
-        return
-    FAULT["count"] -= 1
-    if FAULT["count"] == 0:
-        threading.Timer(FAULT["delay"], os.kill, (os.getpid(), signal.SIGKILL)).start()
 
 
 def end_of(error: BaseException) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nemo_ada.rehearsal.shrink import ConfigChange, Layout
 from nemo_ada.rehearsal.standins.replacing import Replacements
@@ -25,7 +22,6 @@ PHASES = (
     "check", "set-up", SERVERS, "conversion", "refit", "generate", "score", "log-probs", "update", "validate", "save",
     "export", "resume",
 )  # fmt: skip
-COLUMNS = ("phase", "ran", "seconds", "shrunk", "replaced", "not exercised")
 CANNOT_SHOW = (
     "CUDA kernels, CUDA graphs and fusions",
     "Transformer Engine, FP8 and BF16 arithmetic",
@@ -40,28 +36,19 @@ CANNOT_SHOW = (
 NEWEST = "ada/newest_prob_error"
 MAX_LOGPROB_DIFFERENCE = 1e-3
 MAX_NORM_DIFFERENCE = 1e-3
-MAX_LOSS_DIFFERENCE = 1e-4
+EQUAL = {"loss": 1e-4, "lr": 1e-12, "grad_norm": MAX_NORM_DIFFERENCE}
+"""Metric -> the largest difference between a step and the same step of a resumed run."""
+Alike = Literal["rows", "prompts", "steps"]
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """The largest differences that pass.
-
-    Attributes:
-        probability: NeMo-RL's token_mult_prob_error, 1 where engine and learner agree.
-        kl: NeMo-RL's gen_kl_error, nats.
-        logprob: Log-probability of a token, engine against learner, nats.
-        norm: Gradient norm, packed against unpacked, relative.
-    """
-
-    probability: float = 1.01
-    kl: float = 1e-3
-    logprob: float = MAX_LOGPROB_DIFFERENCE
-    norm: float = MAX_NORM_DIFFERENCE
-
-
-EXACT = Tolerance()
-"""For float32 on a CPU."""
+EXACT = {
+    "token_mult_prob_error": 1.01,
+    "gen_kl_error": 1e-3,
+    "engine": MAX_LOGPROB_DIFFERENCE,
+    "norm": MAX_NORM_DIFFERENCE,
+}
+"""The largest differences that pass in float32 on a CPU: two metrics of NeMo-RL, log-probabilities of the engine, nats,
+and the packed gradient norm against the unpacked one, relative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,26 +144,14 @@ class Events:
                 steps.setdefault(int(line["step"]), {}).update(line["numbers"])
         return steps
 
-    def turns(self) -> tuple[float, float] | None:
-        """Turns per response over NeMo-Gym, mean and largest. None where NeMo-RL's metrics do not have them."""
-        mean, largest = (
-            [numbers[name] for numbers in self.steps().values() if name in numbers]
-            for name in ("turns_per_sample/mean", "turns_per_sample/max")
-        )
-        return (sum(mean) / len(mean), max(largest)) if mean and largest else None
-
     def prompts(self, last: float) -> list[str]:
         """Ids of the prompts that the steps up to `last` trained on. Only asynchronous Reinforce-Ada records them."""
         return [prompt for line in self.of("prompts") if line["step"] <= last for prompt in line["prompts"]]
 
-    def trained_prompts(self, position: int) -> Counter[str]:
-        """Hashes of the prompts of the rows of one step of the run, with their numbers."""
-        lines = self.of("rows")
-        return Counter(lines[position].get("prompts", ())) if position < len(lines) else Counter()
-
-    def rows(self) -> list[list[str]]:
-        """Hashes of the training rows, step by step."""
-        return [line["rows"] for line in self.of("rows")]
+    def rows(self, what: str = "rows") -> list[list[str]]:
+        """Hashes of the training rows, step by step, or sorted hashes of their prompts."""
+        lines = [line.get(what, []) for line in self.of("rows")]
+        return [sorted(hashes) for hashes in lines] if what == "prompts" else lines
 
 
 def _cause(message: str) -> str:
@@ -186,7 +161,7 @@ def _cause(message: str) -> str:
     return "\n".join(lines[first:])
 
 
-def measurements(events: Events, *, ahead: bool = False, largest: Tolerance = EXACT) -> list[Deviation]:
+def measurements(events: Events, *, ahead: bool = False, largest: Mapping[str, float] = EXACT) -> list[Deviation]:
     """The measurements of the undisturbed run.
 
     Args:
@@ -195,10 +170,8 @@ def measurements(events: Events, *, ahead: bool = False, largest: Tolerance = EX
             then, so another metric takes their place.
         largest: The largest differences that pass.
     """
-    if ahead:
-        bounds = {NEWEST: largest.probability}
-    else:
-        bounds = {"token_mult_prob_error": largest.probability, "gen_kl_error": largest.kl}
+    both = {name: largest[name] for name in ("token_mult_prob_error", "gen_kl_error")}
+    bounds = {NEWEST: largest["token_mult_prob_error"]} if ahead else both
     results = [
         Deviation(f"step {step}: {name}", abs(metrics[name]), bound)
         for step, metrics in sorted(events.steps().items())
@@ -210,12 +183,12 @@ def measurements(events: Events, *, ahead: bool = False, largest: Tolerance = EX
     if ahead:
         differences = [event["difference"] for event in events.of("engine log-probs")] or [math.inf]
         name = "after the last refit: |engine's log-prob - learner's|, nats"
-        results.append(Deviation(name, differences[0], largest.logprob))
+        results.append(Deviation(name, differences[0], largest["engine"]))
         results += _repeated(events.prompts(math.inf))
     for norms in events.of("gradient norms"):
         packed, unpacked = norms["packed"], norms["unpacked"]
         difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
-        results.append(Deviation("packed against unpacked gradient norm, relative", difference, largest.norm))
+        results.append(Deviation("packed against unpacked gradient norm, relative", difference, largest["norm"]))
     return results
 
 
@@ -228,63 +201,36 @@ def _repeated(prompts: Sequence[str]) -> list[Deviation]:
     return [Deviation("prompts trained on twice", len(prompts) - len(set(prompts)), 0.0)] if prompts else []
 
 
-def compare_async_resumed(before: Events, continued: Events, after: int, last: int) -> list[Deviation]:
-    """Check a resumed run in asynchronous training.
-
-    Which weights generate a response depends on the clock, so two runs are never alike. But no step may be missing, and
-    no prompt may be trained on twice.
+def compare_resumed(before: Events, continued: Events, after: int, last: int, alike: Alike) -> list[Deviation]:
+    """Compare a resumed run with the run that saved its checkpoint. No step may be missing.
 
     Args:
         before: Events of the run that saved the checkpoint.
         continued: Events of the run that continued from it.
         after: Step of the checkpoint.
         last: Last step of the run.
-    """
-    differ = set(continued.steps()) ^ set(range(after + 1, last + 1))
-    prompts = [*before.prompts(after), *continued.prompts(last)]
-    name = f"resumed steps {after + 1} to {last}: missing or repeated"
-    return [Deviation(name, len(differ), 0.0), *_repeated(prompts)]
-
-
-def compare_resumed_on_other_responses(before: Events, continued: Events, after: int, last: int) -> list[Deviation]:
-    """Check a resumed run whose responses differ.
-
-    A GPU's engine does not repeat its own to the bit, and NeMo-RL's synchronous engine gets no seeds. No step may be
-    missing. Learning rates and prompts must be those of the first run. Losses must be finite numbers.
+        alike: `rows` where the engine repeats its responses: loss, learning rate, gradient norm and rows must be
+            equal. `prompts` where it does not: learning rates and prompts must be equal, losses finite. `steps` where
+            the clock says which weights generate a response (asynchronous training): no prompt comes twice.
     """
     expected, actual = before.steps(), continued.steps()
     differ = set(actual) ^ set(range(after + 1, last + 1))
     results = [Deviation(f"resumed steps {after + 1} to {last}: missing or repeated", len(differ), 0.0)]
-    for position, step in enumerate(sorted(step for step in expected if step > after)):
-        rate = abs(expected[step].get("lr", math.nan) - actual.get(step, {}).get("lr", math.inf))
-        results.append(Deviation(f"resumed step {step}: |lr difference|", rate, 1e-12))
-        loss = actual.get(step, {}).get("loss", math.nan)
-        results.append(Deviation(f"resumed step {step}: loss", loss, math.inf))
-        prompts, again = before.trained_prompts(after + position), continued.trained_prompts(position)
-        differing = (prompts - again).total() + (again - prompts).total()
-        results.append(Deviation(f"resumed step {step}: prompts that differ of {prompts.total()}", differing, 0.0))
-    return results
-
-
-def compare_resumed(undisturbed: Events, continued: Events, after: int) -> list[Deviation]:
-    """Compare the steps after `after` of a resumed run with those of the undisturbed run."""
-    results = []
-    expected, actual = undisturbed.steps(), continued.steps()
-    for step in sorted(step for step in expected if step > after):
-        if step not in actual:
-            results.append(Deviation(f"resumed step {step}: missing", math.inf, 0.0))
-            continue
-        for name, bound in (("loss", MAX_LOSS_DIFFERENCE), ("lr", 1e-12), ("grad_norm", MAX_NORM_DIFFERENCE)):
-            if name in expected[step]:
-                difference = abs(expected[step][name] - actual[step].get(name, math.inf))
-                results.append(Deviation(f"resumed step {step}: |{name} difference|", difference, bound))
+    if alike == "steps":
+        return [*results, *_repeated([*before.prompts(after), *continued.prompts(last)])]
+    bounds = EQUAL if alike == "rows" else {"lr": EQUAL["lr"]}
+    for step in sorted(step for step in expected if step > after and step in actual):
+        for name, bound in bounds.items():
+            difference = abs(expected[step].get(name, math.inf) - actual[step].get(name, math.inf))
+            results.append(Deviation(f"resumed step {step}: |{name} difference|", difference, bound))
+        if alike == "prompts":
+            results.append(Deviation(f"resumed step {step}: loss", actual[step].get("loss", math.nan), math.inf))
     # Behind the rows of the last step come those of the probes.
-    rows, again = undisturbed.rows()[after : max(expected, default=0)], continued.rows()
-    for position, row in enumerate(rows):
-        other = again[position] if position < len(again) else []
-        differ = sum(a != b for a, b in zip(row, other, strict=False)) + abs(len(row) - len(other))
-        name = f"resumed step {after + 1 + position}: rows that differ of {len(row)}"
-        results.append(Deviation(name, differ, 0.0))
+    for position, rows in enumerate(before.rows(alike)[after:last]):
+        again = [*continued.rows(alike), *[[]] * last][position]
+        wrong = sum(a != b for a, b in zip(rows, again, strict=False)) + abs(len(rows) - len(again))
+        name = f"resumed step {after + 1 + position}: {alike} that differ of {len(rows)}"
+        results.append(Deviation(name, wrong, 0.0))
     return results
 
 
@@ -301,6 +247,12 @@ class Table:
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> list[str]:
+        """Return the lines of the table under its title."""
+        cells = ([cell.replace("|", "\\|") for cell in row] for row in self.rows)
+        rows = (f"| {' | '.join(row)} |" for row in cells)
+        return ["", f"## {self.title}", "", f"| {' | '.join(self.head)} |", f"|{'---|' * len(self.head)}", *rows]
 
 
 @dataclass
@@ -319,7 +271,6 @@ class Report:
         measurements: Every measured value with its bound.
         absent: Phase -> why it did not run.
         warnings: Warnings of `nemo-ada check`.
-        turns: Turns per response of the undisturbed run over NeMo-Gym: mean and largest. None without NeMo-Gym.
         title: What the report is.
         machine: Where the runs took place.
         cannot_show: What it cannot show, where there are stand-ins.
@@ -338,7 +289,6 @@ class Report:
     measurements: list[Deviation] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    turns: tuple[float, float] | None = None
     title: str = "Rehearsal"
     machine: str = "this machine's CPU"
     cannot_show: Sequence[str] = CANNOT_SHOW
@@ -365,51 +315,45 @@ class Report:
             self.failure = ("check", "\n".join(errors))
 
     def write(self, folder: Path) -> None:
-        """Write report.md, report.json and a CSV file per table."""
+        """Write report.md and report.json."""
         write_atomically(folder / "report.md", self.markdown())
         write_atomically(folder / "report.json", json.dumps(self.as_dict(), indent=1, default=str))
-        for number, table in enumerate(self.tables):
-            text = io.StringIO()
-            csv.writer(text).writerows([table.head, *table.rows])
-            write_atomically(folder / f"table{number}.csv", text.getvalue())
 
-    def table(self) -> list[tuple[str, ...]]:
-        """One row per phase, with the columns of COLUMNS."""
-        rows: list[tuple[str, ...]] = []
+    def everything(self) -> Iterator[Table]:
+        """All tables, those of every rehearsal and `tables`."""
+        rows = []
         for phase in PHASES:
             count, seconds = self.phases.get(phase, (0, 0.0))
-            if phase == SERVERS and not count:
-                continue
-            failed = self.failure is not None and self.failure[0] == phase
-            ran = "FAILED" if failed else f"{count} x" if count else self.absent.get(phase, "no")
-            cells = [", ".join(_text(c) for c in self.changes if c.phase == phase and c.kind == kind)
-                     for kind in ("shrunk", "replaced", "off")]  # fmt: skip
-            rows.append((phase, ran, f"{seconds:.1f}" if count else "", *cells))
-        return rows
+            if phase != SERVERS or count:
+                failed = self.failure is not None and self.failure[0] == phase
+                ran = "FAILED" if failed else f"{count} x" if count else self.absent.get(phase, "no")
+                rows.append((phase, ran, f"{seconds:.1f}" if count else ""))
+        yield Table("Phases", ("phase", "ran", "seconds"), tuple(rows))
+        numbers = (
+            (m.name, f"{m.value:.3g}", f"{m.bound:.3g}", "" if m.passed else "FAILED") for m in self.measurements
+        )
+        yield Table("Numbers", ("number", "value", "at most", ""), tuple(numbers))
+        yield from self.tables
+        changes = ((change.key, _short(change.old), _short(change.new), change.why) for change in self.changes)
+        yield Table("Changes of the config", ("key", "was", "is", "because"), tuple(changes))
+        yield Table("Stand-ins", ("for", "by"), tuple((one.title, one.by) for one in self.stand_ins))
 
     def markdown(self) -> str:
         """Return the report as Markdown."""
-        lines = [f"# {self.title} of {self.config}", "", f"`{self.command}`", ""]
         verdict = "passed" if self.passed else "failed"
-        lines += [f"{verdict} in {self.seconds:.0f} s, {self.layout.text} on {self.machine}.", ""]
+        lines = [f"# {self.title} of {self.config}", "", f"`{self.command}`", ""]
+        lines += [f"{verdict} in {self.seconds:.0f} s, {self.layout.text} on {self.machine}."]
         if self.failure is not None:
-            lines += [f"Failed in phase **{self.failure[0]}**: {self.failure[1]}", ""]
-        lines += _markdown_table(COLUMNS, self.table())
-        if self.measurements:
-            cells = [
-                (m.name, f"{m.value:.3g}", f"{m.bound:.3g}", "" if m.passed else "FAILED") for m in self.measurements
-            ]
-            lines += ["", *_markdown_table(("number", "value", "at most", ""), cells)]
-        for table in self.tables:
-            lines += ["", f"## {table.title}", "", *_markdown_table(table.head, table.rows)]
-        if self.turns is not None:
-            lines += ["", f"Turns per response: {self.turns[0]:.2f} on average, {self.turns[1]:.0f} at most."]
-        if self.warnings:
-            lines += ["", "Warnings of `nemo-ada check`:", "", *(f"- {warning}" for warning in self.warnings)]
-        if self.stand_ins:
-            lines += ["", "Stand-ins:", "", *(f"- {stand_in.title}: {stand_in.by}" for stand_in in self.stand_ins)]
-            lines += ["", "This cannot show:", "", *(f"- {item}" for item in self.cannot_show)]
-        lines += ["", *self.notes] if self.notes else []
+            lines += ["", f"Failed in phase **{self.failure[0]}**: {self.failure[1]}"]
+        for table in self.everything():
+            lines += table.markdown() if table.rows else []
+        cannot_show = self.cannot_show if self.stand_ins else ()
+        for title, items in (
+            ("Warnings of `nemo-ada check`", self.warnings),
+            ("What this cannot show", cannot_show),
+            ("Notes", self.notes),
+        ):
+            lines += ["", f"## {title}", "", *(f"- {item}" for item in items)] if items else []
         return "\n".join([*lines, ""])
 
     def as_dict(self) -> Mapping[str, Any]:
@@ -417,23 +361,12 @@ class Report:
         return {
             "config": self.config, "command": self.command, "passed": self.passed, "seconds": self.seconds,
             "layout": self.layout.text, "failure": self.failure, "phases": self.phases,
-            "turns": self.turns,
-            "numbers": [{"name": m.name, "value": m.value, "bound": m.bound, "passed": m.passed}
-                        for m in self.measurements],
-            "changes": [{"kind": c.kind, "phase": c.phase, "key": c.key, "old": c.old, "new": c.new, "why": c.why}
-                        for c in self.changes],
+            "numbers": [{**asdict(number), "passed": number.passed} for number in self.measurements],
+            "changes": [asdict(change) for change in self.changes],
             "cannot_show": self.cannot_show if self.stand_ins else (),
-            "tables": [{"title": t.title, "head": t.head, "rows": t.rows} for t in self.tables],
+            "tables": [asdict(table) for table in self.tables],
             "notes": self.notes,
         }  # fmt: skip
-
-
-def _text(change: ConfigChange) -> str:
-    """Return a change in one table cell: the key's last part, and both values unless something is off."""
-    name = change.key.rpartition(".")[2]
-    if change.kind == "off":
-        return name
-    return f"{name} {_short(change.old)} -> {_short(change.new)}"
 
 
 def _short(value: Any) -> str:
@@ -442,8 +375,3 @@ def _short(value: Any) -> str:
         return f"{value:g}"
     text = str(value)
     return text if len(text) <= 24 else "..." + text[-16:]
-
-
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    cells = ([cell.replace("|", "\\|") for cell in row] for row in rows)
-    return [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in cells)]

@@ -1,4 +1,4 @@
-"""The runs of a rehearsal on GPUs: what each is called, its config, and the machine that makes them.
+"""The runs of a rehearsal on GPUs: what each is called, and its config.
 
 On one GPU a config gets the model's real shape, and a share of its prompts (`fit`). At full size it stays as it is.
 """
@@ -6,8 +6,6 @@ On one GPU a config gets the model's real shape, and a share of its prompts (`fi
 from __future__ import annotations
 
 import copy
-import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,85 +13,32 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nemo_ada.config.values import Values
-from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
 from nemo_ada.rehearsal.fit import ONE_GPU, fit, layers_that_fit
 from nemo_ada.rehearsal.model import shape_of
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
-from nemo_ada.rehearsal.standins import FILES, OF_RUNS, ON_GPU, chosen
+from nemo_ada.rehearsal.standins import FILES, OF_RUNS, chosen
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
-from nemo_ada.rules.facts.cards import H100, KEY, named
+from nemo_ada.rules.facts.cards import KEY, named
 from nemo_ada.rules.facts.memory import checkpoint_bytes
 from nemo_ada.rules.facts.models import ModelShape, find_shape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
-from nemo_ada.rules.facts.site import CODE
-from nemo_ada.run import start
 
 STOCK, METHODS, RESUMED = "grpo-sync", "methods", "resumed"
-GRPO, BALANCE, SINGLE_4, CAPPED = "grpo", "balance", "single4", "balance-capped"
-OWN, FP8, BF16 = "own", "fp8", "bf16"
-PRESETS: Mapping[str, str] = {
-    BALANCE: "ada_seq_balance",
-    "single": "ada_single",
-    SINGLE_4: "ada_single",
-    "lean": "ada_seq_lean",
-    CAPPED: "ada_seq_balance",
-}
+GRPO, BALANCE, OWN = "grpo", "balance", "own"
+PRESETS: Mapping[str, str] = {BALANCE: "ada_seq_balance", "single": "ada_single", "lean": "ada_seq_lean"}
 """Run -> preset, in the order of the runs. The first runs of all are NeMo-RL's own loop."""
 RUNS = (STOCK, GRPO, *PRESETS, RESUMED)
 """All slices and runs that `--runs` can name on one GPU. All of them take place unless it says otherwise."""
 FULL_RUNS = (GRPO, OWN, RESUMED)
-"""The runs at full size that take place unless `--runs` says otherwise."""
-PRECISIONS = (FP8, BF16)
-"""More runs at full size."""
-UNREPEATED = (STOCK, GRPO, CAPPED, *PRECISIONS, RESUMED)
+"""The same at full size."""
+UNREPEATED = (STOCK, GRPO, RESUMED)
 """All but the runs that a resumed one can repeat."""
 RATES = 64  # pass rates that are drawn; each prompt has one of them
 OUR_ENGINE = ("scheduler_cls", "max_num_seqs", "max_num_batched_tokens", "compilation_config")
 """Arguments of vLLM that our configs set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What a machine with a GPU has.
-
-    Attributes:
-        card: CUDA's name of the GPU.
-        libraries: Those of the libraries that are installed on which a config depends.
-        variables: Environment variables of the processes.
-    """
-
-    card: str
-    libraries: frozenset[str]
-    variables: Mapping[str, str]
-
-    @classmethod
-    def of(cls, python: Path) -> Machine:
-        """Ask an interpreter."""
-        look = (
-            "import json, torch\n"
-            "from nemo_ada.rehearsal.standins import installed\n"
-            "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
-            "print(json.dumps([torch.cuda.get_device_name(), installed(), capability]))"
-        )
-        path = os.pathsep.join([str(CODE), *start.users_path()])
-        environment = start.environment(PYTHONPATH=path)
-        done = start.run(start.python(python, "-c", look), capture_output=True, text=True, check=True, env=environment)
-        card, names, capability = json.loads(done.stdout.splitlines()[-1])
-        local = {"NCCL_SOCKET_IFNAME": "lo", "VLLM_HOST_IP": "127.0.0.1"}  # there may be no network
-        local["VLLM_DEEP_GEMM_WARMUP"] = "skip"  # it compiles 1,419 kernels for FP8: a quarter of them took 260 s
-        return cls(card, frozenset(names), {ON_GPU: "1", "TORCH_CUDA_ARCH_LIST": capability, **local})
-
-    @property
-    def te(self) -> bool:
-        """Whether Transformer Engine is installed, with its part for torch."""
-        return {"transformer_engine", "transformer_engine_torch"} <= self.libraries
-
-
-PRETENDED = Machine(H100.name, frozenset(), {})
-"""That of a dry run."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +76,8 @@ class Configs:
 
     @classmethod
     def of(
-        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, machine: Machine, dry_run: bool,
-        runs: Sequence[str] = RUNS, full: bool = False, fp8: Mapping[str, Any] | None = None,
+        cls, config: Mapping[str, Any], folder: Path, *, steps: int, scale: float, card: str, dry_run: bool,
+        runs: Sequence[str] = RUNS, full: bool = False,
     ) -> Configs:  # fmt: skip
         """Make the configs.
 
@@ -141,25 +86,23 @@ class Configs:
             folder: Folder of the rehearsal.
             steps: Training steps of each run.
             scale: Share of the config's prompts per step on one GPU.
-            machine: Where the runs take place.
+            card: CUDA's name of the GPU.
             dry_run: Whether everything runs on a CPU.
             runs: The wanted runs.
             full: Whether the runs have the config's full size and its GPUs.
-            fp8: The config with FP8, for the run of this name.
 
         Raises:
             UserError: The config cannot run there.
         """
-        real, known = not dry_run if full else has_weights(config), named(machine.card)
+        real, known = not dry_run if full else has_weights(config), named(card)
         user = {**config, KEY: known.name} if known is not None and not full else dict(config)
         saved = saved_of(runs)
         configs, changes, layout = {}, [], layout_of(config) if full else ONE_GPU
         model, data = (None, None) if real else (folder / "model", folder / "data")
         for name in (name for name in runs if name != RESUMED):
-            made = Shrinker(variant_of(fp8 if name == FP8 and fp8 is not None else user, name))
+            made = Shrinker(variant_of(user, name))
             if not full:
-                apex = "apex" in machine.libraries
-                made = fit(made.config, model=model, data=data, scale=scale, te=machine.te, apex=apex)
+                made = fit(made.config, model=model, data=data, scale=scale)
             if dry_run:
                 small, layout = shrink(made.config, model=model, data=data, out=folder / name, steps=steps)
                 made = Shrinker(small.config, [*made.changes, *small.changes])
@@ -177,7 +120,7 @@ class Configs:
             shape = _fitting(own, shape, real=real)
             if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * checkpoint_bytes(own, shape):
                 configs[saved]["checkpointing"]["enabled"] = False
-        slices = chosen(machine.libraries, gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
+        slices = chosen(gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
         stand_ins = (*slices, *(OF_RUNS if len(configs) > 1 and not full else ()))
         draws = _draws_of(config, next(iter(configs.values())))
         return cls(configs, changes, layout, shape, draws, stand_ins, dry_run, real, saved, full)
@@ -235,12 +178,11 @@ def layout_of(config: Mapping[str, Any]) -> Layout:
 def wanted_of(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bool) -> tuple[str, ...]:
     """Return the wanted runs. None means all of one GPU, or the usual ones at full size.
 
-    Raises UserError for a name that is not known, a resumed run without a first one, a capped one without a cap, or a
-    precision that the config has already.
+    Raises UserError for a name that is not known, or a resumed run without a first one.
     """
-    known, first = ((*FULL_RUNS, *PRECISIONS), OWN) if full else (RUNS, BALANCE)
+    known, first = (FULL_RUNS, OWN) if full else (RUNS, BALANCE)
     if runs is None:
-        return FULL_RUNS if full else RUNS
+        return known
     given = f"--runs {','.join(runs)}"
     unknown = [name for name in runs if name not in known]
     if unknown or not runs:
@@ -249,13 +191,6 @@ def wanted_of(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bo
         raise UserError(f"{given}: add one that trains, such as {GRPO} or {first}")
     if RESUMED in runs and not set(runs) - set(UNREPEATED):
         raise UserError(f"{given}: {RESUMED} repeats a step of our loop; add one such as {first}")
-    if CAPPED in runs and GRPO not in runs and Values(config).get(SECONDS.key) is None:
-        raise UserError(
-            f"{given}: {CAPPED} is capped at the forecast of {GRPO}'s sampling; add {GRPO}, or set {SECONDS.key}"
-        )
-    now, other = (FP8, BF16) if uses_fp8(config) else (BF16, FP8)
-    if now in runs:
-        raise UserError(f"{given}: the config itself computes in {now.upper()}; take {other} to compare the two")
     return tuple(dict.fromkeys(runs))
 
 
@@ -267,7 +202,7 @@ def has_weights(config: Mapping[str, Any]) -> bool:
 def variant_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the config of a run."""
     if name in PRESETS:
-        return _with_preset(config, PRESETS[name], alone=name != SINGLE_4)
+        return _with_preset(config, PRESETS[name])
     own = copy.deepcopy(dict(config))
     if name in (STOCK, GRPO):  # NeMo-RL's own loop and its GRPO, without our hooks
         own.pop("reinforce_ada", None)
@@ -277,30 +212,16 @@ def variant_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         generation["vllm_cfg"] |= {"async_engine": False}
         for key in OUR_ENGINE:
             generation.get("vllm_kwargs", {}).pop(key, None)
-    elif name == BF16:
-        generation["vllm_cfg"] |= {"precision": "bfloat16", "kv_cache_dtype": "auto"}
-        own["policy"]["megatron_cfg"].setdefault("fp8_cfg", {})["enabled"] = False
     return own
 
 
-def uses_fp8(config: Mapping[str, Any]) -> bool:
-    """Return whether the learner or the engine of a config computes in FP8."""
-    values = Values(config)
-    engine = str(values.get("policy.generation.vllm_cfg.precision", ""))
-    return engine.startswith("fp8") or values.get("policy.megatron_cfg.fp8_cfg.enabled", False) is True
-
-
-def _with_preset(config: Mapping[str, Any], preset: str, *, alone: bool) -> dict[str, Any]:
-    """Return the config with another preset. `ada_single` has a response per prompt and as many prompts as rows.
-
-    Without `alone` it keeps the prompts and the responses of the config's groups.
-    """
+def _with_preset(config: Mapping[str, Any], preset: str) -> dict[str, Any]:
+    """Return the config with another preset. `ada_single` has a response per prompt and as many prompts as rows."""
     own = copy.deepcopy(dict(config))
     budget = own["reinforce_ada"].get("budget")
     own["reinforce_ada"] = {"preset": preset, **({"budget": budget} if budget else {})}
     if preset == "ada_single":
         own["reinforce_ada"].pop("budget", None)
-    if preset == "ada_single" and alone:
         grpo = own["grpo"]
         grpo["num_prompts_per_step"] *= grpo["num_generations_per_prompt"]
         grpo["num_generations_per_prompt"] = 1

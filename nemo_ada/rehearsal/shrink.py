@@ -1,14 +1,13 @@
 """Make a config that fits this machine from a cluster config. Sizes shrink, and the path through NeMo-RL stays.
 
-This module works on dictionaries only. It records each change with the phase that it concerns, so that the report can
-say what was not run as written.
+This module works on dictionaries only. It records each change, so that the report can say what was not run as written.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +38,33 @@ its answers, and gradients would become zero.
 
 LORA_RATE = 1e-3  # an adapter's matrices multiply, so a larger rate moves the weights beyond the clip range of the loss
 
-Kind = Literal["shrunk", "replaced", "off"]
+LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
+_EXACT, _KERNEL, _ONE = "exact comparisons", "a CUDA kernel", "a CPU runs one operation at a time"
+ON_A_CPU: tuple[tuple[str, Any, str], ...] = (
+    ("policy.precision", "float32", _EXACT),
+    (f"{GENERATION}.vllm_cfg.precision", "float32", _EXACT),
+    (f"{LEARNER}.pipeline_dtype", "float32", _EXACT),
+    (f"{LEARNER}.optimizer.bf16", False, _EXACT),
+    (f"{LEARNER}.optimizer.params_dtype", "float32", _EXACT),
+    (f"{LEARNER}.optimizer.use_precision_aware_optimizer", False, "it is Transformer Engine's Adam"),
+    (f"{LEARNER}.optimizer.optimizer_cpu_offload", False, "the optimizer is on the CPU already"),
+    (f"{LEARNER}.fp8_cfg.enabled", False, "FP8 needs Transformer Engine and a Hopper GPU"),
+    (f"{LEARNER}.distributed_data_parallel_config.overlap_grad_reduce", False, _ONE),
+    (f"{LEARNER}.distributed_data_parallel_config.overlap_param_gather", False, _ONE),
+    (f"{LEARNER}.apply_rope_fusion", False, _KERNEL),
+    (f"{LEARNER}.bias_activation_fusion", False, _KERNEL),
+    (f"{LEARNER}.gradient_accumulation_fusion", False, _KERNEL),
+    (f"{LEARNER}.moe_permute_fusion", False, _KERNEL),
+    (f"{LEARNER}.moe_enable_deepep", False, "GPU communication"),
+    (f"{GENERATION}.vllm_cfg.kv_cache_dtype", "auto", "FP8 needs the GPU's kernels"),
+    (f"{GENERATION}.vllm_cfg.enforce_eager", True, "CUDA graphs need a GPU"),
+    (f"{GENERATION}.vllm_kwargs.moe_backend", "auto", "the named backend is a GPU kernel"),
+    (f"{GENERATION}.vllm_cfg.gpu_memory_utilization", 0.02, ""),
+    (f"{GENERATION}.stop_token_ids", None, "the small vocabulary's own end token stops"),
+    ("policy.refit_buffer_size_gb", 0.02, ""),
+    ("logger.monitor_gpus", False, "no GPU to monitor"),
+)
+"""Key, value and reason of what a CPU computes otherwise. A key that a config does not have stays absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +72,12 @@ class ConfigChange:
     """One change of the config.
 
     Attributes:
-        kind: `shrunk` for a size, `replaced` for another value, `off` for what does not run.
-        phase: Phase that the change concerns.
         key: Dotted name in the config.
         old: The user's value.
         new: The rehearsal's value.
         why: Reason, empty where only a size changed.
     """
 
-    kind: Kind
-    phase: str
     key: str
     old: Any
     new: Any
@@ -115,12 +136,10 @@ class Shrinker(Values):
         super().__init__(config)
         self.changes = list(changes)
 
-    def set(self, kind: Kind, phase: str, dotted: str, value: Any, why: str = "", *, add: bool = False) -> None:
+    def set(self, dotted: str, value: Any, why: str = "", *, add: bool = False) -> None:
         """Give a key another value and record the change.
 
         Args:
-            kind: Kind of the change.
-            phase: Phase that the change concerns.
             dotted: The key.
             value: Its new value.
             why: Reason for the report.
@@ -139,13 +158,13 @@ class Shrinker(Values):
         old = node.get(name)
         if old != value:
             node[name] = value
-            self.changes.append(ConfigChange(kind, phase, dotted, old, value, why))
+            self.changes.append(ConfigChange(dotted, old, value, why))
 
-    def at_most(self, phase: str, dotted: str, value: float) -> None:
+    def at_most(self, dotted: str, value: float) -> None:
         """Lower a number that is larger than `value`."""
         old = self.get(dotted)
         if isinstance(old, int | float) and not isinstance(old, bool) and old > value:
-            self.set("shrunk", phase, dotted, value)
+            self.set(dotted, value)
 
 
 def shrink(
@@ -173,12 +192,11 @@ def shrink(
         model_of(s, model)
     tokens = NEW_TOKENS / max(int(s.get("policy.generation.max_new_tokens", NEW_TOKENS)), 1)
     batches_of(s, PROMPTS, layout.dp, tokens)
-    s.at_most("generate", "reinforce_ada.reserve_prompts", 4 * int(s.get("grpo.num_prompts_per_step", 1)))
-    s.at_most("set-up", "data_plane.storage_capacity", STORED_ROWS)
-    s.at_most("set-up", "data_plane.num_storage_units", 1)
+    s.at_most("reinforce_ada.reserve_prompts", 4 * int(s.get("grpo.num_prompts_per_step", 1)))
+    s.at_most("data_plane.storage_capacity", STORED_ROWS)
+    s.at_most("data_plane.num_storage_units", 1)
     _lengths(s, GYM_ROW if gym else LENGTH)
-    _precision(s)
-    _engine(s)
+    _without_gpu(s)
     _schedule(s, steps)
     if data is not None:
         (_gym if gym else data_of)(s, data)
@@ -199,46 +217,46 @@ def _layout(s: Shrinker) -> Layout:
     prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
     tensor = f"{prefix}.{'tensor_model_parallel_size' if megatron else 'tensor_parallel_size'}"
     context = f"{prefix}.{'context_parallel_size'}"
-    s.at_most("conversion", tensor, 2)
+    s.at_most(tensor, 2)
     if s.get(context, 1) > 1:
-        s.set("off", "update", context, 1, "context parallelism splits attention with Transformer Engine's kernels")
+        s.set(context, 1, "context parallelism splits attention with Transformer Engine's kernels")
     tp, pp, ep = s.get(tensor, 1), 1, 1
     if megatron:
         for key in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
-            s.at_most("conversion", f"{prefix}.{key}", 2)
-        s.at_most("conversion", f"{prefix}.expert_tensor_parallel_size", 1)
+            s.at_most(f"{prefix}.{key}", 2)
+        s.at_most(f"{prefix}.expert_tensor_parallel_size", 1)
         pp, ep = s.get(f"{prefix}.pipeline_model_parallel_size", 1), s.get(f"{prefix}.expert_model_parallel_size", 1)
         stages = [f"{prefix}.num_layers_in_{which}_pipeline_stage" for which in ("first", "last")]
         uneven = [key for key in stages if s.get(key) is not None]
         for key, layers in zip(uneven, (1, STAGE_LAYERS * pp - 1), strict=False):
-            s.set("shrunk", "conversion", key, layers)
+            s.set(key, layers)
     else:
         why = "DTensor packs with flash-attention's kernels"
-        s.set("off", "update", "policy.sequence_packing.enabled", False, why)
-        s.set("off", "update", "policy.dtensor_cfg.lora_cfg.use_triton", False, "Triton's kernels need a GPU")
+        s.set("policy.sequence_packing.enabled", False, why)
+        s.set("policy.dtensor_cfg.lora_cfg.use_triton", False, "Triton's kernels need a GPU")
     dp = 2 if tp * pp == 1 or tp % ep else 1
     colocated = "policy.generation.colocated"
     apart = not s.get(f"{colocated}.enabled", True)
     layout = Layout("megatron" if megatron else "dtensor", tp, pp, 1, ep, dp, engines=int(apart))
-    s.set("shrunk", "set-up", "cluster.num_nodes", 1)
-    s.set("shrunk", "set-up", "cluster.gpus_per_node", layout.gpus)
-    s.set("off", "set-up", "cluster.segment_size", None, "it places ranks on racks of several nodes")
+    s.set("cluster.num_nodes", 1)
+    s.set("cluster.gpus_per_node", layout.gpus)
+    s.set("cluster.segment_size", None, "it places ranks on racks of several nodes")
     if apart:
-        s.set("shrunk", "set-up", f"{colocated}.resources.num_nodes", None)
-        s.set("shrunk", "set-up", f"{colocated}.resources.gpus_per_node", layout.engines, add=True)
+        s.set(f"{colocated}.resources.num_nodes", None)
+        s.set(f"{colocated}.resources.gpus_per_node", layout.engines, add=True)
     for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
-        s.at_most("generate", f"policy.generation.vllm_cfg.{key}", 1)
+        s.at_most(f"policy.generation.vllm_cfg.{key}", 1)
     return layout
 
 
 def model_of(s: Shrinker, model: Path) -> None:
     """Take the small model and its tokenizer."""
     name = s.get("policy.model_name")
-    s.set("shrunk", "conversion", "policy.model_name", str(model))
+    s.set("policy.model_name", str(model))
     if s.get("policy.tokenizer.name") is not None:
-        s.set("replaced", "set-up", "policy.tokenizer.name", str(model), f"{name}'s tokenizer is not on this machine")
+        s.set("policy.tokenizer.name", str(model), f"{name}'s tokenizer is not on this machine")
     if s.get("policy.hf_config_overrides"):
-        s.set("off", "conversion", "policy.hf_config_overrides", {}, "they belong to the full model")
+        s.set("policy.hf_config_overrides", {}, "they belong to the full model")
 
 
 def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> float:
@@ -259,101 +277,58 @@ def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> floa
     fewer = min(prompts, most)
     while (fewer * group) % (updates * dp) and fewer < prompts:
         fewer += 1
-    s.set("shrunk", "generate", "grpo.num_prompts_per_step", fewer)
+    s.set("grpo.num_prompts_per_step", fewer)
     if rows * updates == prompts * group:  # otherwise NeMo-RL must refuse the config, so the wrong size stays
-        s.set("shrunk", "update", "policy.train_global_batch_size", fewer * group // updates)
+        s.set("policy.train_global_batch_size", fewer * group // updates)
     each = max(1, fewer * group // updates // dp)
     for key in ("train_micro_batch_size", "logprob_batch_size"):
         old = s.get(f"policy.{key}", 1)
-        s.set("shrunk", "update", f"policy.{key}", gcd(int(old), each) if old else old)
-    s.at_most("generate", "policy.generation_batch_size", fewer * group)
+        s.set(f"policy.{key}", gcd(int(old), each) if old else old)
+    s.at_most("policy.generation_batch_size", fewer * group)
     share = fewer / max(prompts, 1)
-    shrink_caps(s, fewer * group, share, tokens)
-    return share
-
-
-def shrink_caps(s: Shrinker, rows: int, share: float, tokens: float = 1.0) -> None:
-    """Take a share of the caps of a step that belong to its prompts.
-
-    Args:
-        s: the configuration.
-        rows: rows of a step, which each cap must hold.
-        share: share of the prompts.
-        tokens: share of the tokens of a response.
-    """
-    for cap in CAPS:
+    for cap in CAPS:  # of a step; each must hold its rows
         value = s.get(cap.key)
         if cap.scales and value is not None:
             scale = share * tokens if cap is TOKENS else share
-            s.set("shrunk", "generate", cap.key, max(rows, int(value * scale)))
+            s.set(cap.key, max(fewer * group, int(value * scale)))
+    return share
 
 
 def _lengths(s: Shrinker, most: int) -> None:
     """Lower the lengths of prompts, responses, rows and packs. A row has `most` tokens at most."""
     old = int(s.get("policy.max_total_sequence_length", LENGTH))
     length = min(old, most)
-    s.at_most("generate", "policy.max_total_sequence_length", length)
-    s.at_most("generate", "data.max_input_seq_length", min(PROMPT_TOKENS, length))
-    s.at_most("generate", "policy.generation.max_new_tokens", NEW_TOKENS)
-    s.at_most("generate", "policy.generation.vllm_cfg.max_model_len", length)
+    s.at_most("policy.max_total_sequence_length", length)
+    s.at_most("data.max_input_seq_length", min(PROMPT_TOKENS, length))
+    s.at_most("policy.generation.max_new_tokens", NEW_TOKENS)
+    s.at_most("policy.generation.vllm_cfg.max_model_len", length)
     for part in ("sequence_packing", "dynamic_batching"):
         for key in ("train_mb_tokens", "logprob_mb_tokens"):
             tokens = s.get(f"policy.{part}.{key}")
             if isinstance(tokens, int) and tokens > 2 * length:
-                s.set("shrunk", "update", f"policy.{part}.{key}", length * max(1, min(2, tokens // old)))
-        s.at_most("update", f"policy.{part}.sequence_length_round", 16)
-    s.at_most("update", "policy.make_sequence_length_divisible_by", 16)
+                s.set(f"policy.{part}.{key}", length * max(1, min(2, tokens // old)))
+        s.at_most(f"policy.{part}.sequence_length_round", 16)
+    s.at_most("policy.make_sequence_length_divisible_by", 16)
     if s.get("grpo.reward_shaping.enabled", False):
-        s.at_most("score", "grpo.reward_shaping.max_response_length", NEW_TOKENS)
-        s.at_most("score", "grpo.reward_shaping.overlong_buffer_length", NEW_TOKENS // 4)
+        s.at_most("grpo.reward_shaping.max_response_length", NEW_TOKENS)
+        s.at_most("grpo.reward_shaping.overlong_buffer_length", NEW_TOKENS // 4)
 
 
-def _precision(s: Shrinker) -> None:
-    """Compute in float32, and without the GPU's fusions and kernels."""
-    why = "exact comparisons; a CPU shows nothing of BF16's speed"
-    s.set("replaced", "update", "policy.precision", "float32", why)
-    s.set("replaced", "generate", "policy.generation.vllm_cfg.precision", "float32", why)
-    s.set("off", "generate", "policy.generation.vllm_cfg.kv_cache_dtype", "auto", "FP8 needs the GPU's kernels")
-    prefix = "policy.megatron_cfg"
-    s.set("replaced", "update", f"{prefix}.pipeline_dtype", "float32", why)
-    s.set("off", "update", f"{prefix}.fp8_cfg.enabled", False, "FP8 needs Transformer Engine and a Hopper GPU")
-    if s.get(f"{prefix}.env_vars"):
-        s.set("off", "update", f"{prefix}.env_vars", None, "they are for GPUs")
-    for key, value, reason in (
-        ("optimizer.bf16", False, why),
-        ("optimizer.params_dtype", "float32", why),
-        ("optimizer.use_precision_aware_optimizer", False, "it is Transformer Engine's Adam"),
-        ("optimizer.optimizer_cpu_offload", False, "the optimizer is on the CPU already"),
-        ("distributed_data_parallel_config.overlap_grad_reduce", False, "a CPU runs one operation at a time"),
-        ("distributed_data_parallel_config.overlap_param_gather", False, "a CPU runs one operation at a time"),
-        ("apply_rope_fusion", False, "a CUDA kernel"),
-        ("bias_activation_fusion", False, "a CUDA kernel"),
-        ("gradient_accumulation_fusion", False, "a CUDA kernel"),
-        ("moe_permute_fusion", False, "a CUDA kernel"),
-        ("moe_enable_deepep", False, "GPU communication"),
-    ):
-        s.set("off" if value is False else "replaced", "update", f"{prefix}.{key}", value, reason)
-    s.set("shrunk", "refit", "policy.refit_buffer_size_gb", 0.02)
-
-
-def _engine(s: Shrinker) -> None:
-    """Fit vLLM to the CPU, and report to no service."""
-    prefix = "policy.generation.vllm_cfg"
-    s.set("off", "generate", f"{prefix}.enforce_eager", True, "CUDA graphs need a GPU")
-    s.set("off", "generate", "policy.generation.vllm_kwargs.moe_backend", "auto", "the named backend is a GPU kernel")
-    s.set("shrunk", "generate", f"{prefix}.gpu_memory_utilization", 0.02)
-    why = "the small vocabulary has no such tokens: its own end token stops"
-    s.set("replaced", "generate", "policy.generation.stop_token_ids", None, why)
+def _without_gpu(s: Shrinker) -> None:
+    """Compute in float32, and leave out what only a GPU has."""
+    for key, value, why in ON_A_CPU:
+        s.set(key, value, why)
+    if s.get(f"{LEARNER}.env_vars"):
+        s.set(f"{LEARNER}.env_vars", None, "they are for GPUs")
     why = "so that a prompt fills blocks of the KV cache, as on a GPU"
-    s.set("replaced", "generate", "policy.generation.vllm_kwargs.block_size", BLOCK_TOKENS, why, add=True)
-    s.set("off", "set-up", "logger.monitor_gpus", False, "no GPU to monitor")
+    s.set(f"{GENERATION}.vllm_kwargs.block_size", BLOCK_TOKENS, why, add=True)
     _trackers(s)
 
 
 def _trackers(s: Shrinker) -> None:
     """Report to no service."""
     for name in ("wandb", "swanlab", "mlflow"):
-        s.set("off", "set-up", f"logger.{name}_enabled", False, "it would report to a service")
+        s.set(f"logger.{name}_enabled", False, "it would report to a service")
 
 
 def shorten(config: Mapping[str, Any], *, out: Path, steps: int) -> Shrinker:
@@ -365,14 +340,14 @@ def shorten(config: Mapping[str, Any], *, out: Path, steps: int) -> Shrinker:
         steps: Training steps. The run saves after the last but one, and after the last.
     """
     s = Shrinker(copy.deepcopy(dict(config)))
-    s.set("shrunk", "update", "grpo.max_num_steps", steps)
-    s.set("off", "validate", "grpo.val_period", 0, "only training is compared")
+    s.set("grpo.max_num_steps", steps)
+    s.set("grpo.val_period", 0, "only training is compared")
     for key in ("val_at_start", "val_at_end"):
-        s.set("off", "validate", f"grpo.{key}", False, "only training is compared")
-    s.set("shrunk", "save", "checkpointing.save_period", steps - 1)
-    s.set("shrunk", "save", "checkpointing.keep_top_k", 2)
-    s.set("off", "save", "checkpointing.metric_name", None, "both checkpoints are kept")
-    s.set("replaced", "set-up", "resume", "never", "a new run", add=True)
+        s.set(f"grpo.{key}", False, "only training is compared")
+    s.set("checkpointing.save_period", steps - 1)
+    s.set("checkpointing.keep_top_k", 2)
+    s.set("checkpointing.metric_name", None, "both checkpoints are kept")
+    s.set("resume", "never", "a new run", add=True)
     _trackers(s)
     folders_of(s, out)
     return s
@@ -380,15 +355,15 @@ def shorten(config: Mapping[str, Any], *, out: Path, steps: int) -> Shrinker:
 
 def _schedule(s: Shrinker, steps: int) -> None:
     """Take few steps, save after each, and keep every checkpoint."""
-    s.set("shrunk", "update", "grpo.max_num_steps", steps)
+    s.set("grpo.max_num_steps", steps)
     if s.get("grpo.val_period", 0):
-        s.set("shrunk", "validate", "grpo.val_period", max(2, steps // 3))
+        s.set("grpo.val_period", max(2, steps // 3))
     for key in ("max_val_samples", "val_batch_size"):
-        s.at_most("validate", f"grpo.{key}", VALIDATION_PROMPTS)
-    s.set("replaced", "save", "checkpointing.enabled", True, "so that save, export and resume run")
-    s.set("shrunk", "save", "checkpointing.save_period", 1)
-    s.set("shrunk", "save", "checkpointing.keep_top_k", steps)
-    s.set("off", "save", "checkpointing.metric_name", None, "every checkpoint is kept")
+        s.at_most(f"grpo.{key}", VALIDATION_PROMPTS)
+    s.set("checkpointing.enabled", True, "so that save, export and resume run")
+    s.set("checkpointing.save_period", 1)
+    s.set("checkpointing.keep_top_k", steps)
+    s.set("checkpointing.metric_name", None, "every checkpoint is kept")
     _learning_rate(s, (LORA_RATE if trains_adapters(s) else LEARNING_RATE) * min(1.0, FULL_STEPS / steps))
 
 
@@ -408,11 +383,11 @@ def _learning_rate(s: Shrinker, rate: float) -> None:
         for key in ("optimizer.lr", "optimizer.min_lr", "scheduler.lr_warmup_init"):
             value = s.get(f"{prefix}.{key}")
             if isinstance(value, int | float):
-                s.set("replaced", "update", f"{prefix}.{key}", value * scale, why)
-        s.at_most("update", f"{prefix}.scheduler.lr_warmup_iters", 2)
-    s.set("replaced", "update", "policy.optimizer.kwargs.lr", rate, why)
+                s.set(f"{prefix}.{key}", value * scale, why)
+        s.at_most(f"{prefix}.scheduler.lr_warmup_iters", 2)
+    s.set("policy.optimizer.kwargs.lr", rate, why)
     for key in ("foreach", "fused"):
-        s.set("off", "update", f"policy.optimizer.kwargs.{key}", False, "a CUDA kernel")
+        s.set(f"policy.optimizer.kwargs.{key}", False, "a CUDA kernel")
 
 
 def data_of(s: Shrinker, data: Path) -> None:
@@ -430,37 +405,36 @@ def data_of(s: Shrinker, data: Path) -> None:
             }
         new = {"dataset_name": "ResponseDataset", "data_path": str(data / file), "input_key": "problem",
                "output_key": "gt", "split_validation_size": 0, **users}  # fmt: skip
-        s.set("replaced", "set-up", f"data.{name}", new, why, add=True)
+        s.set(f"data.{name}", new, why, add=True)
     _workers(s)
 
 
 def _gym(s: Shrinker, data: Path) -> None:
     """Train and validate on the rehearsal's requests. Gym's own servers run in one interpreter."""
     for name, file in (("train", "train.jsonl"), ("validation", "validation.jsonl")):
-        s.set("replaced", "set-up", f"data.{name}.data_path", str(data / file), "the data set is not on this machine")
-        s.set("shrunk", "set-up", f"data.{name}.repeat", 1)
+        s.set(f"data.{name}.data_path", str(data / file), "the data set is not on this machine")
+        s.set(f"data.{name}.repeat", 1)
     why = "Gym would make an environment per server with uv"
-    s.set("replaced", "set-up", f"{GYM_SECTION}.skip_venv_if_present", True, why, add=True)
-    s.set("replaced", "set-up", f"{GYM_SECTION}.uv_venv_dir", str(data.parent / "gym"), why, add=True)
-    s.set("replaced", "set-up", f"{GYM_SECTION}.default_host", "127.0.0.1", "everything is on this machine", add=True)
+    s.set(f"{GYM_SECTION}.skip_venv_if_present", True, why, add=True)
+    s.set(f"{GYM_SECTION}.uv_venv_dir", str(data.parent / "gym"), why, add=True)
+    s.set(f"{GYM_SECTION}.default_host", "127.0.0.1", "everything is on this machine", add=True)
     _workers(s)
 
 
 def _workers(s: Shrinker) -> None:
     """Lower the number of processes that load data or judge answers."""
-    s.at_most("set-up", "data.num_workers", 1)
+    s.at_most("data.num_workers", 1)
     for name, section in s.get("env", {}).items():
         for key in ("workers", "num_workers"):
             if isinstance(section, Mapping) and isinstance(section.get(key), int):
-                s.at_most("score", f"env.{name}.{key}", 2)
+                s.at_most(f"env.{name}.{key}", 2)
 
 
 def folders_of(s: Shrinker, out: Path) -> None:
-    """Write everything below the rehearsal's folder. Folders need no reason in the report."""
-    for key, value in (
+    """Write everything below the rehearsal's folder."""
+    for key, folder in (
         ("run_dir", out),
         ("checkpointing.checkpoint_dir", out / "checkpoints"),
         ("logger.log_dir", out / "logs"),
     ):
-        s.set("replaced", "set-up", key, str(value), "the rehearsal's own folder", add=True)
-    s.changes = [replace(c, why="") if c.key.endswith("_dir") else c for c in s.changes]
+        s.set(key, str(folder), add=True)

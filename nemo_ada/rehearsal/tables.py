@@ -1,30 +1,41 @@
-"""What a rehearsal on GPUs says of its runs: numbers with their bounds, and tables beside the forecast."""
+"""What a rehearsal on GPUs says: a forecast before the first slice, numbers with bounds, and tables beside it."""
 
 from __future__ import annotations
 
+import copy
+import json
+import multiprocessing
+import os
 import statistics
 from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from nemo_ada.config.values import Values
-from nemo_ada.rehearsal.command import compare
-from nemo_ada.rehearsal.forecasts import Forecasts, planned
+from nemo_ada.errors import UserError
+from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
+from nemo_ada.lab.plan.forecast import Time
+from nemo_ada.rehearsal.command import alike
 from nemo_ada.rehearsal.report import (
     EXACT,
     Deviation,
     Events,
     Report,
     Table,
-    Tolerance,
+    compare_resumed,
     measurements,
 )
-from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK
-from nemo_ada.rehearsal.slices import Slices
-from nemo_ada.rules.facts.memory import GIB
-from nemo_ada.rules.facts.nemo_config import Loop
+from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK, Configs
+from nemo_ada.rehearsal.shrink import Shrinker
+from nemo_ada.rules.facts.memory import GIB, learner_phase, logprob_phase, refit_phase
+from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
+from nemo_ada.run import start
+from nemo_ada.run.files import write_atomically
 from nemo_ada.run.provenance import environment
 
-ON_GPUS = Tolerance(probability=1.05, kl=0.01, logprob=1.0, norm=0.05)
+ON_GPUS = {"token_mult_prob_error": 1.05, "gen_kl_error": 0.01, "engine": 1.0, "norm": 0.05}
 """For BF16 and FP8. 1.05 is the bound of recipes/guide/health.md. The others were chosen without a GPU."""
 PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
     "sampling": ("generation", "exposed_generation"),
@@ -33,55 +44,127 @@ PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
     "update": ("training_prep", "policy_training"),
     "step": ("total_step_time",),
 }
+SLOT = "04:00:00"
+LARGEST_RATE = 1e-3  # `plan` takes no larger learning rate, and a dry run has one
 PHASES = ("set-up", "refit", "generate", "log-probs", "update", "save")
+
+
+@dataclass
+class Forecasts:
+    """What `plan` and `check` say before the first slice.
+
+    Attributes:
+        plans: Run -> its plan.
+        memory: Phase of `check` -> GiB.
+        warnings: What could not be forecast.
+    """
+
+    plans: dict[str, Plan] = field(default_factory=dict)
+    memory: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, made: Configs, folder: Path) -> Forecasts:
+        """Make the forecast, with the pass rates and the lengths that are drawn."""
+        own = cls()
+        rates = folder / "pass_rates.txt"
+        write_atomically(rates, "".join(f"{rate}\n" for rate in made.draws.rates))
+        paths = {}
+        for name, config in made.configs.items():
+            paths[name] = folder / f"{name}.yaml"
+            env = {key: _without_reward(one) for key, one in config.get("env", {}).items()}
+            known = Shrinker({**copy.deepcopy(config), "env": env})
+            for key in ("lr", "min_lr"):
+                known.at_most(f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
+            write_atomically(paths[name], json.dumps(known.config, default=str))  # JSON is YAML
+        spawned = start.listed(**start.SAFE)
+        with spawned, ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
+            plans = {name: beside.submit(_plan, path, rates) for name, path in paths.items()}
+            for name, plan in plans.items():
+                try:
+                    own.plans[name] = plan.result()
+                except UserError as problem:
+                    own.warnings.append(f"nemo-ada plan, {name}: {problem}")
+        try:
+            typical = NemoConfig.of_megatron(made.typical)
+            if made.shape is not None:
+                phases = [phase(typical, made.shape) for phase in (learner_phase, logprob_phase, refit_phase)]
+                own.memory |= {estimate.name: estimate.gib for estimate in phases}
+            own.memory["vLLM"] = typical.engine.memory_share * typical.card.gib
+        except UserError as problem:
+            own.warnings.append(f"nemo-ada check: {problem}")
+        return own
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """Return the content of forecast.json."""
+        phases = {name: {phase: time.p50 for phase, time in planned(plan).items()} for name, plan in self.plans.items()}
+        return {"seconds": phases, "memory_gib": self.memory, "warnings": self.warnings}
+
+
+def _without_reward(environment: Any) -> Any:
+    """Leave out the user's reward, which only a YAML in its own folder may name, and which `plan` does not ask."""
+    if not isinstance(environment, Mapping):
+        return environment
+    return {key: value for key, value in environment.items() if key != "reward"}
+
+
+def _plan(path: Path, rates: Path) -> Plan:
+    return make_plan(path, [], PlanOptions(SLOT, pass_rates=rates, compare=False))
+
+
+def planned(plan: Plan | None) -> Mapping[str, Time]:
+    """Phase of a step -> its time, and that of the whole step."""
+    return {} if plan is None else {**plan.forecast.phases, "step": plan.forecast.step}
 
 
 def judge(
     report: Report,
-    slices: Slices,
+    events: Mapping[str, Events],
+    failures: dict[str, str],
     forecast: Forecasts,
-    config: Mapping[str, Any],
-    *,
-    saved: str | None,
+    made: Configs,
     steps: int,
-    exact: bool,
-    repeats: bool,
 ) -> None:
     """Fill the report from what the slices noted.
 
     Args:
         report: What the user gets.
-        slices: The runs that ended.
+        events: Slice -> what it noted.
+        failures: Slice or run -> what failed. Runs that failed are added.
         forecast: What `plan` and `check` said before.
-        config: Config of one of the runs of our loop.
-        saved: The run that was resumed.
+        made: Configs of the runs.
         steps: Training steps of a run.
-        exact: Whether the runs computed in float32.
-        repeats: Whether a resumed run draws the same responses again.
     """
-    runs, ahead = slices.runs(), Loop.of(Values(config)).draws_ahead
-    report.take_phases(*slices.events.values())
-    for name, events in runs.items():
+    config, saved = made.typical, made.saved
+    runs, ahead = _runs(events), Loop.of(Values(config)).draws_ahead
+    report.take_phases(*events.values())
+    for name, of_run in runs.items():
         wanted = steps if name != RESUMED else 1
-        report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(events.steps())), 0.0))
+        report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(of_run.steps())), 0.0))
         if not (ahead and name in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
-            found = measurements(events, ahead=ahead, largest=EXACT if exact else ON_GPUS)
+            found = measurements(of_run, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
             report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
-        if failed := events.failure():
-            slices.failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
+        if failed := of_run.failure():
+            failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if saved in runs and RESUMED in runs:
         report.phases["resume"] = (1, 0.0)
-        report.measurements += compare(config, runs[saved], runs[RESUMED], steps - 1, steps, repeats=repeats)
-    if slices.failures:
-        name, why = next(iter(slices.failures.items()))
+        same = alike(config, seeded=made.dry_run and made.full)
+        report.measurements += compare_resumed(runs[saved], runs[RESUMED], steps - 1, steps, same)
+    if failures:
+        name, why = next(iter(failures.items()))
         report.failure = (name, why)
     report.tables = [
         _phases_table(runs, forecast),
         _methods_table(runs),
-        _memory_table(slices, forecast),
-        Table("Failures", ("slice or run", "what"), tuple(slices.failures.items())),
-        _versions_table(slices.events),
+        _memory_table(events, runs, forecast),
+        Table("Failures", ("slice or run", "what"), tuple(failures.items())),
+        _versions_table(events),
     ]
+
+
+def _runs(slices: Mapping[str, Events]) -> dict[str, Events]:
+    """Return the training runs of the slices by name, in order."""
+    return {run: events for of_slice in slices.values() for run, events in of_slice.runs().items()}
 
 
 def seconds_of(events: Events, phase: str) -> float | None:
@@ -146,11 +229,11 @@ def _cell(value: float | None) -> str:
     return "" if value is None else f"{value:.5g}"
 
 
-def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
+def _memory_table(slices: Mapping[str, Events], runs: Mapping[str, Events], forecast: Forecasts) -> Table:
     """Return the memory of the card in each phase beside the estimate of `check`."""
     estimates = {"update": "learner", "log-probs": "log-probs", "refit": "refit", "generate": "vLLM"}
     rows = []
-    for name, events in slices.events.items():
+    for name, events in slices.items():
         used = events.used()
         for phase in PHASES:
             if phase in used:
@@ -159,7 +242,7 @@ def _memory_table(slices: Slices, forecast: Forecasts) -> Table:
                     name, phase, "" if estimate is None else f"{estimate:.1f}", f"{used[phase] / GIB:.1f}",
                     "" if not estimate else f"{used[phase] / GIB / estimate:.2f}",
                 ))  # fmt: skip
-    for name, events in slices.runs().items():
+    for name, events in runs.items():
         for peak in events.of("memory"):
             estimate = forecast.memory.get("learner")
             largest = peak["allocated"] / GIB

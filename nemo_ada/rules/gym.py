@@ -114,9 +114,6 @@ def nemo_gym_servers(v: Values) -> Findings:
             f"{key} names no environment; add one, such as "
             "resources_servers/math_with_judge/configs/math_with_judge.yaml",
         )
-    low, high = (v.number(f"{SECTION}.port_range_{end}") for end in ("low", "high"))
-    if low is not None and high is not None and low >= high:
-        yield error(f"{SECTION}.port_range_high", f"port_range_high={high:g} must be above port_range_low={low:g}")
 
 
 def nemo_gym_switch(v: Values) -> Findings:

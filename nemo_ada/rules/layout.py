@@ -89,19 +89,10 @@ def layers_divide(config: NemoConfig, shape: ModelShape) -> Findings:
         return
     rest, stages = shape.layers - sum(given), learner.pp - len(given)
     if stages < 0 or rest < 0 or (stages == 0 and rest) or (stages > 0 and (rest % stages or rest == 0)):
-        fitting = [
-            n for n in range(1, shape.layers) if stages > 0 and (shape.layers - n * len(given)) % stages == 0
-            and shape.layers - n * len(given) > 0 and abs(n - (shape.layers - n * len(given)) // stages) <= 3
-        ]  # fmt: skip
         yield error(
             f"{LEARNER}.num_layers_in_first_pipeline_stage",
             f"{shape.layers} layers less {given} for the outer stages leave {rest} for {stages} stages of PP "
-            f"{learner.pp}; "
-            + (
-                f"outer stages of {listed(fitting)} layers would work"
-                if fitting
-                else f"PP {works} without them would work"
-            ),
+            f"{learner.pp}, which must divide; PP {works} without them would work",
         )
 
 
@@ -129,18 +120,6 @@ def vllm_divides(config: NemoConfig, shape: ModelShape) -> Findings:
             "colocated.enabled=false, and none of the GPUs are vLLM's own, or none are left for the learner; give vLLM "
             "some of them, or set enabled to true",
         )
-    ep, asynchronous = (
-        config.values.integer(f"{VLLM}.expert_parallel_size", 1),
-        config.values.get(f"{VLLM}.async_engine", False),
-    )
-    if ep > 1 and (ep % engine.tp or (ep != engine.tp and asynchronous)):
-        yield error(
-            f"{VLLM}.expert_parallel_size",
-            f"expert_parallel_size={ep} with TP {engine.tp}: NeMo-RL wants a multiple of TP, and with async_engine TP "
-            f"itself; {engine.tp} would work",
-        )
-    if engine.pp > 1 and not asynchronous:
-        yield error(f"{VLLM}.async_engine", f"vLLM with PP {engine.pp} needs async_engine: true")
 
 
 def batches_divide(config: NemoConfig, shape: ModelShape) -> Findings:
@@ -181,10 +160,7 @@ def tp_accuracy(config: NemoConfig, shape: ModelShape) -> Findings:
             f"force_on_policy_ratio needs one update per step: train_global_batch_size={batch.rows}, rows per step "
             f"{rollout.rows}; set policy.train_global_batch_size={rollout.rows} or force_on_policy_ratio=false",
         )
-    if learner.tp < 4 or batch.micro_rows == batch.logprob_rows or forced:
-        return
-    if os.environ.get(IGNORE_TP):
-        yield warning("policy.logprob_batch_size", f"TP {learner.tp} with unequal micro-batches, waived by {IGNORE_TP}")
+    if learner.tp < 4 or batch.micro_rows == batch.logprob_rows or forced or os.environ.get(IGNORE_TP):
         return
     yield error(
         "policy.logprob_batch_size",
@@ -195,18 +171,8 @@ def tp_accuracy(config: NemoConfig, shape: ModelShape) -> Findings:
 
 
 def packing(config: NemoConfig, shape: ModelShape) -> Findings:
-    """Packing, dynamic batching, and pipeline and context parallelism fit together."""
+    """Packing, and pipeline and context parallelism fit together."""
     learner, batch = config.learner, config.batch
-    if batch.packing and batch.dynamic:
-        yield error(
-            "policy.dynamic_batching.enabled", "dynamic batching excludes sequence packing; set it to false (Megatron)"
-        )
-    if batch.dynamic and learner.pp > 1:
-        yield error(
-            "policy.dynamic_batching.enabled",
-            f"dynamic batching works with PP 1 only, PP is {learner.pp}; set it to false and "
-            "policy.sequence_packing.enabled=true",
-        )
     if learner.cp > 1 and not batch.packing:
         yield error("policy.sequence_packing.enabled", f"CP {learner.cp} needs sequence packing; set it to true")
     packer, packers = config.values.get("policy.sequence_packing.algorithm"), version.names(PACKERS)
@@ -315,16 +281,7 @@ def chunked_logprobs(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def reference_pass(config: NemoConfig, shape: ModelShape) -> Findings:
-    """A KL penalty needs the reference pass. Without a penalty NeMo-RL v0.7.0 skips the pass by itself."""
-    penalty = config.values.number("loss_fn.reference_policy_kl_penalty") or 0.0
-    skip = bool(config.values.get("grpo.skip_reference_policy_logprobs_calculation", False))
-    key = "grpo.skip_reference_policy_logprobs_calculation"
-    if penalty != 0.0 and skip:
-        yield error(key, f"loss_fn.reference_policy_kl_penalty={penalty} needs the reference pass; set it to false")
-
-
 LAYOUT = (
     gpus_divide, heads_divide, layers_divide, vllm_divides, batches_divide, tp_accuracy, packing, length_multiple,
-    lengths, experts, chunked_logprobs, reference_pass,
+    lengths, experts, chunked_logprobs,
 )  # fmt: skip

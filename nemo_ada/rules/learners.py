@@ -1,13 +1,12 @@
-"""Rules for LoRA, and for keys of the learner that is off.
+"""Rules for LoRA. Those on Megatron follow Megatron-Bridge's `peft/lora.py`.
 
-The rules for LoRA on Megatron follow Megatron-Bridge's `peft/lora.py`. A wrong name of a layer ends in a warning in a
-worker's log there, and a wrong size ends the job after the model was loaded.
+A wrong name of a layer ends in a warning in a worker's log there, and a wrong size ends the job after the model was
+loaded.
 """
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nemo_ada.config.parsing import suggestion
@@ -15,11 +14,10 @@ from nemo_ada.config.values import Values
 from nemo_ada.rules.facts.lora import LAYERS, OUTPUT
 from nemo_ada.rules.facts.models import find_shape
 from nemo_ada.rules.facts.nemo_config import other_learner
-from nemo_ada.rules.finding import Findings, error, warning
+from nemo_ada.rules.finding import Findings, error
 
 LEARNER = "policy.megatron_cfg"
 PEFT = f"{LEARNER}.peft"
-DTENSOR, HEAD = "policy.dtensor_cfg", "lm_head"
 ADAPTED = (*LAYERS, "router", OUTPUT)
 """Layers of a decoder that Megatron-Bridge can give an adapter."""
 
@@ -36,22 +34,11 @@ def other_adapters(v: Values) -> Findings:
             f"the learner is {'Megatron' if megatron else 'DTensor'}, which does not read this section: all weights "
             f"would be trained; set {used}.enabled=true, or this one to false",
         )
-    first = v.get(f"{DTENSOR}.enabled", False) and not v.get(f"{DTENSOR}._v2", False)
-    if not megatron and first and v.get(f"{DTENSOR}.lora_cfg.enabled", False):
-        yield error(
-            f"{DTENSOR}._v2",
-            f"DTensor v1 has no LoRA, and NeMo-RL ends there; set it to true, or train on Megatron with {PEFT}",
-        )
 
 
 def megatron_adapters(v: Values) -> Findings:
     """What Megatron-Bridge needs of `peft`."""
-    if not v.get(f"{LEARNER}.enabled", False):
-        return
-    enabled = v.section(PEFT).get("enabled", False)
-    if enabled not in (True, False):
-        yield error(f"{PEFT}.enabled", f"{enabled!r} is neither true nor false; true would train adapters")
-    if enabled is not True:
+    if not v.get(f"{LEARNER}.enabled", False) or v.section(PEFT).get("enabled", False) is not True:
         return
     tp, section = v.integer(f"{LEARNER}.tensor_model_parallel_size", 1), v.section(PEFT)
     for key in ("dim", "alpha"):
@@ -68,13 +55,6 @@ def megatron_adapters(v: Values) -> Findings:
             f"{section.get('lora_B_init_method')}: the run would not start from the model, because both matrices of an "
             "adapter would be random; zero would work",
         )
-    dtype = section.get("lora_dtype")
-    if dtype not in (None, "None"):  # NeMo-RL's own files write the text
-        yield error(
-            f"{PEFT}.lora_dtype",
-            f"{dtype}: Megatron-Bridge passes over it for Megatron's layers, whose adapters have the model's type; "
-            "null would work",
-        )
     dropout = v.number(f"{PEFT}.dropout")
     if dropout:
         yield error(
@@ -88,16 +68,9 @@ def megatron_adapters(v: Values) -> Findings:
 def _targets(v: Values, section: Mapping[str, Any]) -> Findings:
     """The names of layers exist, and the output layer gets no adapter that a refit would lose."""
     key = f"{PEFT}.target_modules"
-    lists = {name: section.get(name) or [] for name in ("target_modules", "exclude_modules")}
-    for name, value in lists.items():
-        if not isinstance(value, list):
-            yield error(f"{PEFT}.{name}", f"{value!r} is not a list; [{', '.join(LAYERS)}] would work")
-            return
-    targets, excluded = lists["target_modules"], lists["exclude_modules"]
-    if targets and excluded:
-        yield error(
-            f"{PEFT}.exclude_modules", "Megatron-Bridge takes target_modules or exclude_modules; set this one to []"
-        )
+    targets, excluded = (section.get(name) or [] for name in ("target_modules", "exclude_modules"))
+    if not isinstance(targets, list) or not isinstance(excluded, list):
+        return  # the rule of types says it
     for target in map(str, targets):
         last = target.rpartition(".")[2]
         if "*" not in last and last not in ADAPTED:
@@ -116,66 +89,4 @@ def _targets(v: Values, section: Mapping[str, Any]) -> Findings:
         )
 
 
-def dtensor_adapters(v: Values) -> Findings:
-    """A model whose output layer is its embedding gets no adapter there, because a refit would lose it.
-
-    NeMo-RL's default is every linear layer (`match_all_linear`), which NeMo Automodel says to include `lm_head`
-    (nemo_automodel/components/_peft/module_matcher.py). vLLM takes such a layer from the embedding.
-    """
-    here = f"{other_learner(v)}.lora_cfg"
-    section = v.section(here)
-    if v.get(f"{LEARNER}.enabled", False) or section.get("enabled", False) is not True:
-        return
-    names = {key: list(map(str, section.get(f"{key}_modules") or ())) for key in ("target", "exclude")}
-    named = {key: any(fnmatch.fnmatch(HEAD, name.rpartition(".")[2]) for name in names[key]) for key in names}
-    every = section.get("match_all_linear", False) or (names["exclude"] and not names["target"])
-    shape = find_shape(str(v.get("policy.model_name", "")))
-    if (named["target"] or (every and not named["exclude"])) and shape is not None and shape[0].tied:
-        yield error(
-            f"{here}.match_all_linear",
-            f"{HEAD} gets an adapter, too, and this model's output layer is its embedding: the adapter would train and "
-            f"never reach vLLM; set it to false, and {here}.target_modules=['*_proj']",
-        )
-    if section.get("use_dora", False):
-        yield error(
-            f"{here}.use_dora",
-            "use_dora=true: NeMo-RL's refit sends the model plus B A, without DoRA's magnitudes; set it to false",
-        )
-
-
-LORA: tuple[Callable[[Values], Findings], ...] = (other_adapters, megatron_adapters, dtensor_adapters)
-
-
-def idle_keys(v: Values, upstream: Mapping[str, Any]) -> Findings:
-    """Keys that the user changed in a section that the chosen learner does not read.
-
-    Args:
-        v: the resolved config.
-        upstream: the part of it that comes from NeMo-RL's own files. What it says is nobody's wish.
-    """
-    sections: tuple[str, ...] = (other_learner(v), "policy.optimizer", "policy.scheduler")
-    learner = "Megatron"
-    if not v.get(f"{LEARNER}.enabled", False):
-        learner, sections = "DTensor", (LEARNER,)
-    theirs = Values(upstream)
-    for section in sections:
-        before, now = theirs.get(section), v.get(section)
-        if not isinstance(before, Mapping) or not isinstance(now, Mapping):
-            continue
-        keys = [key for key in _changed(now, before) if key not in ("enabled", "lora_cfg.enabled", "peft.enabled")]
-        if keys:
-            yield warning(
-                f"{section}.{keys[0]}",
-                f"the learner is {learner}, which does not read {section}: {', '.join(keys)} "
-                f"{'has' if len(keys) == 1 else 'have'} no effect",
-            )
-
-
-def _changed(now: Mapping[str, Any], before: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted keys whose values differ from those before. Interpolations of NeMo-RL's files are left out."""
-    for name, value in now.items():
-        old = before.get(name) if isinstance(before, Mapping) else None
-        if isinstance(value, Mapping):
-            yield from _changed(value, old, f"{prefix}{name}.")
-        elif value is not None and value != old and not (isinstance(old, str) and "${" in old):
-            yield f"{prefix}{name}"
+LORA: tuple[Callable[[Values], Findings], ...] = (other_adapters, megatron_adapters)

@@ -18,7 +18,6 @@ from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import SECTION as GYM_SECTION
 from nemo_ada.rules.gym import uses_gym
-from nemo_ada.rules.setup import MEDIA_PROCESSOR
 from nemo_ada.rules.single_controller import controller_groups
 
 ESTIMATOR = "grpo.adv_estimator.name"
@@ -109,7 +108,6 @@ def asynchronous_training(values: Values) -> Findings:
         ("grpo.use_dynamic_sampling", "its collector hands out whole groups, and a filtered one would leave a gap"),
         ("grpo.reward_scaling.enabled", "its loop scales no rewards"),
         ("grpo.reward_shaping.enabled", "its loop shapes no rewards"),
-        ("data.use_multiple_dataloader", "its collector reads one data loader"),
         ("on_policy_distillation.enabled", "teachers' log-probabilities were not tried with adaptive groups"),
     ):
         if values.get(key, False):
@@ -122,23 +120,10 @@ def asynchronous_training(values: Values) -> Findings:
 def other_paths(values: Values, ada: AdaSettings) -> Findings:
     """Trainers and rollouts that do not run through the functions that the hooks replace."""
     if Loop.of(values) is Loop.DATA_PLANE:
-        for key in ("grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advantage"):
-            if values.get(key) is not None:
-                yield error(
-                    key,
-                    f"{key}={values.get(key)}: NeMo-RL's trainer with a data plane refuses it when it starts; set it "
-                    "to null, or data_plane.enabled=false",
-                )
         yield warning(
             "data_plane.enabled",
             "Reinforce-Ada in the trainer with a data plane has run with NeMo-RL's own loop and rollout actor on a "
             "CPU, never on a GPU; data_plane.enabled=false is the trainer that has",
-        )
-    if values.get("policy.router_replay.enabled", False):
-        yield warning(
-            "policy.router_replay.enabled",
-            "policy.router_replay.enabled=true: the rows keep the experts that NeMo-RL's rollouts report, prompts' as "
-            "well, and no run has shown it with a router; look at token_mult_prob_error in the first steps",
         )
     if values.get("loss_fn.use_kl_in_reward", False):
         yield error(
@@ -164,16 +149,6 @@ def other_estimator(values: Values, ada: AdaSettings) -> Findings:
                 f"grpo.{name}=true belongs to NeMo-RL's own estimator and has no effect with the section {SECTION}:; "
                 f"set it to false, or {ours}",
             )
-
-
-def nemo_gym(values: Values, ada: AdaSettings) -> Findings:
-    """Settings of NeMo-Gym that a loop of NeMo-RL leaves out."""
-    effort = f"{GYM_SECTION}.effort_levels"
-    if uses_gym(values) and Loop.of(values) is Loop.ASYNC and values.get(effort) is not None:
-        yield warning(
-            effort,
-            f"{effort} has no effect on training with {ASYNC_ON}: NeMo-RL's collector does not pass it to the rollouts",
-        )
 
 
 def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
@@ -317,14 +292,6 @@ def seconds_cap(values: Values, ada: AdaSettings) -> Findings:
 
 def untried(values: Values, ada: AdaSettings) -> Findings:
     """What was tried less than the rest, or is slower than it must be."""
-    for key in (f"data.{split}.processor" for split in ("default", "train", "validation")):
-        if values.get(key) == MEDIA_PROCESSOR:
-            yield warning(
-                key,
-                f"{MEDIA_PROCESSOR}: rows with images or audio keep their whole length, so rows without advantage cost "
-                "as much as others, and no run has shown it with a model that reads them",
-            )
-            break
     if not values.get(ASYNC, False):
         return
     yield warning(
@@ -340,7 +307,7 @@ def untried(values: Values, ada: AdaSettings) -> Findings:
 
 
 ADA_RULES: tuple[Callable[[Values, AdaSettings], Findings], ...] = (
-    other_paths, other_estimator, nemo_gym, engine_abilities, prefix_cache, single_groups, live_rows, dynamic_sampling,
+    other_paths, other_estimator, engine_abilities, prefix_cache, single_groups, live_rows, dynamic_sampling,
     reward_scale, first_waves, seconds_cap, untried,
 )  # fmt: skip
 

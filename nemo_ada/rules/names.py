@@ -1,9 +1,8 @@
 """Rules for the names of keys. NeMo-RL does not check them: it loads a config with `gpro:` without an error.
 
-The names come from the checkout that NEMO_RL_HOME names: from its configuration classes and its examples. So each
-version of NeMo-RL is judged by its own names. Without a checkout they come from `nemo_rl_keys.yaml`, which lists those
-of v0.7.0. vLLM's arguments always come from there: those of 0.20.0, and for a checkout that pins another vLLM those of
-0.29.0, too. A section that neither has takes any name.
+The names come from the NeMo-RL that is there: from its configuration classes and its examples. So each version is
+judged by its own names. Nothing is judged without a checkout, nor in a section that it does not declare, such as vLLM's
+own arguments.
 """
 
 from __future__ import annotations
@@ -19,47 +18,24 @@ from nemo_ada.config.keys import settings
 from nemo_ada.config.parsing import CLOSE, meant
 from nemo_ada.config.presets import SECTION
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, is_theirs
-from nemo_ada.rules.facts.nemo_config import HOME
-from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts import version
+from nemo_ada.rules.facts.checkout import Checkout, is_theirs
+from nemo_ada.rules.facts.config_file import EXAMPLES
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, MASTER_CONFIG
-from nemo_ada.rules.finding import Findings, error, ok
+from nemo_ada.rules.finding import Findings, error, ok, skipped
 from nemo_ada.rules.single_controller import CONTROLLER, SAVE_PLANE
-from nemo_ada.run.files import text_of
 from nemo_ada.run.yaml_file import read_yaml
 
-KNOWN = Path(__file__).with_name("nemo_rl_keys.yaml")
-TOP = "top"  # the file's name for the level above all sections
+TOP = "top"  # stands for the level above all sections
 OURS = ("backend", "run_dir", "resume", "changed_inputs", "reinforce_ada", "optimizer_offload", "card", "defaults")
-VLLM_ARGUMENTS, VLLM_LATER = "policy.generation.vllm_kwargs", "vllm_0.29.0"  # sections of the list
-LISTED_VLLM = "vllm==0.20.0"
 VLLM_CONFIG = ("policy.generation.vllm_cfg.", "nemo_rl.models.generation.vllm.config.VllmSpecificArgs")
-EXAMPLES = ("grpo", "dapo", "prorl")  # parts of the names of NeMo-RL's example configs whose keys count
-
-
-def known_names() -> Mapping[str, frozenset[str]]:
-    """Dotted section -> names of its keys, in the checkout that NEMO_RL_HOME names or else in v0.7.0."""
-    home = Path(site_setting(HOME) or ".missing")
-    return _names(home if (home / PACKAGE).is_dir() else None)
+ALGORITHMS = ("grpo", "dapo", "prorl")  # parts of the names of NeMo-RL's example configs whose keys count
 
 
 @cache
-def _names(home: Path | None) -> Mapping[str, frozenset[str]]:
-    listed = read_yaml(KNOWN)
-    later = listed.pop(VLLM_LATER)
-    of_checkout = {} if home is None else names_in(Checkout(home))
-    if home is not None and not _pins_listed_vllm(home):
-        listed[VLLM_ARGUMENTS] += later
-    sections = of_checkout | {VLLM_ARGUMENTS: listed[VLLM_ARGUMENTS]} if of_checkout else listed
-    if home is not None and not (home / "examples/configs").is_dir():  # an installed package has no examples
-        sections = {name: {*sections.get(name, ()), *listed.get(name, ())} for name in sections | listed}
-    return {section: frozenset(names) for section, names in sections.items()}
-
-
-def _pins_listed_vllm(home: Path) -> bool:
-    """Return whether a checkout asks for the vLLM whose arguments are listed first."""
-    pins = home / "pyproject.toml"
-    return not pins.is_file() or LISTED_VLLM in text_of(pins, errors="replace")
+def known_names(checkout: Checkout) -> Mapping[str, frozenset[str]]:
+    """Dotted section -> names of its keys in a checkout."""
+    return {section: frozenset(names) for section, names in names_in(checkout).items()}
 
 
 def names_in(checkout: Checkout) -> dict[str, set[str]]:
@@ -69,13 +45,13 @@ def names_in(checkout: Checkout) -> dict[str, set[str]]:
     """
     prefix, vllm = VLLM_CONFIG
     sections: dict[str, set[str]] = {}
-    of_controller = checkout.keys(f"{CONTROLLER_CONFIG}.MasterConfig", containers=False)
-    known = checkout.keys(MASTER_CONFIG, containers=False) | checkout.keys(vllm, prefix, containers=False)
+    of_controller = checkout.keys(f"{CONTROLLER_CONFIG}.MasterConfig")
+    known = checkout.keys(MASTER_CONFIG) | checkout.keys(vllm, prefix)
     for key in of_controller | known:
         section, _, name = key.rpartition(".")
         sections.setdefault(section or TOP, set()).add(name)
-    for path in sorted((checkout.root / "examples/configs").rglob("*.yaml")):
-        if any(word in path.name for word in EXAMPLES) and is_theirs(path, checkout.root):
+    for path in sorted((checkout.root / EXAMPLES).rglob("*.yaml")):
+        if any(word in path.name for word in ALGORITHMS) and is_theirs(path, checkout.root):
             example = _mapping(path)
             _collect({key: value for key, value in example.items() if key != "defaults"}, "", sections)
     return sections
@@ -99,23 +75,24 @@ def _collect(values: Any, where: str, sections: dict[str, set[str]]) -> None:
 
 def key_names(config: Mapping[str, Any], base: Mapping[str, Any]) -> Findings:
     """Misspelled and unknown keys. `base`: the part of the config from NeMo-RL's own files, whose names are right."""
-    names = list(unknown(config, base))
+    checkout = version.checkout()
+    if checkout is None or not (checkout.root / EXAMPLES).is_dir():  # an installed package has no examples
+        yield skipped("configuration", "no checkout of NeMo-RL here, so the names of keys were not looked up")
+        return
+    known = known_names(checkout)
+    theirs = {key: value for key, value in config.items() if key not in OURS}
+    names = list(_unknown(known, theirs, base, ""))
     for key in names:
         if key in (CONTROLLER, SAVE_PLANE):  # `check` says which checkout has a single controller; main has no such key
             continue
-        yield error(key, f"NeMo-RL has no such key and would ignore it; {_meant(key)}")
+        yield error(key, f"NeMo-RL has no such key and would ignore it; {_meant(known, key)}")
     if not names:
         yield ok("configuration", "all keys are NeMo-RL's or ours")
 
 
-def unknown(config: Mapping[str, Any], base: Mapping[str, Any]) -> Iterator[str]:
-    """Dotted keys that neither the list nor `base` has."""
-    theirs = {key: value for key, value in config.items() if key not in OURS}
-    yield from _unknown(theirs, base, "")
-
-
-def _unknown(section: Mapping[str, Any], base: Any, where: str) -> Iterator[str]:
-    names = known_names().get(where or TOP)
+def _unknown(known: Mapping[str, frozenset[str]], section: Mapping[str, Any], base: Any, where: str) -> Iterator[str]:
+    """Dotted keys that neither NeMo-RL nor `base` has."""
+    names = known.get(where or TOP)
     if names is None:
         return
     for key, value in section.items():
@@ -124,13 +101,12 @@ def _unknown(section: Mapping[str, Any], base: Any, where: str) -> Iterator[str]
         if key not in names and not in_base:
             yield dotted
         elif isinstance(value, Mapping):
-            yield from _unknown(value, base[key] if in_base else {}, dotted)
+            yield from _unknown(known, value, base[key] if in_base else {}, dotted)
 
 
-def _meant(key: str) -> str:
+def _meant(known: Mapping[str, frozenset[str]], key: str) -> str:
     """Return what the user may have meant: a name of the same section, or the same name in another one."""
     section, _, name = key.rpartition(".")
-    known = known_names()
     close = difflib.get_close_matches(name, sorted(known[section or TOP]), n=1, cutoff=CLOSE)
     if close:
         return f"did you mean {f'{section}.' if section else ''}{close[0]}?"

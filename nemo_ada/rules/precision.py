@@ -46,7 +46,7 @@ def fp8_rollout(config: NemoConfig, shape: ModelShape) -> Findings:
 
 def fp8_training(config: NemoConfig, shape: ModelShape) -> Findings:
     """FP8 in Megatron uses Transformer Engine's block scaling as NeMo-RL ran it."""
-    learner, batch = config.learner, config.batch
+    learner = config.learner
     if not learner.fp8:
         return
     v, here = config.values, f"{LEARNER}.fp8_cfg"
@@ -55,23 +55,11 @@ def fp8_training(config: NemoConfig, shape: ModelShape) -> Findings:
         if setting != wanted:
             why = "true gave NaN above TP 2" if name == "fp8_param" else "the combination that was run on Hopper"
             yield error(f"{here}.{name}", f"{name}={setting!r}; set it to {wanted!r}: {why}")
-    if v.get(f"{LEARNER}.optimizer.use_precision_aware_optimizer", False):
-        yield warning(
-            f"{LEARNER}.optimizer.use_precision_aware_optimizer",
-            "with FP8 training it is tried by NeMo-RL's own recipe for Llama-3.1-8B only; false is the safe value",
-        )
     if str(v.get(f"{LEARNER}.env_vars.{FP32_SCALES}", "")) != "1":
         yield error(f"{LEARNER}.env_vars.{FP32_SCALES}", 'block scaling on Hopper needs it; set it to "1"')
     if not v.get("loss_fn.use_importance_sampling_correction", False):
         yield error(
             "loss_fn.use_importance_sampling_correction", "FP8 training drifts from the rollout's model; set it to true"
-        )
-    tokens = config.pack_tokens if batch.train_tokens is None or not batch.packing else batch.train_tokens
-    if config.pack_tokens != tokens:
-        yield warning(
-            "policy.sequence_packing.train_mb_tokens",
-            f"FP8 pads packs to multiples of {config.learner.pack_unit} (128 x 2 CP x TP): {tokens} become "
-            f"{config.pack_tokens} tokens; {config.pack_tokens} would waste nothing",
         )
 
 
@@ -89,8 +77,8 @@ def optimizer(config: NemoConfig, shape: ModelShape) -> Findings:
 
 def card(config: NemoConfig, shape: ModelShape) -> Findings:
     """What the config's GPUs cannot do. nemo_ada/rules/facts/cards.py has their figures and sources."""
-    v, card = config.values, config.card
-    learner, engine, kwargs = f"{LEARNER}.fp8_cfg.enabled", f"{VLLM}.precision", "policy.generation.vllm_kwargs"
+    card = config.card
+    learner, engine = f"{LEARNER}.fp8_cfg.enabled", f"{VLLM}.precision"
     if not card.fp8:
         no = f"the tensor cores of {card.name} (compute capability {card.architecture}) have no FP8"
         if config.learner.fp8:
@@ -99,23 +87,11 @@ def card(config: NemoConfig, shape: ModelShape) -> Findings:
             yield error(engine, f"{no}; bfloat16 would work")
         if config.engine.fp8_cache:
             yield error(f"{VLLM}.kv_cache_dtype", f"{no}; auto would work")
-        if v.get(f"{VLLM}.use_deep_gemm", False):
-            yield error(
-                f"{VLLM}.use_deep_gemm",
-                f"DeepGEMM is for Hopper and Blackwell and not for {card.name}; set it to false",
-            )
     if card.blackwell and config.learner.fp8:
         yield error(
             learner,
             f"{card.name} is a Blackwell card: NeMo-RL's documentation has no FP8 training with FP32 scales there, and "
             "recommends FP8 rollouts with BF16 training; set this to false",
-        )
-    version = v.get(f"{kwargs}.attention_config.flash_attn_version")
-    works = (2, 4) if card.blackwell else (2, 3)
-    if isinstance(version, int) and version not in works:
-        yield warning(
-            f"{kwargs}.attention_config.flash_attn_version",
-            f"{version}: {card.name} runs FlashAttention {works[0]} or {works[1]}; null lets vLLM choose",
         )
     if config.gpus_per_node > card.gpus_per_node:
         yield error(

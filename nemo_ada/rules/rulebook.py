@@ -21,7 +21,7 @@ from nemo_ada.rules.facts.nemo_config import NemoConfig, other_learner
 from nemo_ada.rules.finding import Finding, Findings, error, ok, warning
 from nemo_ada.rules.gym import GYM_RULES
 from nemo_ada.rules.layout import LAYOUT
-from nemo_ada.rules.learners import LORA, idle_keys
+from nemo_ada.rules.learners import LORA
 from nemo_ada.rules.method import METHOD
 from nemo_ada.rules.names import key_names
 from nemo_ada.rules.precision import PRECISION
@@ -51,9 +51,7 @@ def findings(config: Mapping[str, Any], upstream: Mapping[str, Any] | None = Non
     broken = list(bounds(values))
     if broken:
         return broken
-    names = [] if upstream is None else [
-        *key_names(config, upstream), *value_types(config), *idle_keys(values, upstream)
-    ]  # fmt: skip
+    names = [] if upstream is None else [*key_names(config, upstream), *value_types(config)]
     return [*of_model(values), *(finding for rule in RULES for finding in _of(rule, values)), *names]
 
 

@@ -19,7 +19,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.data import lies_here
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
-from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES, Loop, other_learner
+from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES, Loop
 from nemo_ada.rules.facts.upstream import LOOP
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
@@ -38,29 +38,18 @@ LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
 VLLM, KWARGS = f"{GENERATION}.vllm_cfg", f"{GENERATION}.vllm_kwargs"
 BATCHED = f"{KWARGS}.max_num_batched_tokens"
-PROCESSORS = "nemo_rl.data.processors.PROCESSOR_REGISTRY"
 ENVIRONMENTS = "nemo_rl.environments.utils.ENV_REGISTRY"
 VERIFIERS = "nemo_rl.environments.math_environment.HFVerifyWorker.verify"
 """Where NeMo-RL lists its names. They are read in the checkout. Without one nothing is judged by them."""
 MEDIA_PROCESSOR = "vlm_hf_data_processor"
-EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
+EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
 MAX_LINES = 200_000  # lines of a training set that are read
 
 
 def choices(v: Values) -> Findings:
     """Names that NeMo-RL looks up after the workers have started."""
-    processors = version.names(PROCESSORS)
-    for section in ("default", "train", "validation"):
-        key = f"data.{section}.processor"
-        value = v.get(key)
-        if processors and value is not None and value not in processors:
-            yield warning(
-                key,
-                f"{value} is no processor of NeMo-RL's own, so your code must call register_processor; "
-                f"{suggestion(str(value), sorted(processors), 'choices')}",
-            )
     verifiers = version.names(VERIFIERS)
     for name, section in v.section("env").items():
         value = section.get("math_verify_impl") if isinstance(section, dict) else None
@@ -93,37 +82,18 @@ def schedule(v: Values) -> Findings:
             f"lr_warmup_iters={warm:g} must be below {name}={end:g}; set lr_warmup_iters to {max(int(end) - 1, 0)} or "
             f"less, or {SCHEDULER}.lr_decay_iters above it",
         )
-    if v.get(f"{SCHEDULER}.lr_decay_style") == "WSD" and v.get(f"{SCHEDULER}.lr_wsd_decay_iters") is None:
-        yield error(f"{SCHEDULER}.lr_decay_style", "WSD needs lr_wsd_decay_iters beside it; constant would work")
-    first, last = (v.number(f"{SCHEDULER}.{end}_weight_decay") for end in ("start", "end"))
-    if first is not None and last is not None:
-        style = v.get(f"{SCHEDULER}.weight_decay_incr_style", "constant")
-        if last < first or (style == "constant" and last != first):
-            yield error(
-                f"{SCHEDULER}.end_weight_decay",
-                f"end_weight_decay={last:g} with start_weight_decay={first:g} and weight_decay_incr_style={style}: "
-                f"megatron-core wants equal values for constant, and no falling ones; {first:g} would work",
-            )
 
 
 def optimizer(v: Values) -> Findings:
-    """Combinations that NeMo-RL's own validation refuses after the model was built."""
+    """Combinations that the learner's workers refuse after the model was built."""
     if v.get(f"{OPTIMIZER}.optimizer_cpu_offload", False) and v.get(f"{OPTIMIZER}.optimizer_offload_fraction") != 1.0:
         yield error(
             f"{OPTIMIZER}.optimizer_offload_fraction",
             f"optimizer_cpu_offload=true with fraction {v.get(f'{OPTIMIZER}.optimizer_offload_fraction')}: NeMo-RL "
             "moves all of the optimizer or nothing; 1.0 would work",
         )
-    precision = v.get("policy.precision", "bfloat16")
-    if precision == "float32" and (v.get(f"{OPTIMIZER}.bf16", False) or v.get(f"{OPTIMIZER}.fp16", False)):
-        yield error(f"{OPTIMIZER}.bf16", "policy.precision=float32 needs bf16=false and fp16=false of the optimizer")
     if v.get(f"{OPTIMIZER}.bf16", False) and v.get(f"{OPTIMIZER}.fp16", False):
         yield error(f"{OPTIMIZER}.fp16", "bf16 and fp16 exclude each other; set fp16 to false")
-    other = other_learner(v)
-    if v.get(f"{LEARNER}.enabled", False) and v.get(f"{other}.enabled", False):
-        yield error(f"{other}.enabled", "NeMo-RL trains with Megatron or with DTensor; set this one to false")
-    if v.get("policy.draft.enabled", False) and v.get("policy.sequence_packing.enabled", False):
-        yield error("policy.draft.enabled", "a draft model excludes policy.sequence_packing.enabled; set one to false")
 
 
 def experts_parallel(v: Values) -> Findings:
@@ -157,7 +127,7 @@ def packs(v: Values) -> Findings:
 
 
 def engine(v: Values) -> Findings:
-    """What vLLM refuses, and back ends that are no vLLM."""
+    """What vLLM refuses, what makes it slow, and back ends that are no vLLM."""
     backend = v.get(f"{GENERATION}.backend", "vllm")
     if backend != "vllm":
         yield warning(
@@ -166,20 +136,7 @@ def engine(v: Values) -> Findings:
             "been rehearsed: responses that the sampler drops run to their end here, and a dead engine is found by its "
             "silence only",
         )
-    if str(v.get(f"{VLLM}.kv_cache_dtype", "auto")).startswith("fp8"):
-        if v.get(f"{VLLM}.async_engine", False):
-            yield error(
-                f"{VLLM}.kv_cache_dtype",
-                "NeMo-RL refuses an FP8 cache with async_engine=true; auto would work, or async_engine=false (rounds)",
-            )
-        if v.get(f"{VLLM}.precision") != "fp8":
-            yield error(f"{VLLM}.kv_cache_dtype", f"an FP8 cache needs {VLLM}.precision=fp8; auto would work")
-        if v.integer(f"{LEARNER}.pipeline_model_parallel_size", 1) > 1:
-            yield error(
-                f"{VLLM}.kv_cache_dtype", "NeMo-RL refuses an FP8 cache with a learner of PP above 1; auto would work"
-            )
     tokens, seqs = v.number(BATCHED), v.number(f"{KWARGS}.max_num_seqs")
-    length = v.number(f"{VLLM}.max_model_len")
     if tokens is not None and seqs is not None and seqs > tokens:
         yield error(
             f"{KWARGS}.max_num_seqs", f"{seqs:g} is above max_num_batched_tokens={tokens:g}; {tokens:g} would work"
@@ -192,22 +149,6 @@ def engine(v: Values) -> Findings:
         )
     if backend == "vllm":
         yield from messages(v)
-    chunked = v.get(f"{KWARGS}.enable_chunked_prefill", True)
-    if chunked is False and tokens is not None and length is not None and tokens < length:
-        yield error(
-            BATCHED,
-            f"{tokens:g} is below max_model_len={length:g}, and enable_chunked_prefill=false: vLLM could not read such "
-            f"a prompt; {length:g} would work, or chunked prefill",
-        )
-    top_k = v.get(f"{GENERATION}.top_k")
-    if top_k is not None and top_k != -1 and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
-        yield error(f"{GENERATION}.top_k", f"top_k={top_k}: NeMo-RL takes null, -1 or 1 and more; null would work")
-    if v.get(f"{VLLM}.enable_vllm_metrics_logger", False) and v.get(f"{VLLM}.async_engine", False):
-        interval = v.number(f"{VLLM}.vllm_metrics_logger_interval")
-        if interval is None or interval <= 0:
-            yield error(
-                f"{VLLM}.vllm_metrics_logger_interval", "the metrics logger needs seconds above 0; 0.5 would work"
-            )
 
 
 def messages(v: Values) -> Findings:
@@ -262,7 +203,7 @@ def saves(v: Values) -> Findings:
             yield error(key, f"{metric}: NeMo-RL wants train:NAME or val:NAME, or null; val:accuracy would work")
         elif prefix == "val" and not uses_gym(v):
             found = version.checkout()
-            logged = set() if found is None else found.strings(LOOP, ("validate",), "metrics")
+            logged = set() if found is None else found.metrics(LOOP, ("validate",))
             if logged and name not in logged:
                 yield error(key, f"{metric}: {suggestion(name, sorted(logged), 'validation metrics')}")
         elif prefix == "train":
@@ -287,14 +228,7 @@ def saves(v: Values) -> Findings:
 
 
 def tokenizer(v: Values) -> Findings:
-    """The chat template is a file that exists, and the tokenizer is the model's."""
-    key = "policy.tokenizer.chat_template"
-    template = v.get(key)
-    if isinstance(template, str) and template.endswith(".jinja") and not Path(template).is_file():
-        yield error(key, f"{template} is not there; give an absolute path, or default for the tokenizer's own template")
-    kwargs = v.get("policy.tokenizer.chat_template_kwargs")
-    if kwargs is not None and not isinstance(kwargs, dict):
-        yield error("policy.tokenizer.chat_template_kwargs", f"{kwargs!r} is not a mapping; null would work")
+    """The tokenizer is the model's."""
     model, name = str(v.get("policy.model_name", "")), str(v.get("policy.tokenizer.name", ""))
     if not name or not model or name == model:
         return
@@ -310,49 +244,6 @@ def tokenizer(v: Values) -> Findings:
         )
 
 
-def loss(v: Values) -> Findings:
-    """Combinations that NeMo-RL's loss refuses when it is built, or in the first update."""
-    here = "loss_fn"
-    sequence, tokens = v.get(f"{here}.sequence_level_importance_ratios", False), v.get(f"{here}.token_level_loss", True)
-    if sequence and tokens:
-        yield error(
-            f"{here}.token_level_loss", "sequence_level_importance_ratios (GSPO) needs a loss per row; set it to false"
-        )
-    if v.get(f"{here}.use_cispo", False):
-        wrong = [
-            f"{here}.{name}={value}"
-            for name, value, bad in (
-                ("disable_ppo_ratio", "false", v.get(f"{here}.disable_ppo_ratio", False)),
-                ("force_on_policy_ratio", "false", v.get(f"{here}.force_on_policy_ratio", False)),
-                ("sequence_level_importance_ratios", "false", sequence),
-                ("ratio_clip_c", "null", v.get(f"{here}.ratio_clip_c") is not None),
-                ("token_level_loss", "true", not tokens),
-            )
-            if bad
-        ]
-        if wrong:
-            yield error(f"{here}.use_cispo", f"CISPO needs {', '.join(wrong)}")
-    kind = v.get(f"{here}.truncated_importance_sampling_type")
-    if kind is None:
-        return
-    low = v.number(f"{here}.truncated_importance_sampling_ratio_min")
-    high = v.number(f"{here}.truncated_importance_sampling_ratio")
-    if not v.get(f"{here}.use_importance_sampling_correction", False):
-        yield error(
-            f"{here}.truncated_importance_sampling_type", f"{kind} needs use_importance_sampling_correction=true"
-        )
-    if high is None or high <= 0:
-        yield error(f"{here}.truncated_importance_sampling_ratio", f"{kind} needs a ratio above 0; 2.0 would work")
-    if kind in ("icepop", "seq-mask-tis") and low is None:
-        yield error(f"{here}.truncated_importance_sampling_ratio_min", f"{kind} needs a smallest ratio; 0.5 would work")
-    if low is not None and high is not None and low > high:
-        yield error(f"{here}.truncated_importance_sampling_ratio_min", f"{low:g} is above the largest ratio {high:g}")
-    if kind == "seq-mask-tis" and sequence:
-        yield error(
-            f"{here}.truncated_importance_sampling_type", "seq-mask-tis excludes sequence_level_importance_ratios"
-        )
-
-
 def prompt_batches(v: Values) -> Findings:
     """How NeMo-RL's loader hands out the prompts of a step."""
     if v.get("data.use_multiple_dataloader", False):
@@ -361,14 +252,6 @@ def prompt_batches(v: Values) -> Findings:
             "data.use_multiple_dataloader=true has no end of an epoch and no state that a stop between steps could "
             "save; set it to false and list the data sets under data.train, which merges them",
         )
-    multiplier = v.number("grpo.batch_multiplier")
-    if multiplier is not None and multiplier != 1 and not v.get("grpo.use_dynamic_sampling", False):
-        yield error(
-            "grpo.batch_multiplier", f"{multiplier:g} needs grpo.use_dynamic_sampling=true; 1 would work without it"
-        )
-    batches = v.number("grpo.dynamic_sampling_max_gen_batches")
-    if v.get("grpo.use_dynamic_sampling", False) and batches is not None and batches < 1:
-        yield error("grpo.dynamic_sampling_max_gen_batches", f"{batches:g} draws nothing; 10 would work")
 
 
 def training_set(v: Values) -> Findings:
@@ -440,8 +323,8 @@ def environments(v: Values) -> Findings:
             yield error(
                 f"env.{name}",
                 f"no data set names the environment {name}, and NeMo-RL makes none of this name: the run would train "
-                f"with {listed_names(named)}. NeMo-RL has a script of its own for some, such as "
-                f"run_grpo_sliding_puzzle.py; name a class (env.{name}.class=MODULE.CLASS) and set "
+                f"with {', '.join(sorted(named)) or 'no environment'}. NeMo-RL has a script of its own for some, "
+                f"such as run_grpo_sliding_puzzle.py; name a class (env.{name}.class=MODULE.CLASS) and set "
                 f"data.train.env_name={name}, or remove the section",
             )
         dotted = section.get("class") if isinstance(section, dict) else None
@@ -463,11 +346,6 @@ def environments(v: Values) -> Findings:
             yield error(key, f"{text}: the module {module} defines no {attribute}")
 
 
-def listed_names(names: set[str]) -> str:
-    """Return names as text for a message."""
-    return ", ".join(sorted(names)) or "no environment"
-
-
 def _source(module: str) -> str | None:
     """Return the source of a module, without running it. None where there is no such module."""
     parts = module.split(".")
@@ -481,6 +359,6 @@ def _source(module: str) -> str | None:
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
-    choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, loss,
-    prompt_batches, training_set, environments, threshold_of_rewards, estimator_of_verdicts, own_reward,
+    choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, prompt_batches,
+    training_set, environments, threshold_of_rewards, estimator_of_verdicts, own_reward,
 )  # fmt: skip

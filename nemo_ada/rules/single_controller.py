@@ -31,11 +31,6 @@ IGNORED = (
     ("data.use_multiple_dataloader", (False,), "it reads one data loader"),
     ("on_policy_distillation.enabled", (False,), "it has no teacher"),
 )
-PLANE = (
-    "impl", "backend", "storage_capacity", "num_storage_units", "claim_meta_poll_interval_s", "global_segment_size",
-    "local_buffer_size",
-)  # fmt: skip
-"""Keys of the data plane that NeMo-RL needs."""
 
 
 def lookahead(values: Values) -> int:
@@ -60,13 +55,6 @@ def controller_needs(values: Values) -> Findings:
     ):
         if values.get(key, False) != wanted:
             yield error(key, f"{key}={values.get(key)}: {CONTROLLER} needs {wanted}; set it")
-    for key in (f"data_plane.{name}" for name in PLANE):
-        if values.get(key) is None:
-            yield error(
-                key,
-                f"{key} is missing, and NeMo-RL has no default for it; set it, or take configs/methods/"
-                "single-controller.yaml, which has all keys of the data plane",
-            )
     prompts = values.integer("grpo.num_prompts_per_step")
     rows = prompts * values.integer("grpo.num_generations_per_prompt")
     batch = values.integer("policy.train_global_batch_size", rows)
@@ -145,7 +133,6 @@ def controller_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SAMPLER}.name={name}: groups of different size share the budget of their step, which in_order alone "
             "names; set it to in_order",
         )
-    prompts = values.integer("grpo.num_prompts_per_step")
     versions = lookahead(values)
     if values.get(PREFIX_CACHE) is not False and (versions > 0 or not values.get(RESET, False)):
         yield warning(
@@ -154,13 +141,6 @@ def controller_groups(values: Values, ada: AdaSettings) -> Findings:
             "while responses run: later waves of a prompt start from keys and values of older weights, which the "
             f"importance weights correct and no metric dates; set it to false. With {LOOKAHEAD}=0 {RESET}=true would "
             "do, too",
-        )
-    in_flight = values.integer(f"{CONTROLLER}.max_inflight_prompts", 32)
-    if in_flight < prompts * max(versions, 1):
-        yield warning(
-            f"{CONTROLLER}.max_inflight_prompts",
-            f"{CONTROLLER}.max_inflight_prompts={in_flight} bounds the prompts that are drawn at once, and a prompt "
-            f"with many waves keeps its place: {LOOKAHEAD}={versions} would use {prompts * (versions + 1)}",
         )
     yield warning(
         CONTROLLER,

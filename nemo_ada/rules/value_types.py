@@ -10,16 +10,15 @@ import ast
 import os
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal, NotRequired, Optional, Union
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, Found
-from nemo_ada.rules.facts.nemo_config import HOME, Loop
-from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts import version
+from nemo_ada.rules.facts.checkout import Checkout, Found
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import MASTER_CONFIG
 from nemo_ada.rules.finding import Findings, error
 
@@ -30,26 +29,31 @@ PLAIN: Mapping[str, Any] = {
 }  # fmt: skip
 """Names in types that mean what they mean here."""
 CLASSES = ("TypedDict", "BaseModel")
-MISSING, CONSTANT = "missing", "literal_error"  # pydantic's names of these errors
+MISSING = "missing"  # pydantic's name of this error
 
 
 def value_types(config: Mapping[str, Any]) -> Findings:
-    """Values that NeMo-RL's configuration classes refuse, and keys that they miss, where NEMO_RL_HOME names a checkout.
+    """Values that NeMo-RL's configuration classes refuse, and keys that they miss, where a NeMo-RL is here.
 
     The single controller has other classes, and its configs are not judged.
     """
-    home = Path(site_setting(HOME) or ".missing")
-    if not (home / PACKAGE).is_dir() or Loop.of(Values(config)) is Loop.CONTROLLER:
+    checkout = version.checkout()
+    if checkout is None or Loop.of(Values(config)) is Loop.CONTROLLER:
         return
     try:
-        _adapter(home).validate_python(config)
+        _adapter(checkout).validate_python(config)
     except ValidationError as problem:
         errors = problem.errors(include_url=False)
     else:
         return
-    for place, one in _of_best_alternatives(config, [(tuple(map(str, one["loc"])), one) for one in errors]).items():
-        given = "it is missing" if one["type"] == MISSING else _shown(one["input"])
-        yield error(place, f"{given}: NeMo-RL would stop when the run starts ({one['msg']})")
+    said: dict[str, list[str]] = {}
+    for one in errors:
+        missing = one["type"] == MISSING
+        key, inside = _place(config, tuple(map(str, one["loc"])), missing)
+        given = "it is missing" if missing else _shown(one["input"])
+        said.setdefault(key, []).append(f"{inside}{given}: {one['msg']}")
+    for key, messages in said.items():
+        yield error(key, f"NeMo-RL would stop when the run starts ({'; or '.join(messages)})")
 
 
 def _shown(value: Any) -> str:
@@ -59,44 +63,13 @@ def _shown(value: Any) -> str:
     return "null" if value is None else repr(value)[:80]
 
 
-def _of_best_alternatives(config: Any, errors: list[tuple[tuple[str, ...], Any]]) -> dict[str, Any]:
-    """Dotted key -> its error.
+def _place(config: Any, location: tuple[str, ...], missing: bool) -> tuple[str, str]:
+    """Return the dotted key of an error, and what follows in words where a value may have one of several types.
 
-    Of the types that a value may have, the one counts that it was meant to have: no error is about the value as a
-    whole or about a constant such as `enabled: true`, and then the fewest.
-    """
-    found: dict[str, Any] = {}
-    of_tag: dict[tuple[str, ...], list[tuple[tuple[str, ...], Any]]] = {}
-    for location, one in errors:
-        if tag := _tag(config, location, one["type"] == MISSING):
-            of_tag.setdefault(tag, []).append((location, one))
-        else:
-            found[".".join(location)] = one
-
-    def refusal(tag: tuple[str, ...]) -> tuple[bool, int]:
-        own = of_tag[tag]
-        return any(location == tag or one["type"] == CONSTANT for location, one in own), len(own)
-
-    for parent in dict.fromkeys(tag[:-1] for tag in of_tag):
-        alternatives = [tag for tag in of_tag if tag[:-1] == parent]
-        best = min(alternatives, key=refusal)
-        constants: dict[tuple[str, ...], dict[str, None]] = {}
-        for tag in alternatives:
-            for at, one in of_tag[tag]:
-                if one["type"] == CONSTANT:
-                    constants.setdefault(at[len(tag) :], {})[one["ctx"]["expected"]] = None
-        chosen = [(at[len(best) :], one) for at, one in of_tag[best]]
-        for rest, one in chosen:
-            if one["type"] == CONSTANT:
-                one["msg"] = f"Input should be {' or '.join(constants[rest])}"
-        found |= _of_best_alternatives(config, [((*parent, *rest), one) for rest, one in chosen])
-    return found
-
-
-def _tag(config: Any, location: tuple[str, ...], missing: bool) -> tuple[str, ...]:
-    """Return a location up to pydantic's name of an alternative. It is empty where every part is a key or an index.
-
-    missing: whether the last part is a key that is not there.
+    Args:
+        config: the config.
+        location: pydantic's place of the error. It has the name of a type behind the key of such a value.
+        missing: whether the last part is a key that is not there.
     """
     node = config
     for count, part in enumerate(location, 1):
@@ -105,13 +78,12 @@ def _tag(config: Any, location: tuple[str, ...], missing: bool) -> tuple[str, ..
         elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
             node = node[int(part)]
         else:
-            return location[:count]
-    return ()
+            return ".".join(location[: count - 1]), "".join(f"{one} " for one in location[count:])
+    return ".".join(location), ""
 
 
 @cache
-def _adapter(home: Path) -> TypeAdapter[Any]:
-    checkout = Checkout(home)
+def _adapter(checkout: Checkout) -> TypeAdapter[Any]:
     found = checkout.find(MASTER_CONFIG)
     try:
         return TypeAdapter(Any if found is None else Classes(checkout).of_class(found))

@@ -3,8 +3,7 @@ r"""Read the prompt and the reference answer of a record, whatever layout its fi
 The jsonl task, data preparation, evaluation and `nemo-ada check` use it. A field is a column or a dotted path
 (`reward_model.ground_truth`). A prompt is a text or a list of messages, also as JSON text. A reference is a text, a
 number or a list of one, the content of its last \boxed{}, or what stands behind gsm8k's `####`. Capitals in names of
-columns do not matter. A record whose options have
-columns of their own is refused.
+columns do not matter. A record whose options have columns of their own is refused.
 """
 
 from __future__ import annotations

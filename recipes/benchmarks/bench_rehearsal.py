@@ -14,10 +14,12 @@ import argparse
 import contextlib
 import datetime
 import json
+import os
 import shutil
+import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,10 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import student_quantile
 from nemo_ada.rehearsal import command, installation, problems
 from nemo_ada.rehearsal import shrink as sizes
-from nemo_ada.rehearsal.report import Events, compare_async_resumed, compare_resumed
+from nemo_ada.rehearsal.report import Events, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
-from nemo_ada.rules.facts.nemo_config import Loop, load_config
+from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.gym import uses_gym
 
@@ -75,16 +78,11 @@ BROKEN: dict[str, tuple[str, ...]] = {
     "packing off with CP 2": (
         "check", "needs sequence packing",
         MATH_7B, "policy.sequence_packing.enabled=false", "policy.megatron_cfg.context_parallel_size=2"),
-    "packing and dynamic batching": (
-        "check", "excludes sequence packing", MATH_7B, "policy.dynamic_batching.enabled=true"),
     "rows per update that do not divide": (
         "check", "500 does not divide", MATH_7B, "policy.train_global_batch_size=500"),
-    "tokenizer that is not there": ("config", "no such folder", MATH_7B, "policy.tokenizer.name=/no/such/tokenizer"),
     "misspelled FP8 key": ("check", "fp8_recipe", MATH_7B, "+policy.megatron_cfg.fp8_cfg.fp8_recipy=blockwise"),
     "save format of DTensor v2 in v1": ("check", "model_save_format", DTENSOR, "policy.dtensor_cfg._v2=false"),
     "unknown environment": ("check", "ada_maths", MATH_7B, "data.default.env_name=ada_maths"),
-    "unknown vLLM argument": (
-        "check", "max_num_seqs", MATH_7B, "+policy.generation.vllm_kwargs.max_num_sequences=64"),
     "unknown packing algorithm": (
         "check", "did you mean first_fit_decreasing?",
         MATH_7B, "policy.sequence_packing.algorithm=first_fit_increasing"),
@@ -171,7 +169,7 @@ def table_of_kills(out: Path, name: str, steps: int, phases: Sequence[str], *, r
     undisturbed = Events.read(base / "undisturbed.events.jsonl")
     config = load_config(Path(path), overrides)
     values = Values(config)
-    installed = installation.find(gym=uses_gym(values), plane=Loop.of(values) is Loop.CONTROLLER)
+    installed = installation.find(gym=uses_gym(values))
     ahead = Loop.of(Values(config)).draws_ahead
     for phase, count, delay in KILLS_AHEAD if ahead else KILLS_GYM if installed.gym else KILLS:
         if phases and phase not in phases:
@@ -182,18 +180,30 @@ def table_of_kills(out: Path, name: str, steps: int, phases: Sequence[str], *, r
             (base / f"{run}.events.jsonl").unlink(missing_ok=True)
         shrinker, layout = shrink(config, model=base / "model", data=base / "data", out=base / name, steps=steps)
         rehearsal = command.Rehearsal(installed, base, layout, print)
-        code, killed = rehearsal.run(name, {name: shrinker.config}, "--kill", phase, str(count), str(delay))
+        rehearsal.tick = killing(rehearsal, phase, count, delay)
+        code, killed = rehearsal.run(name, {name: shrinker.config})
+        rehearsal.tick = lambda name: None
         saved = sorted(path.name for path in (base / name / "checkpoints").glob("step_*"))
         _, again = rehearsal.run(f"{name}-resumed", {f"{name}-resumed": shrinker.config | {"resume": "auto"}})
         after = len(saved)
-        if ahead:
-            results = compare_async_resumed(killed, again, after, steps)
-        else:
-            results = compare_resumed(undisturbed, again, after)
+        before_it = killed if ahead else undisturbed
+        results = compare_resumed(before_it, again, after, steps, "steps" if ahead else "rows")
         differ = [result.name for result in results if not result.passed]
         before = ", ".join(saved) or "none"
         inside = phase if phase in _unfinished(killed) else f"{phase}, too late"
         yield f"| {inside} (exit {code}) | {before} | {len(results)} | {'; '.join(differ) or 'none'} |"
+
+
+def killing(rehearsal: command.Rehearsal, phase: str, count: int, delay: float) -> Callable[[str], None]:
+    """Return a function that kills the driver `delay` seconds after `phase` has begun for the `count`-th time."""
+
+    def look(name: str) -> None:
+        begun = [line for line in Events.read(rehearsal.events_of(name)).of("begin") if line["phase"] == phase]
+        if len(begun) >= count and time.time() >= begun[count - 1]["time"] + delay:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(begun[count - 1]["pid"]), signal.SIGKILL)
+
+    return look
 
 
 def _unfinished(events: Events) -> set[str]:

@@ -27,7 +27,7 @@ from nemo_ada.rehearsal import observe
 from nemo_ada.rehearsal.installation import BRIDGE, MEGATRON, SUBMODULE
 from nemo_ada.rehearsal.standins import FILES
 from nemo_ada.rules.facts import upstream
-from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, Function, annotation, parameters, returned
+from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, Function, parameters, returned
 from nemo_ada.rules.facts.upstream import LOOP, MASTER_CONFIG
 from nemo_ada.run.files import text_of, write_result
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_USER_ERROR
@@ -39,10 +39,8 @@ HEADLINES = {
     "name": "Names",
     "parameters": "Parameters",
     "returned values": "Returned values, counted in the source",
-    "returned type": "Declared types of results",
     "key": "Configuration keys",
     "save state": "State of the loop in a checkpoint",
-    "file in a checkpoint": "Files in a checkpoint",
     "metric": "Metrics of the loop",
     "example": "Example configs that ours inherit from",
 }
@@ -145,7 +143,6 @@ def rehearsals(old: Path, new: Path, config: Path, say: Callable[[str], None]) -
 
 SAVE_STATE = f"{LOOP}.GRPOSaveState"
 LOOPS = ("grpo_train", "async_grpo_train", "validate")
-CHECKPOINTS = "nemo_rl.utils.checkpoint"
 EXAMPLES = Path("examples/configs")
 ABSENT, UNDECLARED = "does not exist", "not declared"
 
@@ -155,8 +152,7 @@ class NameDifference:
     """One thing that differs.
 
     Attributes:
-        kind: `name`, `parameters`, `returned values`, `returned type`, `key`, `file in a checkpoint`, `save state`,
-            `metric` or `example`.
+        kind: `name`, `parameters`, `returned values`, `key`, `save state`, `metric` or `example`.
         what: the name, key or file.
         old: what the first checkout has.
         new: what the second checkout has.
@@ -182,8 +178,7 @@ def differences(old: Checkout, new: Checkout, uses: Sequence[Use], bases: Iterab
     result = [difference for use in uses for difference in _of_name(old, new, use)]
     result += _mappings("key", old.keys(MASTER_CONFIG), new.keys(MASTER_CONFIG))
     result += _mappings("save state", old.keys(SAVE_STATE), new.keys(SAVE_STATE))
-    result += _sets("file in a checkpoint", *(_files(one) for one in (old, new)))
-    result += _sets("metric", *(one.strings(LOOP, LOOPS, "metrics") for one in (old, new)))
+    result += _sets("metric", *(one.metrics(LOOP, LOOPS) for one in (old, new)))
     for base in sorted(set(bases)):
         result += _of_example(old, new, base)
     return result
@@ -202,7 +197,7 @@ def _of_name(old: Checkout, new: Checkout, use: Use) -> Iterator[NameDifference]
         if _sort(before.node) != _sort(after.node):
             yield NameDifference("name", use.name, _sort(before.node), _sort(after.node), use.where)
         return
-    for kind, look in (("parameters", _signature), ("returned values", returned), ("returned type", annotation)):
+    for kind, look in (("parameters", _signature), ("returned values", returned)):
         if look(first) != look(second):
             yield NameDifference(kind, use.name, look(first) or UNDECLARED, look(second) or UNDECLARED, use.where)
 
@@ -221,10 +216,6 @@ def _signature(function: Function) -> str:
 def _sort(node: Any) -> str:
     names = {ast.FunctionDef: "a function", ast.AsyncFunctionDef: "a coroutine function", ast.ClassDef: "a class"}
     return "a module" if node is None else names.get(type(node), "a value")
-
-
-def _files(checkout: Checkout) -> set[str]:
-    return checkout.strings(LOOP, LOOPS, "files") | checkout.strings(CHECKPOINTS, ("CheckpointManager",), "files")
 
 
 def _mappings(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[NameDifference]:

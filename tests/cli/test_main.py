@@ -19,7 +19,7 @@ from nemo_ada import __version__
 from nemo_ada.cli.main import COMMANDS, app, guarded
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.job_control import EXIT_USER_ERROR
 from tests.patience import PATIENCE

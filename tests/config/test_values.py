@@ -8,7 +8,7 @@ import pytest
 
 from nemo_ada.config.load import load_words, plain
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.nemo_config import know_arithmetic
+from nemo_ada.rules.facts.config_file import know_arithmetic
 
 TOKEN = "hf_" + "Planted7" * 4
 

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.config.load import load_words
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 sys.path.insert(0, str(CONFIGS))

@@ -19,7 +19,8 @@ from nemo_ada.config.values import Values
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.check.command import examine
-from nemo_ada.rules.facts.nemo_config import RolloutFacts, load_config
+from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules.facts.nemo_config import RolloutFacts
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = [CONFIGS / f"qwen3-4b-instruct-2507-gym-{name}.yaml" for name in ("math", "tools")]
@@ -92,7 +93,6 @@ REFUSED = [
         "trains nothing; set it to false",
     ),
     ("env.nemo_gym.config_paths=text", "env.nemo_gym.config_paths", "must be a list"),
-    ("env.nemo_gym.port_range_high=15000", "env.nemo_gym.port_range_high", "above port_range_low"),
 ]
 
 
@@ -119,14 +119,10 @@ def test_a_models_own_penalty_does_not_reach_the_samples_unseen(data, tmp_path, 
     assert found == ([level] if level else [])
 
 
-def test_the_asynchronous_loop_takes_gym_and_leaves_effort_levels_out(data):
+def test_the_asynchronous_loop_takes_gym(data):
     loop = ["grpo.async_grpo.enabled=true", "grpo.async_grpo.max_trajectory_age_steps=1"]
-
-    effort = "+env.nemo_gym.effort_levels={low_string: x, low_weight: 1.0, low_ub: 9}"
-    found = rulebook.findings(load_config(RECIPES[0], [*data, *loop, effort]))
+    found = rulebook.findings(load_config(RECIPES[0], [*data, *loop]))
     assert not [one for one in found if one.level == "error" and ("gym" in one.key or one.key == loop[0][:-5])]
-    (said,) = [one for one in found if one.key == "env.nemo_gym.effort_levels"]
-    assert said.level == "warning" and "has no effect on training" in said.message
 
 
 def test_gyms_files_may_be_named_by_absolute_paths(data):

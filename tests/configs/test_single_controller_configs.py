@@ -13,9 +13,9 @@ import pytest
 
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.check.command import examine
 from nemo_ada.rules.facts import version
-from nemo_ada.rules.facts.nemo_config import NemoConfig, load_config
+from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.single_controller import CONTROLLER, lookahead
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -57,7 +57,6 @@ def test_plan_forecasts_a_step(newer):
         ("grpo.reward_scaling.enabled=true", "grpo.reward_scaling.enabled"),
         ("async_rl.sampler.max_lookahead_versions=5", "async_rl.max_buffered_rollouts"),
         ("async_rl.sampler.name=ready_first", "async_rl.sampler.name"),
-        ("data_plane.storage_capacity=null", "data_plane.storage_capacity"),
         ("checkpointing.save_data_plane=false", "checkpointing.save_data_plane"),
         ("+async_rl.num_advantage_workers=2", "async_rl.num_advantage_workers"),
         ("reinforce_ada.preset=ada_single", "reinforce_ada.advantage.baseline"),
@@ -72,10 +71,3 @@ def test_an_older_controller_is_refused_with_what_would_work():
     if version.here().masks_rows:
         pytest.skip("NEMO_RL_HOME is v0.8.0")
     assert "async.yaml" in errors(SMALL, [OVERLAY])[CONTROLLER]
-
-
-def test_an_overlay_for_the_older_loop_in_front_of_it_is_said_to_have_no_effect(newer):
-    older = str(CONFIGS / "methods/async.yaml")
-    for words, expected in (([older, OVERLAY], True), ([OVERLAY], False)):
-        found = examine(SMALL, words, verifier=False, site=False)
-        assert any(one.level == "warning" and "async.yaml" in one.message for one in found) == expected

@@ -17,7 +17,7 @@ from nemo_support.compat import why_not_importable
 from nemo_support.later import later
 
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.facts.nemo_config import load_config, upstream_part
+from nemo_ada.rules.facts.config_file import load_config, upstream_part
 
 pytestmark = pytest.mark.nemo_rl
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.value_types import value_types
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -12,17 +12,18 @@ import pytest
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.fit import fit, layers_that_fit
 from nemo_ada.rules.facts.cards import H100, H200, named
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.models import TABLE
-from nemo_ada.rules.facts.nemo_config import NemoConfig, load_config
+from nemo_ada.rules.facts.nemo_config import NemoConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 pytestmark = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="our configs build on NeMo-RL's files")
 
 
-def fitted(name: str, *words: str, scale: float = 0.125, te: bool = True) -> dict[str, Any]:
+def fitted(name: str, *words: str, scale: float = 0.125) -> dict[str, Any]:
     """A config of this project on one GPU."""
     config = load_config(CONFIGS / f"{name}.yaml", [*words])
-    return fit(config, model=Path("/m"), data=Path("/d"), scale=scale, te=te, apex=False).config
+    return fit(config, model=Path("/m"), data=Path("/d"), scale=scale).config
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-math-1.5b", "qwen2.5-math-7b", "qwen2.5-72b", "qwen3-30b-a3b"])
@@ -42,14 +43,6 @@ def test_everything_is_on_one_gpu_and_an_update_keeps_its_share_of_the_step(name
     for key in ("max_total_sequence_length",):
         assert small["policy"][key] == full["policy"][key], "lengths stay"
     assert small["policy"]["generation"]["max_new_tokens"] == full["policy"]["generation"]["max_new_tokens"]
-
-
-def test_fp8_stays_with_transformer_engine_and_goes_without_it() -> None:
-    fp8 = str(CONFIGS / "methods" / "fp8.yaml")
-    assert fitted("qwen2.5-math-7b", fp8)["policy"]["megatron_cfg"]["fp8_cfg"]["enabled"] is True
-    without = fitted("qwen2.5-math-7b", fp8, te=False)["policy"]["megatron_cfg"]
-    assert without["fp8_cfg"]["enabled"] is False
-    assert without["optimizer"]["use_precision_aware_optimizer"] is False
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`nemo-ada rehearse --gpu --full`: its runs, what it judges, and what it leaves to another attempt.
+"""`nemo-ada rehearse --gpu --full`: its runs and what it judges.
 
 A script stands in for the driver of a run on GPUs. NeMo-RL's real driver runs in a rehearsal of the command
 (recipes/results/rehearsal.md has one).
@@ -16,11 +16,11 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import installation, runs
-from nemo_ada.rehearsal.forecasts import Forecasts
 from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
-from nemo_ada.rehearsal.report import Events, compare_resumed_on_other_responses
+from nemo_ada.rehearsal.report import Events, compare_resumed
 from nemo_ada.rehearsal.shrink import Layout, shorten
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rehearsal.tables import Forecasts
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.run.files import claim
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,26 +100,24 @@ def state(folder: Path) -> str:
 
 @needs_nemo_rl
 def test_the_runs_follow_each_other_and_the_report_compares_them(tmp_path, monkeypatch):
-    options = GpuOptions(steps=3, full=True, runs=["grpo", "own", "resumed", "fp8"])
-    code, report = rehearsed(tmp_path, monkeypatch, options=options, plan=True)
+    code, report = rehearsed(tmp_path, monkeypatch, plan=True)
     assert (code, state(tmp_path)) == (0, "done")
-    assert made(tmp_path) == {"grpo": 1, "own": 1, "resumed": 1, "fp8": 1}
-    grpo, own, fp8 = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("grpo", "own", "fp8"))
+    assert made(tmp_path) == {"grpo": 1, "own": 1, "resumed": 1}
+    grpo, own = (json.loads((tmp_path / "out" / f"{name}.json").read_text()) for name in ("grpo", "own"))
     assert "reinforce_ada" not in grpo and grpo["grpo"]["adv_estimator"]["name"] == "grpo"
     assert not grpo["checkpointing"]["enabled"] and own["checkpointing"]["enabled"]
     assert own["policy"]["model_name"] == load_config(CONFIG)["policy"]["model_name"]
-    assert runs.uses_fp8(fp8) and not runs.uses_fp8(own)
     tables = {table["title"].split()[0]: table["rows"] for table in report["tables"]}
     steps = {row[0]: row for row in tables["Seconds"] if row[1] == "step"}
     assert float(steps["grpo"][3]) == float(steps["own"][3]) == 250.0, "the median of steps 2 and 3"
     assert float(steps["own"][2]) > 0
-    assert {row[0] for row in tables["Every"]} == {"grpo", "own", "resumed", "fp8"}
+    assert {row[0] for row in tables["Every"]} == {"grpo", "own", "resumed"}
     learner = [row for row in tables["Memory"] if row[1].startswith("learner")]
-    assert {(row[0], float(row[3])) for row in learner} == {("own", 40.0), ("fp8", 40.0)} and float(learner[0][2]) > 0
+    assert {(row[0], float(row[3])) for row in learner} == {("own", 40.0)} and float(learner[0][2]) > 0
     assert any("H100" in row[1] for row in tables["Versions"] if row[0] == "card")
     assert any("Nobody" in note for note in report["notes"])
     names = [number["name"] for number in report["numbers"]]
-    for part in ("own: packed", "grpo: step 1", "fp8: step 3", "resumed step 3: prompts"):
+    for part in ("own: packed", "grpo: step 1", "resumed step 3: prompts"):
         assert any(part in name for name in names)
 
 
@@ -131,15 +129,12 @@ def test_a_number_out_of_bounds_fails(asked, tmp_path, monkeypatch):
 
 
 @needs_nemo_rl
-def test_a_run_that_fails_is_named_without_secrets_and_another_attempt_repeats_only_the_rest(tmp_path, monkeypatch):
+def test_a_run_that_fails_is_named_without_secrets_and_nothing_follows_it(tmp_path, monkeypatch):
     code, report = rehearsed(tmp_path, monkeypatch, fails="own")
     assert (code, report["failure"][0]) == (1, "own")
     assert "hf_abcdefghijklmnopqrstuvwxyz0123" not in json.dumps(report)
     assert "resumed" not in made(tmp_path)
-    assert rehearsed(tmp_path, monkeypatch)[0] == 0
-    assert made(tmp_path) == {"grpo": 1, "own": 1, "resumed": 1}
-    assert rehearsed(tmp_path, monkeypatch, "grpo.seed=5")[0] == 0
-    assert made(tmp_path) == {"grpo": 2, "own": 2, "resumed": 2}
+    assert rehearsed(tmp_path, monkeypatch)[0] == 0, "another attempt begins anew"
 
 
 @needs_nemo_rl
@@ -172,15 +167,6 @@ def test_a_config_over_nemo_gym_makes_the_same_runs(tmp_path, monkeypatch):
     assert grpo["env"]["should_use_nemo_gym"] and "reinforce_ada" not in grpo
 
 
-@needs_nemo_rl
-def test_a_config_in_fp8_is_compared_with_bf16():
-    config = load_config(ROOT / "configs" / "qwen3-30b-a3b-fp8.yaml")
-    assert runs.uses_fp8(config)
-    assert not runs.uses_fp8(runs.variant_of(config, "bf16"))
-    with pytest.raises(UserError, match="take bf16"):
-        runs.wanted_of(["own", "fp8"], config, full=True)
-
-
 def test_a_short_run_keeps_every_size():
     config = {"grpo": {"num_prompts_per_step": 512, "num_generations_per_prompt": 4, "max_num_steps": 400,
                        "val_period": 10},
@@ -206,9 +192,9 @@ def test_a_resumed_run_with_other_responses_must_have_the_same_prompts():
         return Events([*steps, *({"event": "rows", "rows": [], "prompts": step} for step in prompts)])
 
     whole = events([["a"], ["b"], ["c", "d"]], 1)
-    assert all(one.passed for one in compare_resumed_on_other_responses(whole, events([["d", "c"]], 3), 2, 3))
-    assert not all(one.passed for one in compare_resumed_on_other_responses(whole, events([["c", "c"]], 3), 2, 3))
-    assert not all(one.passed for one in compare_resumed_on_other_responses(whole, events([["c", "d"]], 2), 2, 3))
+    assert all(one.passed for one in compare_resumed(whole, events([["d", "c"]], 3), 2, 3, "prompts"))
+    assert not all(one.passed for one in compare_resumed(whole, events([["c", "c"]], 3), 2, 3, "prompts"))
+    assert not all(one.passed for one in compare_resumed(whole, events([["c", "d"]], 2), 2, 3, "prompts"))
 
 
 @needs_nemo_rl

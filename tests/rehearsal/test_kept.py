@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -61,19 +60,3 @@ def test_with_random_weights_all_runs_share_the_learner_which_takes_their_batch_
     first, second = loop.setup(8), loop.setup(16)
     assert all(one is other for one, other in zip(first, second, strict=True)) and kept.started()
     assert first[2].cfg == {"train_global_batch_size": 16, "other": 8}
-
-
-def test_the_end_of_a_run_ends_no_environment_of_the_next_one_and_the_last_end_does(monkeypatch: Any) -> None:
-    """By what the launcher itself calls when a run ends."""
-    command = importlib.import_module("nemo_ada.nemo.launch.command")
-    ended: list[str] = []
-    monkeypatch.setattr(command, "end_environments", lambda found: ended.extend(found))
-    for change in (one for one in kept.ENGINE.changes if one.module == command.__name__):
-        assert change.apply is not None
-        change.apply(Names(command, change.names))
-    judge = object()
-    for _ in range(2):
-        command._shut_down({"environments": {"math": judge}})
-    assert ended == []
-    kept.end()
-    assert ended == ["math"]

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.rehearsal.command import failure_of
-from nemo_ada.rehearsal.report import Deviation, Events, Report, compare_async_resumed, compare_resumed, measurements
+from nemo_ada.rehearsal.report import Deviation, Events, Report, compare_resumed, measurements
 from nemo_ada.rehearsal.shrink import Layout
 
 LAYOUT = Layout("megatron", 2, 1, 1, 1, 1)
@@ -41,7 +40,8 @@ def test_packed_gradients_that_are_not_seen_to_be_equal_fail(packed: float, unpa
 def test_a_resumed_run_equals_the_undisturbed_one() -> None:
     whole = run({1: GOOD, 2: GOOD, 3: GOOD}, [["a"], ["b", "c"], ["d"], ["a probe's"]])
     assert all(
-        measurement.passed for measurement in compare_resumed(whole, run({2: GOOD, 3: GOOD}, [["b", "c"], ["d"]]), 1)
+        measurement.passed
+        for measurement in compare_resumed(whole, run({2: GOOD, 3: GOOD}, [["b", "c"], ["d"]]), 1, 3, "rows")
     )
 
 
@@ -57,7 +57,7 @@ def test_a_resumed_run_equals_the_undisturbed_one() -> None:
 )
 def test_a_resumed_run_that_differs_fails(steps: dict[int, dict[str, float]], rows: list[list[str]], said: str) -> None:
     whole = run({1: GOOD, 2: GOOD, 3: GOOD}, [["a"], ["b", "c"], ["d"]])
-    failed = [result.name for result in compare_resumed(whole, run(steps, rows), 1) if not result.passed]
+    failed = [result.name for result in compare_resumed(whole, run(steps, rows), 1, 3, "rows") if not result.passed]
     assert len(failed) == 1 and said in failed[0]
 
 
@@ -126,17 +126,6 @@ def test_a_continued_asynchronous_run_does_every_step_once(
     steps: dict[int, dict[str, float]], drawn: list[str], wrong: list[str]
 ) -> None:
     before = run({1: GOOD, 2: GOOD}, [], prompts(1, "a", "b"), prompts(2, "x"))  # killed in step 2, after its prompts
-    results = compare_async_resumed(before, run(steps, [], prompts(3, *drawn)), 1, 3)
+    results = compare_resumed(before, run(steps, [], prompts(3, *drawn)), 1, 3, "steps")
     failed = [result.name for result in results if not result.passed]
     assert [word for name in failed for word in ("missing", "twice") if word in name] == wrong
-
-
-def test_the_engines_first_error_is_in_the_failure(tmp_path: Path) -> None:
-    """NeMo-RL prints it into the log and goes on, so the event itself says only that responses are missing."""
-    log = tmp_path / "run.log"
-    said = [f"Error generating response for {sample}" for sample in ("sample 3: no token 128009", "sample 4: b")]
-    log.write_text("\n".join(["a", *said]))
-    failed = Events([{"event": "failed", "kind": "FailedResponsesError", "message": "51 of 64 engine_error"}])
-    found = failure_of(1, failed, log)
-    assert found is not None and "sample 3: no token 128009" in found[1] and "sample 4" not in found[1]
-    assert failure_of(0, failed, log) is None

@@ -13,7 +13,7 @@ import pytest
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal.standins import responses
 from nemo_ada.rehearsal.standins.replacing import Names
-from nemo_ada.rehearsal.standins.responses import DRAWN, DRAWS, Draws
+from nemo_ada.rehearsal.standins.responses import DRAWS, REPLACEMENTS, Draws
 
 torch = pytest.importorskip("torch")
 LENGTHS = LengthModel(median=30.0, sigma=0.7, wrong_factor=1.3, max_new_tokens=100)
@@ -64,7 +64,7 @@ class Engine:
 
 def applied(module: ModuleType) -> None:
     """Apply the replacements for a module of this name."""
-    for change in DRAWN.changes:
+    for change in REPLACEMENTS.changes:
         if change.module == module.__name__ and change.apply is not None:
             change.apply(Names(module, change.names))
 

@@ -12,7 +12,7 @@ from nemo_ada.rehearsal import installation, model
 from nemo_ada.rehearsal.problems import SIZE
 from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import pynvml
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -98,7 +98,7 @@ def test_every_change_is_recorded_with_its_old_value(tmp_path: Path) -> None:
     shrinker, _ = small(config(context_parallel_size=2), tmp_path)
     told = {change.key: change for change in shrinker.changes}
     assert told["policy.megatron_cfg.tensor_model_parallel_size"].old == 4
-    assert told["policy.megatron_cfg.context_parallel_size"].kind == "off"
+    assert told["policy.megatron_cfg.context_parallel_size"].new == 1
     assert told["policy.precision"].why
 
 
@@ -174,9 +174,7 @@ def test_an_engine_with_gpus_of_its_own_keeps_them(tmp_path: Path) -> None:
 
 def test_the_refits_buffer_holds_each_tensor_of_the_small_model_but_not_all_of_them() -> None:
     free = pynvml.module().nvmlDeviceGetMemoryInfo(0).free
-    half = (
-        int(free * float(installation.ENVIRONMENT["NRL_REFIT_BUFFER_MEMORY_RATIO"])) // 2
-    )  # NeMo-RL fills two in turn
+    half = int(free * float(installation.ON_A_CPU["NRL_REFIT_BUFFER_MEMORY_RATIO"])) // 2  # NeMo-RL fills two in turn
     largest = 4 * model.HIDDEN * max(SIZE, model.HEADS * model.HEAD, model.FFN)
     assert largest <= half < 5 * largest  # embedding, and a query and an output projection in each of two layers
 

@@ -31,7 +31,7 @@ ALLOWED = {
     "verify/server.py": {"os.fork"},  # workers of a server that has started safely
     "cpu/processes/private_ray.py": {"ray.init"},  # in a listed environment, without the working folder
     "rehearsal/standins/ray_placement.py": {"ray.init"},  # the same, in the place of NeMo-RL's own start
-    "rehearsal/forecasts.py": {  # listed, too
+    "rehearsal/tables.py": {  # listed, too
         "import multiprocessing", "ProcessPoolExecutor", "multiprocessing.get_context",
     },
 }  # fmt: skip

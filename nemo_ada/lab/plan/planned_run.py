@@ -15,9 +15,10 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.roofline import Roofline
 from nemo_ada.rules import rulebook
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.memory import checkpoint_bytes, vllm_cache
 from nemo_ada.rules.facts.models import ModelShape, find_shape
-from nemo_ada.rules.facts.nemo_config import NemoConfig, RolloutFacts, load_config
+from nemo_ada.rules.facts.nemo_config import NemoConfig, RolloutFacts
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import placeholder_obstacles
 from nemo_ada.tasks.registry import build_task

@@ -9,7 +9,7 @@ from pathlib import Path
 from nemo_ada.config.load import RUN_DIR, backend_of
 from nemo_ada.config.values import Values
 from nemo_ada.lab.plan.command import LONGER, MIN_USEFUL, Plan, PlanOptions, make_plan
-from nemo_ada.rules.facts.nemo_config import load_config
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.finding import Finding, error, ok
 
 TIMES = ("04:00:00", *LONGER[:-1])

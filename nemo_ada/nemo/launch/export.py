@@ -19,8 +19,9 @@ import yaml
 from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.contract import write_contract
+from nemo_ada.rules.facts.config_file import HOME
 from nemo_ada.rules.facts.hub import REPOSITORY, missing_files, snapshot
-from nemo_ada.rules.facts.nemo_config import HOME, Values
+from nemo_ada.rules.facts.nemo_config import Values
 from nemo_ada.rules.facts.site import site_setting, worker_python
 from nemo_ada.run.files import (
     MANIFEST,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.hub import BUILT_IN, Kind, cache_home, missing_files, needs
-from nemo_ada.rules.facts.nemo_config import load_config
 from nemo_ada.rules.facts.site import site_said
 from nemo_ada.run import start
 

@@ -7,7 +7,6 @@ real weights each run starts with a learner of its own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
@@ -77,38 +76,6 @@ def _one_at_a_time(create: Any) -> Any:
         return last[0]
 
     return after_the_last
-
-
-@ENGINE.after(
-    "nemo_rl.environments.utils", "create_env", why="Each run would start the processes of a verifier of its own."
-)
-def _environment_stays(names: Names) -> None:
-    create = names.get("create_env")
-
-    @functools.wraps(create)
-    def create_env(env_name: str, *args: Any, **kwargs: Any) -> Any:
-        if env_name not in _KEPT:
-            _KEPT[env_name] = create(env_name, *args, **kwargs)
-        return _KEPT[env_name]
-
-    names.put("create_env", create_env)
-
-
-@ENGINE.after(
-    "nemo_ada.nemo.launch.command",
-    "end_environments",
-    why="The end of a run would end the environments of the next one.",
-)
-def _environments_stay(names: Names) -> None:
-    end_environments = names.get("end_environments")
-
-    @functools.wraps(end_environments)
-    def later(environments: Mapping[str, Any]) -> None:
-        for name, handle in environments.items():
-            if not any(one is handle for one, _ in _SHUT_DOWN):  # before the engine that it may ask
-                _SHUT_DOWN.insert(0, (handle, functools.partial(end_environments, {name: handle})))
-
-    names.put("end_environments", later)
 
 
 @ENGINE.after(

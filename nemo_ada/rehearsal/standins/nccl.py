@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,17 +10,19 @@ from types import ModuleType
 
 from nemo_ada.rehearsal.standins.replacing import Replacements
 
-REPLACEMENTS = Replacements("NCCL's Python bindings (nccl4py)", "empty modules")
+REPLACEMENTS = Replacements("NCCL's Python bindings (nccl4py)", "empty modules, where they are not installed")
 REFIT_GROUP = "nemo_rl.distributed.stateless_process_group"
 
 
-@REPLACEMENTS.during(REFIT_GROUP, why="It imports NCCL's Python bindings, which are not here.")
+@REPLACEMENTS.during(REFIT_GROUP, why="It imports NCCL's Python bindings, which may not be here.")
 @contextmanager
 def _importable_nccl() -> Iterator[None]:
     contents: dict[str, tuple[str, ...]] = {
         "nccl": (), "nccl.core": ("SUM",), "nccl.core.communicator": ("Communicator",),
         "nccl.core.utils": ("UniqueId", "get_unique_id"),
     }  # fmt: skip
+    if importlib.util.find_spec("nccl") is not None:
+        contents = {}
     for name, values in contents.items():
         module = ModuleType(name)
         vars(module).update(dict.fromkeys(values))

@@ -23,18 +23,23 @@ import numpy as np
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 
-SEEDED = Replacements("vLLM's random state", "a seed per response, so that a resumed run can be compared")
-DRAWN = Replacements("lengths and verdicts of trained weights", "log-normal lengths and pass rates as `plan` assumes")
+REPLACEMENTS = Replacements(
+    "vLLM's random state", "a seed per response; for random weights on a GPU a length and a verdict as `plan` assumes"
+)
 
 DRAWS = "NEMO_ADA_REHEARSAL_DRAWS"
 """A `Draws` as JSON. Without it nothing is drawn, and responses get seeds."""
+ON_GPU = "NEMO_ADA_REHEARSAL_ON_GPU"
+"""Set in the processes of a rehearsal on a GPU."""
 SEEDS, TOKENS = "rehearsal_seed", "rehearsal_tokens"
 REQUESTS: Counter[bytes] = Counter()
 """Requests per prompt so far in this generation phase, on the driver."""
 VERDICTS: dict[bytes, float] = {}
 """Tokens of a prompt and its response -> the drawn verdict, on the driver, until it is asked for."""
 Change = Callable[[Any], None]
-_CHANGES: contextvars.ContextVar[tuple[list[Change], bool] | None] = contextvars.ContextVar("changes", default=None)
+_CHANGES: contextvars.ContextVar[tuple[list[tuple[Change, ...]], bool] | None] = contextvars.ContextVar(
+    "changes", default=None
+)
 
 
 def next_seed(requests: Counter[bytes], prompt: bytes) -> int:
@@ -109,10 +114,30 @@ _GENERATION = (
 )
 
 
-def _on_the_driver(names: Names, ask: Callable[[Any], tuple[Any, Callable[[int, Any], None]]]) -> None:
-    """Let `ask` change each request. It returns the request, and what to do with the output of each of its rows."""
+@REPLACEMENTS.after(
+    *_GENERATION,
+    why="An engine gets one seed at its start, so a resumed one draws other responses; random weights never stop.",
+)
+def _on_the_driver(names: Names) -> None:
     generate, generate_async = names.get("VllmGeneration.generate"), names.get("VllmGeneration.generate_async")
-    prepare = names.get("VllmGeneration.prepare_for_generation")
+    prepare, draws = names.get("VllmGeneration.prepare_for_generation"), Draws.here()
+
+    def ask(data: Any) -> tuple[Any, Callable[[int, Any], None]]:
+        """Return the request with a column of ours, and what to do with the output of each of its rows."""
+        seeds = [next_seed(REQUESTS, prompt) for prompt in _prompts(data)]
+        if draws is None:
+            return _with_column(data, SEEDS, seeds), lambda row, output: None
+        drawn = [draws.draw(prompt, seed) for prompt, seed in zip(_prompts(data), seeds, strict=True)]
+
+        def take(row: int, output: Any) -> None:
+            verdict, tokens = drawn[row]
+            VERDICTS[_key(output["output_ids"][0][: int(output["unpadded_sequence_lengths"][0])])] = verdict
+            if tokens < draws.lengths.max_new_tokens:  # it has ended by itself
+                output["truncated"][:] = False
+
+        data = _with_column(data, TOKENS, [tokens for _, tokens in drawn])
+        # Seeds take a GPU's time. On a CPU responses are so short that some are equal, and a verdict is found by text.
+        return (data if os.environ.get(ON_GPU) else _with_column(data, SEEDS, seeds)), take
 
     @functools.wraps(generate)
     def generate_rows(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -139,43 +164,11 @@ def _on_the_driver(names: Names, ask: Callable[[Any], tuple[Any, Callable[[int, 
     names.put("VllmGeneration.prepare_for_generation", prepare_for_generation)
 
 
-@SEEDED.after(
-    *_GENERATION,
-    why="NeMo-RL gives an engine one seed at its start, so a resumed engine draws other responses.",
-)
-def _seed_on_the_driver(names: Names) -> None:
-    def ask(data: Any) -> tuple[Any, Callable[[int, Any], None]]:
-        seeds = [next_seed(REQUESTS, prompt) for prompt in _prompts(data)]
-        return _with_column(data, SEEDS, seeds), lambda row, output: None
-
-    _on_the_driver(names, ask)
-
-
-@DRAWN.after(*_GENERATION, why="Random weights never stop: each response stops at a drawn length.")
-def _draw_on_the_driver(names: Names) -> None:
-    draws = Draws.here()
-    if draws is None:
-        return
-
-    def ask(data: Any) -> tuple[Any, Callable[[int, Any], None]]:
-        drawn = [draws.draw(prompt, next_seed(REQUESTS, prompt)) for prompt in _prompts(data)]
-
-        def take(row: int, output: Any) -> None:
-            verdict, tokens = drawn[row]
-            VERDICTS[_key(output["output_ids"][0][: int(output["unpadded_sequence_lengths"][0])])] = verdict
-            if tokens < draws.lengths.max_new_tokens:  # it has ended by itself
-                output["truncated"][:] = False
-
-        return _with_column(data, TOKENS, [tokens for _, tokens in drawn]), take
-
-    _on_the_driver(names, ask)
-
-
 def _key(tokens: Any) -> bytes:
     return hashlib.blake2b(tokens.cpu().numpy().astype(np.int64).tobytes(), digest_size=16).digest()
 
 
-@DRAWN.after(
+@REPLACEMENTS.after(
     "nemo_rl.experience.rollouts",
     "calculate_rewards",
     why="Random weights never answer: each response has a drawn verdict, after the environment has judged it.",
@@ -196,17 +189,6 @@ def _drawn_verdicts(names: Names) -> None:
         return judged._replace(rewards=rewards)
 
     names.put("calculate_rewards", calculate_rewards)
-
-
-_WORKER = (
-    "nemo_rl.models.generation.vllm.vllm_worker",
-    "BaseVllmGenerationWorker._build_sampling_params",
-    "VllmGenerationWorkerImpl.generate",
-)
-_ASYNC_WORKER = (
-    "nemo_rl.models.generation.vllm.vllm_worker_async",
-    "VllmAsyncGenerationWorkerImpl.generate_async",
-)
 
 
 def _seeded(seed: int) -> Change:
@@ -230,10 +212,16 @@ _KINDS: tuple[tuple[str, Callable[[int], Change]], ...] = ((SEEDS, _seeded), (TO
 
 def _take(data: Any, *, many: bool) -> None:
     """Remember the changes of these rows for `_build_sampling_params`, which gives a list of parameters with `many`."""
-    changes = next(([make(value) for value in data[name].tolist()] for name, make in _KINDS if name in data), None)
-    _CHANGES.set(None if changes is None else (changes, many))
+    kinds = [[make(value) for value in data[name].tolist()] for name, make in _KINDS if name in data]
+    _CHANGES.set((list(zip(*kinds, strict=True)), many) if kinds else None)
 
 
+@REPLACEMENTS.after(
+    "nemo_rl.models.generation.vllm.vllm_worker",
+    "BaseVllmGenerationWorker._build_sampling_params",
+    "VllmGenerationWorkerImpl.generate",
+    why="The worker gives each request the seed or the length that came with its row.",
+)
 def _in_the_worker(names: Names) -> None:
     build, generate = (
         names.get("BaseVllmGenerationWorker._build_sampling_params"),
@@ -247,9 +235,10 @@ def _in_the_worker(names: Names) -> None:
             return parameters
         changes, many = of_rows
         each = []
-        for change in changes:
+        for of_row in changes:
             changed = parameters.clone()
-            change(changed)
+            for change in of_row:
+                change(changed)
             each.append(changed)
         return each if many else each[0]
 
@@ -262,6 +251,11 @@ def _in_the_worker(names: Names) -> None:
     names.put("VllmGenerationWorkerImpl.generate", generate_rows)
 
 
+@REPLACEMENTS.after(
+    "nemo_rl.models.generation.vllm.vllm_worker_async",
+    "VllmAsyncGenerationWorkerImpl.generate_async",
+    why="The asynchronous worker does the same for its single rows.",
+)
 def _in_the_async_worker(names: Names) -> None:
     generate = names.get("VllmAsyncGenerationWorkerImpl.generate_async")
 
@@ -272,8 +266,3 @@ def _in_the_async_worker(names: Names) -> None:
             yield result
 
     names.put("VllmAsyncGenerationWorkerImpl.generate_async", generate_row)
-
-
-for _kind, _what in ((SEEDED, "seed"), (DRAWN, "length")):
-    _kind.after(*_WORKER, why=f"The worker gives each request the {_what} that came with its row.")(_in_the_worker)
-    _kind.after(*_ASYNC_WORKER, why="The asynchronous worker does the same for its single rows.")(_in_the_async_worker)

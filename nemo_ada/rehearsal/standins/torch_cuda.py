@@ -170,15 +170,15 @@ def _device(names: Names) -> None:
         names.put(f"cuda.{name}", getattr(torch, name))
 
 
-class Stream:
-    """A queue that is always empty, because a CPU finishes each operation before the next begins."""
+class Idle:
+    """A queue that is always empty, or a mark in one. A CPU finishes each operation before the next begins."""
 
     cuda_stream = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take any arguments of torch.cuda.Stream."""
+        """Take any arguments of torch.cuda.Stream and torch.cuda.Event."""
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Idle:
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -187,33 +187,17 @@ class Stream:
     def nothing(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing, because no work is outstanding."""
 
-    synchronize = wait_stream = wait_event = nothing
+    synchronize = wait_stream = wait_event = record = wait = nothing
 
-    def record_event(self, event: Event | None = None) -> Event:
-        """An event at the end of the queue."""
-        return Event() if event is None else event
+    def record_event(self, event: Idle | None = None) -> Idle:
+        """A mark at the end of the queue."""
+        return Idle() if event is None else event
 
     def query(self) -> bool:
         """Return whether all work is done, which it always is."""
         return True
 
-
-class Event:
-    """A mark in a queue that is always empty."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take any arguments of torch.cuda.Event."""
-
-    def nothing(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing, because the queue has passed the mark."""
-
-    record = wait = synchronize = nothing
-
-    def query(self) -> bool:
-        """Return whether the queue has passed the mark, which it always has."""
-        return True
-
-    def elapsed_time(self, other: Event) -> float:
+    def elapsed_time(self, other: Idle) -> float:
         """Milliseconds to another mark, always 0."""
         return 0.0
 
@@ -224,9 +208,9 @@ class Event:
     why="A CPU runs one operation after the other, so nothing is ever outstanding in a stream.",
 )
 def _streams(names: Names) -> None:
-    only = Stream()
-    names.put("cuda.Stream", Stream)
-    names.put("cuda.Event", Event)
+    only = Idle()
+    names.put("cuda.Stream", Idle)
+    names.put("cuda.Event", Idle)
     names.put("cuda.current_stream", lambda *args, **kwargs: only)
     names.put("cuda.default_stream", lambda *args, **kwargs: only)
     names.put("cuda.stream", lambda stream: only)

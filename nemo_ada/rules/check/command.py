@@ -8,9 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from nemo_ada.config.load import backend_of, load_yaml, split_words
+from nemo_ada.config.load import backend_of
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.values import Values
@@ -19,17 +17,15 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.check import gpu
 from nemo_ada.rules.check.capacity import checkpoint_disk, host_memory, learner_memory, rollout_memory
-from nemo_ada.rules.check.fused_kernel import fused_weight_gradient
 from nemo_ada.rules.check.site import image
 from nemo_ada.rules.check.site import site as site_findings
 from nemo_ada.rules.check.verifier import references
 from nemo_ada.rules.check.verifier import verifier as verifier_findings
 from nemo_ada.rules.facts.cards import Card, card_of
-from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig, load_config, upstream_part
+from nemo_ada.rules.facts.config_file import load_config, upstream_part
+from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skipped, warning
 from nemo_ada.rules.layout import LAYOUT
-from nemo_ada.rules.method import ASYNC
-from nemo_ada.rules.single_controller import CONTROLLER
 from nemo_ada.run.data_files import is_data_file
 from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
@@ -66,7 +62,6 @@ def examine(
             findings = [
                 *(() if gib else (skipped("gpu.memory", assumed(card_of(config))),)),
                 *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib, site=site),
-                *replaced_loop(Values(config), split_words(path, overrides)[0]),
                 *(site_findings(Values(config)) if site else ()),
             ]
         except UserError as problem:
@@ -85,24 +80,6 @@ def audit(config: Mapping[str, Any], backend: str) -> Findings:
     elif (path := values.get("data.train.data_path")) is not None and is_data_file(Path(str(path))):
         question, answer = (str(values.get(f"data.train.{key}_key", key)) for key in ("input", "output"))
         yield from references(str(path), [question], [answer], "data.train.data_path")
-
-
-def replaced_loop(values: Values, paths: Sequence[Path]) -> Findings:
-    """A YAML for the older asynchronous loop has no effect in front of one for the single controller.
-
-    Args:
-        values: the merged config.
-        paths: the YAMLs that a user has named, in their order.
-    """
-    if Loop.of(values) is not Loop.CONTROLLER:
-        return
-    for path in paths:
-        if OmegaConf.select(load_yaml(path), ASYNC):
-            yield warning(
-                CONTROLLER,
-                f"{path.name} asks for NeMo-RL's older asynchronous loop, and a later YAML replaces that by the single "
-                "controller; leave one of them out",
-            )
 
 
 def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
@@ -155,7 +132,9 @@ def examine_nemo_rl(
     if list(bounds(values)):
         return findings
     if site:
-        findings = [_as_error(finding) if _of_unknown_model(finding) else finding for finding in findings]
+        findings = [
+            error(finding.key, finding.message) if _of_unknown_model(finding) else finding for finding in findings
+        ]
     return [*findings, *capacity(values, gpu_gib=gpu_gib, site=site), *image()]
 
 
@@ -165,7 +144,7 @@ def assumed(card: Card) -> str:
 
 
 def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
-    """Memory, disk and apex's kernel. Nothing is said where the rules have refused what the numbers would come from."""
+    """Memory and disk. Nothing is said where the rules have refused what the numbers would come from."""
     if not values.get("policy.megatron_cfg.enabled", False):
         return
     try:
@@ -176,7 +155,6 @@ def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
         return
     shape = known[0]
     gpu_gib = config.card.gib if gpu_gib is None else gpu_gib
-    yield from fused_weight_gradient(values)
     layout = [finding for rule in LAYOUT for finding in rule(config, shape)]
     if any(finding.level == "error" and finding.key.startswith(LAYOUT_KEYS) for finding in layout):
         return
@@ -192,10 +170,6 @@ def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
 
 def _of_unknown_model(finding: Finding) -> bool:
     return finding.key == "policy.model_name" and finding.level == "warning"
-
-
-def _as_error(finding: Finding) -> Finding:
-    return error(finding.key, finding.message)
 
 
 def report(findings: Sequence[Finding], *, as_json: bool = False, verbose: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""Checks that need a GPU node: the driver, FP8 in Transformer Engine, apex.
+"""Checks that need a GPU node: the driver, the memory, FP8 in Transformer Engine.
 
 Only this module of the room uses torch. slurm/health.py tries the links between GPUs and nodes before each job.
 """
@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.check.fused_kernel import FUSED_KERNEL
 from nemo_ada.rules.facts.site import worker_python
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.run.start import TimeoutExpired, python, run
@@ -31,7 +30,7 @@ def node(values: Values) -> tuple[list[Finding], float | None]:
 
     They come from a separate process, so that CUDA is not started in this one.
     """
-    names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex")
+    names = ("gpu.driver", "gpu.memory", "gpu.fp8")
     if importlib.util.find_spec("torch") is None:
         return [skipped(name, "skipped: torch is not installed here") for name in names], None
     try:
@@ -68,14 +67,13 @@ def _probe() -> tuple[list[Finding], int, float | None]:
     import torch
 
     if not torch.cuda.is_available():
-        names = ("gpu.driver", "gpu.memory", "gpu.fp8", "gpu.apex")
+        names = ("gpu.driver", "gpu.memory", "gpu.fp8")
         return [skipped(name, "skipped: no GPU") for name in names], 0, None
     gib = min(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())) / 2**30
     findings = [
         ok("gpu.driver", f"CUDA {torch.version.cuda}, {torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"),
         ok("gpu.memory", f"{gib:.1f} GiB, used in the estimates"),
         *_fp8(torch),
-        *_apex(),
     ]
     return findings, torch.cuda.device_count(), gib
 
@@ -105,13 +103,6 @@ def _transformer_engine() -> Findings:
         yield ok("gpu.fp8", f"Transformer Engine offers block scaling in {place}")
     else:
         yield warning("gpu.fp8", why)
-
-
-def _apex() -> Findings:
-    if importlib.util.find_spec(FUSED_KERNEL) is None:
-        yield skipped("gpu.apex", f"{FUSED_KERNEL} is not there; only gradient_accumulation_fusion needs it")
-    else:
-        yield ok("gpu.apex", f"{FUSED_KERNEL} is there")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import netrc
 import os
-import re
 import tempfile
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,13 +11,13 @@ from urllib.parse import urlsplit
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import hub
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout
-from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, HOME, Loop
+from nemo_ada.rules.facts.config_file import HOME
+from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop
 from nemo_ada.rules.facts.site import site_file, site_said, site_setting
 from nemo_ada.rules.facts.upstream import ADVICE, misfits
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.rules.rewards import OUR_ENVIRONMENT
 from nemo_ada.run.files import text_of
 
 SERVER = "https://api.wandb.ai"
@@ -94,7 +93,7 @@ def _on_the_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
 
 
 def checkout(values: Values) -> Findings:
-    """NeMo-RL's checkout has what the hooks need, and the environments and data sets of the config.
+    """NeMo-RL's checkout has what the hooks need.
 
     The version that a checkout gives itself says little: main of August 2026 calls itself 0.6.0.
     """
@@ -105,27 +104,8 @@ def checkout(values: Values) -> Findings:
             yield error(HOME, f"{HOME}={home}: {problem}; {ADVICE}")
         if not problems:
             yield ok(HOME, f"{home} has the functions that Reinforce-Ada replaces")
-    environments = _keys(home / "nemo_rl/environments/utils.py", "ENV_REGISTRY")
-    sets = _keys(home / "nemo_rl/data/datasets/response_datasets/__init__.py", "DATASET_REGISTRY")
-    if not environments or not sets:
-        yield skipped(HOME, "no checkout of NeMo-RL here: environments and data sets were not looked up")
-        return
-    for split in ("default", "train", "validation"):
-        name = values.get(f"data.{split}.env_name")
-        custom = values.get(f"env.{name}.class") is not None
-        if name is not None and not custom and name not in (*environments, OUR_ENVIRONMENT):
-            yield error(
-                f"data.{split}.env_name",
-                f"{name}: NeMo-RL has no such environment; {OUR_ENVIRONMENT} or math would work, or name your own: "
-                f"env.{name}.class=MODULE.CLASS",
-            )
-        dataset = values.get(f"data.{split}.dataset_name")
-        if dataset is not None and dataset not in sets and "." not in str(dataset):
-            yield error(
-                f"data.{split}.dataset_name",
-                f"{dataset}: NeMo-RL has no such data set; ResponseDataset with a data_path would work, or one of "
-                f"{', '.join(sorted(sets))}",
-            )
+    elif not (home / PACKAGE).is_dir():
+        yield skipped(HOME, "no checkout of NeMo-RL here: what the hooks replace was not looked up")
 
 
 def image() -> Findings:
@@ -141,12 +121,6 @@ def image() -> Findings:
         yield ok("CONTAINER", name)
     else:
         yield skipped("CONTAINER", f"{name}: an image of a registry is not looked up")
-
-
-def _keys(path: Path, name: str) -> list[str]:
-    """Return the keys of a dictionary in a source file. The file is read as text and does not run."""
-    _, _, rest = _text(path).partition(f"\n{name}")
-    return re.findall(r'^    "([^"]+)":', rest.partition("\n}")[0], re.M)
 
 
 def _text(path: Path) -> str:

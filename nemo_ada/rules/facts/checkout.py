@@ -155,15 +155,12 @@ class Checkout:
         base = own.split(".")[: len(own.split(".")) - node.level + 1]
         return ".".join([*base, *([node.module] if node.module else [])])
 
-    def keys(
-        self, dotted: str, prefix: str = "", *, containers: bool = True, seen: frozenset[str] = frozenset()
-    ) -> dict[str, str]:
-        """Return the keys of a configuration class and of the classes that its fields name.
+    def keys(self, dotted: str, prefix: str = "", *, seen: frozenset[str] = frozenset()) -> dict[str, str]:
+        """Return the keys of a configuration class and of classes that its fields name, but not in lists or mappings.
 
         Args:
             dotted: the class, such as `nemo_rl.algorithms.grpo.MasterConfig`.
             prefix: section that the class describes, with a dot at its end.
-            containers: whether the classes of items in lists and dictionaries count, too.
             seen: classes on the way here.
 
         Returns:
@@ -174,9 +171,7 @@ class Checkout:
             return {}
         result: dict[str, str] = {}
         for base in found.node.bases:
-            result |= self.keys(
-                f"{found.module}.{ast.unparse(base)}", prefix, containers=containers, seen=seen | {dotted}
-            )
+            result |= self.keys(f"{found.module}.{ast.unparse(base)}", prefix, seen=seen | {dotted})
         for node in found.node.body:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
                 continue
@@ -184,8 +179,8 @@ class Checkout:
             kind = " ".join(ast.unparse(node.annotation).split())
             default = f" = {ast.unparse(node.value)}" if isinstance(node.value, ast.Constant) else ""
             result[key] = kind + default
-            for name in _named_classes(node.annotation, containers):
-                result |= self.keys(f"{found.module}.{name}", f"{key}.", containers=containers, seen=seen | {dotted})
+            for name in _named_classes(node.annotation):
+                result |= self.keys(f"{found.module}.{name}", f"{key}.", seen=seen | {dotted})
         return result
 
     def listed(self, dotted: str) -> set[str]:
@@ -204,17 +199,10 @@ class Checkout:
             texts = [text for one in compared for text in one.comparators]
         return {one.value for one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
-    def strings(self, module: str, functions: tuple[str, ...], kind: str) -> set[str]:
-        """Strings that some functions of a module use in one way.
-
-        Args:
-            module: dotted name.
-            functions: names of functions or of classes in it; those that do not exist count as empty.
-            kind: `files` for the parts of paths that are joined, `metrics` for keys of mappings named metrics.
-        """
-        collect = _joined if kind == "files" else _metric_names
+    def metrics(self, module: str, functions: tuple[str, ...]) -> set[str]:
+        """Return the keys of mappings named metrics in some functions of a module. One that does not exist has none."""
         trees = [found.node for name in functions if (found := self.find(f"{module}.{name}")) and found.node]
-        return {text for tree in trees for text in collect(tree)}
+        return {text for tree in trees for text in _metric_names(tree)}
 
 
 def parameters(function: Function) -> tuple[str, ...]:
@@ -247,11 +235,6 @@ def returned(function: Function) -> str:
     if not counts:
         return kind + NO_VALUE
     return kind + " or ".join(map(str, counts)) + (" value" if counts == [1] else " values")
-
-
-def annotation(function: Function) -> str:
-    """Return the declared type of the result; empty where there is none."""
-    return "" if function.returns is None else " ".join(ast.unparse(function.returns).split())
 
 
 def _declared(annotation: ast.expr | None) -> int:
@@ -311,23 +294,15 @@ def _definition(node: ast.stmt, name: str) -> Definition | None:
     return None
 
 
-def _named_classes(node: ast.AST, containers: bool) -> Iterator[str]:
-    if isinstance(node, ast.Subscript) and not containers and ast.unparse(node.value).lower() in ("list", "dict"):
+def _named_classes(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value).lower() in ("list", "dict"):
         return
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
         yield node.value
     for child in ast.iter_child_nodes(node):
-        yield from _named_classes(child, containers)
-
-
-def _joined(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.path.join":
-            parts = [part.value for part in node.args if isinstance(part, ast.Constant)]
-            if parts:
-                yield "/".join(map(str, parts))
+        yield from _named_classes(child)
 
 
 def _metric_names(tree: ast.AST) -> Iterator[str]:

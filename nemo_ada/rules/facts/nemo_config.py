@@ -5,94 +5,26 @@ Nothing here imports NeMo-RL.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import lcm
-from pathlib import Path
-from typing import Any, Literal, cast
-
-from omegaconf import DictConfig, OmegaConf
+from typing import Any, Literal
 
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
-from nemo_ada.config.load import find_prompt_files, load_words, load_yaml, plain, split_words
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.cards import Card, card_of
-from nemo_ada.rules.facts.checkout import is_theirs
 from nemo_ada.rules.facts.lora import Lora
-from nemo_ada.rules.facts.site import site_setting
 
-HOME = "NEMO_RL_HOME"
-EXAMPLES = "examples/configs"  # of a checkout
 DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
 VLLM_KWARGS = "policy.generation.vllm_kwargs"
 FEW_MESSAGES = "nemo_ada.vllm.FewMessages"
 CAPTURED, CAPTURED_BY_DEFAULT = "compilation_config.max_cudagraph_capture_size", 512  # vLLM's default, 0.20 to 0.32
 OFFLOAD, OFFLOADS = "optimizer_offload", ("pinned", "pageable")
 """CPU memory through which the optimizer leaves a GPU that learner and engine share. The first is the default."""
-MAX_NUMBER = 1e30  # of the arithmetic of interpolations
 # The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: _number(a) + _number(b), "mul": lambda a, b: _number(a) * _number(b),
-    "div": lambda a, b: _number(a) / _number(b), "max": max,
-}  # fmt: skip
-
-
-def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """A YAML of either back end, with its `defaults`, overlays, overrides and interpolations resolved.
-
-    `overrides` may name overlays, too: more YAMLs, such as configs/methods/grpo8.yaml.
-
-    Raises:
-        UserError: for a YAML that cannot be read. It says what to set where NEMO_RL_HOME is missing.
-    """
-    know_arithmetic()
-    home = site_setting(HOME)
-    if home and HOME not in os.environ and Path(home).is_dir():
-        os.environ[HOME] = home  # the YAML's interpolations read it from there
-    try:
-        return find_prompt_files(plain(load_words(path, overrides)), split_words(path, overrides)[0], overrides)
-    except UserError as problem:
-        works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
-        if HOME in str(problem):
-            raise UserError(f"{path} builds on NeMo-RL's own files; {works}, or in slurm/site.env") from None
-        if home and not (Path(home) / EXAMPLES).is_dir() and str(Path(home).resolve()) in str(problem):
-            raise UserError(f"{HOME}={home} is no checkout of NeMo-RL: it has no folder {EXAMPLES}; {works}") from None
-        raise
-
-
-def know_arithmetic() -> None:
-    """Let interpolations add, multiply, divide and compare. NeMo-RL's own files do (`add` since August 2026)."""
-    for name, rule in _ARITHMETIC.items():
-        if not OmegaConf.has_resolver(name):
-            OmegaConf.register_new_resolver(name, rule)
-
-
-def _number(value: Any) -> int | float:
-    """Return a number as it is. A text times a number could fill the memory."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > MAX_NUMBER:
-        raise ValueError(f"{str(value)[:40]!r} is no number below {MAX_NUMBER:g}")
-    return value
-
-
-def upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the part of some YAMLs that comes from NeMo-RL's own files, with its interpolations unresolved."""
-    taken = OmegaConf.merge(*map(_upstream, split_words(path, overrides)[0]))
-    return cast(dict[str, Any], OmegaConf.to_container(taken, resolve=False))
-
-
-def _upstream(path: Path) -> DictConfig:
-    home = os.environ.get(HOME)
-    if home is not None and Path(home).resolve() in path.resolve().parents and is_theirs(path, Path(home)):
-        return load_yaml(path)
-    merged = OmegaConf.create({})
-    parents = cast(DictConfig, OmegaConf.load(path)).get("defaults", [])
-    for name in [parents] if isinstance(parents, str) else parents:
-        merged.merge_with(_upstream(path.parent / name))
-    return merged
 
 
 class Loop(Enum):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout
-from nemo_ada.rules.facts.nemo_config import HOME
+from nemo_ada.rules.facts.config_file import HOME
 from nemo_ada.rules.facts.site import site_setting
 
 PACKER = "nemo_rl.algorithms.loss.utils._pack_input_ids"

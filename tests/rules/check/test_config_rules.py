@@ -19,7 +19,7 @@ import config_rules  # noqa: E402
 from nemo_ada.errors import UserError  # noqa: E402
 from nemo_ada.rules import rulebook  # noqa: E402
 from nemo_ada.rules.check.command import examine_nemo_rl  # noqa: E402
-from nemo_ada.rules.facts.nemo_config import load_config  # noqa: E402
+from nemo_ada.rules.facts.config_file import load_config  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     "NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set"
@@ -35,9 +35,9 @@ def test_the_config_that_the_list_breaks_has_no_errors(config: dict) -> None:
     assert [found for found in examine_nemo_rl(config) if found.level == "error"] == []
 
 
-def test_the_list_has_sixty_ways_to_break_it() -> None:
+def test_the_list_has_forty_ways_to_break_it() -> None:
     named = {(broken.key, str(broken.value), str(broken.others)) for broken in config_rules.BROKEN}
-    assert len(named) == len(config_rules.BROKEN) >= 60
+    assert len(named) == len(config_rules.BROKEN) >= 40
 
 
 @pytest.mark.parametrize("broken", config_rules.BROKEN, ids=lambda broken: f"{broken.key}={broken.value}")

@@ -32,7 +32,7 @@ from nemo_ada.config import load
 from nemo_ada.config.load import plain
 from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.facts import nemo_config
+from nemo_ada.rules.facts import config_file
 from nemo_ada.run.redaction import secret_keys
 
 pytestmark = [
@@ -132,7 +132,7 @@ def swept() -> dict[str, list[tuple[str, str]]]:
                 if variable not in os.environ:
                     patch.setenv(variable, f"/tmp/{variable}")
         patch.setenv("NRL_IGNORE_TP_ACCURACY_CHECK", "1")  # as the scripts of these examples do
-        nemo_config.know_arithmetic()
+        config_file.know_arithmetic()
         return {name: refusals(name, example) for name, example in examples()}
 
 

@@ -120,7 +120,6 @@ def test_other_engines_are_a_warning(backend: str) -> None:
 
 
 LISTS = {
-    "data/processors.py": "PROCESSOR_REGISTRY: dict = cast(dict, {'default': f, 'math_hf_data_processor': f})\n",
     "environments/utils.py": "ENV_REGISTRY = {'math': {'actor_class_fqn': 'm.Math'}, 'nemo_gym': {}}\n",
     "environments/math_environment.py": "class HFVerifyWorker:\n    def verify(self, impl):\n"
     "        if impl == 'dapo_math_verify':\n            return 1\n        elif impl == 'hf_math_verify':\n"
@@ -146,8 +145,6 @@ PACKER_KEY, METRIC = "policy.sequence_packing.algorithm", "checkpointing.metric_
 @pytest.mark.parametrize(
     ("key", "right", "wrong", "level"),
     [
-        ("data.default.processor", "math_hf_data_processor", "math_hf_data_procesor", "warning"),
-        ("data.default.processor", "default", "my_own_processor", "warning"),  # register_processor may know it
         ("env.math.math_verify_impl", "dapo_math_verify", "hf_math_verfy", "error"),
         (PACKER_KEY, "best_fit", "first_fit_decreasing", "error"),
         (METRIC, "val:accuracy", "val:acuracy", "error"),
@@ -162,7 +159,7 @@ def test_names_are_those_that_the_checkout_lists(lists: None, key: str, right: s
 def test_without_a_checkout_no_name_is_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     monkeypatch.setattr(version, "find_spec", lambda name: None)
-    for key in ("data.default.processor", "env.math.math_verify_impl", PACKER_KEY):
+    for key in ("env.math.math_verify_impl", PACKER_KEY):
         assert levels({key: "anything"}, key) == []
 
 
