@@ -53,15 +53,10 @@ class VerifierLimits:
     def __post_init__(self) -> None:
         if not (math.isfinite(self.deadline_s) and self.deadline_s > 0):
             raise UserError(f"verifier.deadline_s={self.deadline_s} must be a positive number of seconds; 5 is usual")
-        if self.workers is not None and self.workers < 1:
-            raise UserError(f"verifier.workers={self.workers} must be 1 or more, or null for all cores")
-        if self.memory_bytes < MIN_MEMORY_BYTES:
-            raise UserError(
-                f"verifier.memory_bytes={self.memory_bytes} is too little for Python and sympy; "
-                f"use {MIN_MEMORY_BYTES} or more"
-            )
-        if self.answers_per_worker < 1:
-            raise UserError(f"verifier.answers_per_worker={self.answers_per_worker} must be 1 or more; 2000 is usual")
+        for name, least in (("workers", 1), ("memory_bytes", MIN_MEMORY_BYTES), ("answers_per_worker", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"verifier.{name}={value} must be {least} or more")
 
     @property
     def processes(self) -> int:
@@ -217,12 +212,17 @@ class MathVerifier:
         """Give the answers of the queue to one worker process, and to another one where it ended."""
         worker: Worker | None = None
         while (job := self._queue.get()) is not None:
-            if job.future.cancelled() or self._closed:
+            if self._closed:
+                return
+            if job.future.cancelled():
+                with self._lock:
+                    self._open.discard(job.future)
+                job.future.set_running_or_notify_cancel()  # wakes who waits for it
                 continue
             try:
                 worker = self._ready(worker)
                 judgement: Judgement = worker.judge(job.message, job.deadline_s)
-            except (ServerGoneError, EOFError) as problem:
+            except (ServerGoneError, EOFError, OSError) as problem:  # OSError: too many open files
                 worker, judgement = None, (None, CRASH, str(problem))
             self._settle(job.future, *judgement)
 

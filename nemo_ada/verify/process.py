@@ -205,7 +205,7 @@ class Worker:
 
     def ready(self, most_answers: int) -> bool:
         """Return whether it can be asked. One that had its share of answers, or that spoke unasked, is ended."""
-        if self.alive and (self.answers >= most_answers or self._spoke()):
+        if self.alive and (self._server.gone or self.answers >= most_answers or self._spoke()):
             self.end()
         return self.alive
 
