@@ -30,8 +30,8 @@ EVERYTHING = {"*"}
 BUDGETS = {
     "core": 4114,  # wanted: 4,200
     "config": 1647,  # wanted: 1,500
-    "verify": 3383,  # wanted: 3,300
-    "tasks": 2021,  # wanted: 1,900
+    "verify": 3691,  # wanted: 3,300
+    "tasks": 2057,  # wanted: 1,900
     "run": 2246,  # wanted: 1,900
     "rules": 5468,  # wanted: 5,400
     "nemo": 7015,  # wanted: 7,000

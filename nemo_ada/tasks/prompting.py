@@ -7,10 +7,13 @@ no user writes. The authors' scripts apply the template twice.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,6 +27,7 @@ from nemo_ada.run.torch_parts import hide_cuda_parts
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
 
+TEMPLATE_SECONDS = 20.0  # for one prompt; the sandbox of templates has no limit of its own
 SHOWN = 60  # characters of a setting in a message
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
@@ -48,6 +52,35 @@ class PromptFormat:
     """Arguments of the chat template, such as `enable_thinking: false`. The key is NeMo-RL's."""
     keep_special_tokens: bool = False
     """Whether the verifier or the reward sees special tokens in a response. NeMo-RL leaves them out."""
+
+
+class _LateError(Exception):
+    """A block has taken too long."""
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raise _LateError in the block after so many seconds. A loop of a template then ends, in any thread.
+
+    A signal would reach the main thread only, and others use its timer.
+    """
+    thread, lock, ended = ctypes.c_ulong(threading.get_ident()), threading.Lock(), threading.Event()
+
+    def late() -> None:
+        with lock:
+            if not ended.is_set():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_LateError))
+
+    timer = threading.Timer(seconds, late)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        with lock:
+            ended.set()
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)  # one that has not been raised yet
+        timer.cancel()
 
 
 class PromptEncoder(Protocol):
@@ -107,11 +140,14 @@ class ModelTokenizer:
         messages = [{"role": "system", "content": self.format.system}] if self.format.system else []
         messages.append({"role": "user", "content": plain})
         try:
-            whole: Any = self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, return_dict=False, **self.format.chat_template_kwargs
-            )
+            with _within(TEMPLATE_SECONDS):
+                whole: Any = self._tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=True, return_dict=False, **self.format.chat_template_kwargs
+                )
         except Exception as problem:  # noqa: BLE001 - a template may raise anything, as Gemma's for a system message
             why = " ".join(str(problem).split())[:200] or type(problem).__name__
+            if isinstance(problem, _LateError):
+                why = f"it takes more than {TEMPLATE_SECONDS:g} s"
             raise UserError(
                 f"the chat template of {self.folder} refuses the prompt: {why}; change the system message or "
                 "chat_template_kwargs, or use --template=plain"

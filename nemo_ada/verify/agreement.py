@@ -10,38 +10,35 @@ import re
 from collections.abc import Iterable
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any, Protocol
-
-import sympy
+from typing import Protocol
 
 from nemo_ada.verify.amounts import Amount, measured
 from nemo_ada.verify.latex import compact, plain
 from nemo_ada.verify.numbers import Number, based, close, number
 from nemo_ada.verify.reading import (
     CALL,
-    ENDLESS,
-    LINE,
     VARIABLE,
     Choice,
     Equation,
     Items,
+    Moment,
     Order,
-    Piece,
     Ratio,
     Reading,
-    Region,
     Text,
     both_signs,
+    end,
+    excluded,
     meaning,
     member,
     names,
     order,
-    piece,
     readings,
 )
-from nemo_ada.verify.regions import Ends, same, union
+from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Region, shared, union
 
 _ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
+_HALF_DAY_S = 12 * 3600
 _VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
 _OPTION = re.compile("[A-J]")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
@@ -53,12 +50,18 @@ class Algebra(Protocol):
 
     def equal(self, reference: str, answer: str) -> bool:
         """Return whether two expressions, equations or inequalities say the same."""
+        ...
 
     def value(self, text: str) -> Fraction | None:
         """Return the value of a real expression without variables. None for anything else."""
+        ...
 
-    def solution(self, text: str) -> tuple[str, Any] | None:
-        r"""Return the variable of an inequality such as |x - 1| < 2, and what solves it. None for other texts."""
+    def solution(self, text: str) -> tuple[str, list[tuple[Fraction | None, bool, Fraction | None, bool]]] | None:
+        r"""Return what solves an inequality in one variable, such as |x - 1| < 2. None for anything else.
+
+        It is the variable, and the pieces: left end (None is no end), whether it belongs to it, right end, the same.
+        """
+        ...
 
 
 class Agreement:
@@ -134,9 +137,11 @@ class Agreement:
                 return self.says(f"\\frac{{{above}}}{{{below}}}", text, deeper)
             case Amount(text), Ratio(parts=(above, below)):
                 return self.says(text, f"\\frac{{{above}}}{{{below}}}", deeper)
-        ours, theirs = self._region(wanted), self._region(given)
-        if ours is not None and theirs is not None:
-            return self._same_region(ours, theirs, deeper)
+            case Moment(), Moment():
+                return _same_moment(wanted, given)
+        regions = self._region(wanted), self._region(given)
+        if regions[0] is not None and regions[1] is not None:
+            return regions[0].same(regions[1], lambda one, other: self.says(one, other, deeper))
         return isinstance(wanted, Order) and isinstance(given, Order) and self._algebra.equal(wanted.text, given.text)
 
     # Amounts
@@ -181,6 +186,7 @@ class Agreement:
 
     def _same_equation(self, wanted: Equation, given: Equation, depth: int) -> bool:
         if wanted.name and given.name:
+            given = _same_argument(wanted.name, given)
             if not _different(wanted.name, given.name) and self.says(wanted.claim, given.claim, depth):
                 return self._consistent(wanted, depth) and self._consistent(given, depth)
             if compact(wanted.name) == compact(given.name) or not (_lettered(wanted) and _lettered(given)):
@@ -264,7 +270,7 @@ class Agreement:
         """Return the region that a reading is, simplified. None where it is none."""
         match reading:
             case Region():
-                return reading
+                return reading.simple(self._value)
             case Order():
                 return self._allowed(reading)
             case Items(kind="list"):
@@ -285,48 +291,33 @@ class Agreement:
         place = variables[0]
         name = given.sides[place]
         if "\\ne" in given.signs:
-            points = both_signs(given.sides[1 - place]) or (given.sides[1 - place],)
-            out = tuple(piece(point, point, True, True) for point in points)
-            return Region((LINE,), out, name) if len(given.signs) == 1 else None
-        low, high, left, right = *ENDLESS, False, False
+            return self._all_but(given.sides[1 - place], name) if len(given.signs) == 1 else None
+        low, high = LEFT, RIGHT
         if place > 0:
-            low, left = given.sides[place - 1], given.signs[place - 1] == "\\le"
+            low = self._end(given.sides[place - 1], given.signs[place - 1] == "\\le")
         if place < len(given.sides) - 1:
-            high, right = given.sides[place + 1], given.signs[place] == "\\le"
-        found = Region((piece(low, high, left, right),), name=name)
-        return found if self._ends(found.pieces[0]) is not None else None
+            high = self._end(given.sides[place + 1], given.signs[place] == "\\le")
+        known = all(one.infinite or one.value is not None for one in (low, high))
+        return Region(((low, high),), name=name) if known else None
 
     def _solved(self, text: str) -> Region | None:
-        solution = self._algebra.solution(text)
-        return None if solution is None else Region((), name=solution[0], solved=solution[1])
-
-    def _set(self, region: Region) -> Any:
-        """Return the set that a region is. None where an end has no value, such as a letter."""
-        if region.solved is not None:
-            return region.solved
-        pieces, without = ([self._ends(one) for one in part] for part in (region.pieces, region.without))
-        if None in pieces or None in without:
+        if (solution := self._algebra.solution(text)) is None:
             return None
-        whole = union(one for one in pieces if one is not None)
-        return whole - union(one for one in without if one is not None) if without else whole
+        pieces = [
+            (LEFT if low is None else End(str(low), low, left), RIGHT if high is None else End(str(high), high, right))
+            for low, left, high, right in solution[1]
+        ]
+        return Region(tuple(union(pieces)), name=solution[0])
 
-    def _ends(self, given: Piece) -> Ends | None:
-        low, high = (None if one in ENDLESS else self._value(one) for one in given[:2])
-        unknown = (low is None and given.low not in ENDLESS) or (high is None and given.high not in ENDLESS)
-        return None if unknown else (low, high, given.left, given.right)
+    def _all_but(self, points: str, name: str) -> Region | None:
+        ends = [self._end(point, True) for point in both_signs(points) or (points,)]
+        if any(one.value is None for one in ends):
+            return None
+        return Region((LINE,), tuple((one, one) for one in ends), name).simple(self._value)
 
-    def _same_region(self, wanted: Region, given: Region, depth: int) -> bool:
-        if wanted.name and given.name and compact(wanted.name) != compact(given.name):
-            return False
-        plain_ones = [len(one.pieces) == 1 and not one.without for one in (wanted, given)]
-        if not all(plain_ones):
-            ours, theirs = self._set(wanted), self._set(given)
-            if ours is not None and theirs is not None:
-                return same(ours, theirs)
-        if len(wanted.pieces) != len(given.pieces) or len(wanted.without) != len(given.without):
-            return False
-        pairs = zip((*wanted.pieces, *wanted.without), (*given.pieces, *given.without), strict=True)
-        return all(a[2:] == b[2:] and self._all(a[:2], b[:2], depth) for a, b in pairs)
+    def _end(self, text: str, closed: bool) -> End:
+        one = end(text, closed)
+        return one if one.infinite else End(text, self._value(text), closed)
 
     def _combined(self, items: Items) -> Region | None:
         """Return the region of `x > 1 and x < 3`.
@@ -334,17 +325,19 @@ class Agreement:
         After a comma it is what both allow, and where that is nothing, either.
         """
         regions = []
-        for text in items.items:
+        for text in excluded(items):
             given = order(text) or member(text)
-            if given is None or (part := self._region(given)) is None or (found := self._set(part)) is None:
+            if given is None or (part := self._region(given)) is None:
                 return None
-            regions.append((part.name, found))
-        if len({name for name, _ in regions}) != 1:
+            regions.append(part)
+        if len({part.name for part in regions}) != 1:
             return None
-        met = sympy.Intersection(*(found for _, found in regions))
-        both = items.joined == "and" or (items.joined != "or" and not met.is_empty)
-        whole = met if both else sympy.Union(*(found for _, found in regions))
-        return Region((), name=regions[0][0], solved=whole)
+        met = regions[0].pieces
+        for part in regions[1:]:
+            met = shared(met, part.pieces)
+        both = items.joined == "and" or (items.joined != "or" and met)
+        pieces = met if both else union(piece for part in regions for piece in part.pieces)
+        return Region(pieces, name=regions[0].name)
 
 
 def _scaled(amount: Amount, scale: Fraction) -> Amount:
@@ -377,6 +370,21 @@ def _lettered(equation: Equation) -> bool:
     return bool(_letters(" ".join(equation.sides)))
 
 
+def _same_argument(name: str, equation: Equation) -> Equation:
+    """Return f(n) = 2n with the letter of f(x)."""
+    ours, theirs = CALL.fullmatch(compact(name)), CALL.fullmatch(compact(equation.name))
+    if ours is None or theirs is None or ours["head"] != theirs["head"]:
+        return equation
+    letters = ours["arguments"], theirs["arguments"]
+    if len(letters[0]) != 1 or len(letters[1]) != 1 or not "".join(letters).islower() or letters[0] == letters[1]:
+        return equation
+    if letters[0] in _letters(" ".join(equation.sides)):
+        return equation
+    this = re.compile(rf"(?<![\\a-zA-Z]){letters[1]}(?![a-zA-Z])")
+    sides = tuple(this.sub(letters[0], side) for side in equation.sides)
+    return Equation(f"{name} = {' = '.join(sides)}", name, sides, equation.rounded)
+
+
 def _different(ours: str, theirs: str) -> bool:
     """Return whether two names cannot mean the same: x and y, P(A) and P(B). A word may stand for any letter."""
     ours, theirs = compact(ours), compact(theirs)
@@ -386,3 +394,16 @@ def _different(ours: str, theirs: str) -> bool:
         return True
     lines = _LINE.fullmatch(ours) and _LINE.fullmatch(theirs)  # AB = 5, CD = 5
     return bool(lines or (VARIABLE.fullmatch(ours) and VARIABLE.fullmatch(theirs))) or "," in ours + theirs
+
+
+def _same_moment(wanted: Moment, given: Moment) -> bool:
+    """Return whether two times are one. A time without its half of the day, and a date without its year, fit any."""
+    if wanted.kind != given.kind:
+        return False
+    if wanted.kind == "clock":
+        (ours, ours_sure), (theirs, theirs_sure) = wanted.fields, given.fields
+        return ours == theirs if ours_sure == theirs_sure else ours % _HALF_DAY_S == theirs % _HALF_DAY_S
+    written, ours_year, *ours_day = wanted.fields
+    other, theirs_year, *theirs_day = given.fields
+    fits = ours_year == theirs_year or (written == 0 and 0 in (ours_year, theirs_year))
+    return written == other and ours_day == theirs_day and fits

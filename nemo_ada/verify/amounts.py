@@ -1,4 +1,4 @@
-r"""Amounts: a number or an expression with its unit: 12 \text{ cm}, \$5, 3 dozen."""
+r"""Amounts: a number or an expression with its unit, in signs or in words: 12 \text{ cm}, \$5, 5 ft 6 in, a dozen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from nemo_ada.verify.latex import split
-from nemo_ada.verify.numbers import Number, number
+from nemo_ada.verify.numbers import Number, number, spoken
 from nemo_ada.verify.units import BASES, Unit, unit
 
 AND_OR = r"\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
@@ -20,10 +20,19 @@ _UNIT_AT_END = re.compile(
 _WORD_AT_END = re.compile(
     r"(?P<value>.*?[\d)}\]i])(?P<blank>\s*)(?P<unit>\(?[a-zA-Z][a-zA-Z. /]*(?:\^\{?\d\}?)?\)?)", re.DOTALL
 )
+_AND_PART = re.compile(r"(?:\\text\s*\{)?\s*and ((?:a |an |one |three )?[a-z]+)\s*\}?")
+_ORDINAL = re.compile(r"(?P<number>-?\d+)\s*(?:\^\s*)?\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?")
 _MONEY = re.compile(r"(?P<sign>-?)\s*(?P<unit>\\\$|[€£₹¥])\s*(?P<value>[^\\$€£₹¥\s+-].*)", re.DOTALL)
+_COMPOUND = re.compile(
+    r"(?P<value>\d[\d.,]*)\s*(?P<unit>\\text\s*\{\s*[a-zA-Z]+(?: and)?\s*\}|[a-zA-Z]{1,8}|\\\$|°)"
+    r"[\s,]*(?:\\text\s*\{\s*and\s*\}|and)?\s*"
+)
+_AND = re.compile(r" and(?=\s*\}?$)")
 _FUNCTION = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _NO_AMOUNT = re.compile(r"\\(?:ne|le|ge|in|mid|cup|cap)(?![a-z])|[<>=]")
 _VALUED = re.compile(r"\d|\\pi|\\sqrt")
+_SPELT = re.compile(r"(?:\\text\s*\{)?\s*[A-Za-z]{1,9}[ \-}]?")
+_MINUS_WORD = re.compile(r"(?:negative|minus) ", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,23 @@ class Amount:
     text: str
     number: Number | None = None
     unit: Unit | None = None
+
+
+def said(text: str) -> Amount | None:
+    """An amount whose number is in words: seven, two and a half, twenty-one people, a dozen."""
+    if len(text) > 80 or not _SPELT.match(text):
+        return None
+    words = " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).split())
+    sign = _MINUS_WORD.match(words)
+    words = words[sign.end() :] if sign else words
+    words = re.sub(r"^a(?= (?:dozen|hundred|thousand|million|billion))", "one", words)
+    read, rest = spoken(words) or (None, "")
+    if read is None:
+        return None
+    if sign:
+        read, words = Number(-read.value, read.kind), f"-({words})"
+    measure = unit(rest) if rest.strip() else Unit(())
+    return None if measure is None or measure.remark else _amount(words, read, measure)
 
 
 def _amount(text: str, read: Number | None, measure: Unit) -> Amount:
@@ -47,7 +73,9 @@ def _amount(text: str, read: Number | None, measure: Unit) -> Amount:
 
 
 def measured(text: str) -> Amount | None:
-    r"""Return an amount with its unit: 12 \text{ cm}, \$5, 28%, 90°. None where there is no unit."""
+    r"""Return an amount with its unit: 12 \text{ cm}, \$5, 28%, 90°, 5 ft 6 in. None where there is no unit."""
+    if (match := _ORDINAL.fullmatch(text)) is not None:
+        return Amount(match["number"], number(match["number"]))
     if (match := _MONEY.fullmatch(text)) is not None:
         value, money = match["sign"] + match["value"].strip(), unit(match["unit"])
         scaled = measured(value)
@@ -61,12 +89,16 @@ def measured(text: str) -> Amount | None:
             return replace(scaled, unit=Unit((*money.dimension, *per), money.factor))
         read = number(value)
         return Amount(value, read, money) if read is not None or not _several(value) else None
+    if (added := _compound(text)) is not None:
+        return added
     for pattern in (_UNIT_AT_END, _WORD_AT_END):
         match = pattern.fullmatch(text)
         if match is None:
             continue
         value, measure = match["value"].strip(), unit(match["unit"], spaced=bool(match["blank"]))
         read = number(value)
+        if read is not None and (more := _AND_PART.fullmatch(match["unit"])) and (part := spoken(more[1])):
+            return Amount(text, Number(read.value + part[0].value, "quotient"))  # 5 and a half
         if measure is None or (measure.angle and _FUNCTION.search(value)):  # sin 30°
             continue
         valued = read is not None or _VALUED.search(value) or (measure.known and "\\text" in match["unit"])
@@ -77,3 +109,24 @@ def measured(text: str) -> Amount | None:
 
 def _several(text: str) -> bool:
     return len(split(text, COMMA)[0]) > 1
+
+
+def _compound(text: str) -> Amount | None:
+    """5 ft 6 in: amounts of one dimension in smaller and smaller units, added."""
+    at, total, base = 0, Fraction(0), None
+    factors: list[Fraction] = []
+    while at < len(text):
+        match = _COMPOUND.match(text, at)
+        measure, read = (
+            (None, None) if match is None else (unit(_AND.sub("", match["unit"])), number(match["value"].rstrip(",")))
+        )
+        if match is None or measure is None or read is None or not measure.known or measure.scale != 1:
+            return None
+        if factors and (measure.dimension != base or measure.factor >= factors[-1]):  # 60°, 60° is a list
+            return None
+        base, total, at = measure.dimension, total + read.value * measure.factor, match.end()
+        factors.append(measure.factor)
+    if len(factors) < 2 or base is None:
+        return None
+    kind = "integer" if total.denominator == 1 else "quotient"
+    return Amount(f"\\frac{{{total.numerator}}}{{{total.denominator}}}", Number(total, kind), Unit(base))

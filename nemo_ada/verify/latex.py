@@ -77,6 +77,9 @@ _ROWS = re.compile(
 )
 _IN_CASES = re.compile(r"\\text\s*\{\s*,?\s*(?:if|for|when)\s*\}")
 _SYMBOL_IN_TEXT = re.compile(r"\\text\s*\{\s*([A-Z][A-Za-z]?O?)\s*\}(?=_)")  # of an element
+_COMPONENT = re.compile(
+    r"\s*([+-]?[^+\-\\{}()]*|[+-]?\\sqrt\{\d+\})\\(?:hat|vec|mathbf|boldsymbol|bm)\s*\{\s*\\?([ijk])(?:math)?\s*\}\s*"
+)
 _FORMULA = re.compile(r"(?:[A-Z][a-z]?\d{0,2}){2,8}")
 _LINE_OVER = re.compile(r"\\overline\s*\{\s*([A-Z]{2})\s*\}")  # a segment by its ends
 _PARAMETER = re.compile(
@@ -129,7 +132,7 @@ def undressed(text: str) -> str:
 
 def tidy(text: str) -> str:
     """Return the text in one spelling, without dressing and without the punctuation at its end."""
-    text = _unwrapped(undressed(text))
+    text = _unwrapped(_vector(undressed(text)))
     text = _POWER_IN_TEXT.sub(r"\1}\2", text)
     text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
     text = _PARAMETER.sub("", text)
@@ -262,6 +265,17 @@ def _rows(match: re.Match[str]) -> str:
     ):
         return re.sub(r",(?=\s*&|\s*\\\\)", "", _IN_CASES.sub(" ", match[0]))
     return " , ".join(rows).replace(" , =", " =")
+
+
+def _vector(text: str) -> str:
+    r"""Return 2\hat{i} + 3\hat{j} as (2, 3)."""
+    parts = _COMPONENT.findall(text)
+    if not parts or _COMPONENT.sub("", text).strip() or len({name for _, name in parts}) < len(parts):
+        return text
+    given = {name: compact(value) for value, name in parts}
+    length = 3 if "k" in given else 2
+    signs = {"": "1", "+": "1", "-": "-1"}
+    return "(" + ", ".join(signs.get(given.get(name, "0"), given.get(name, "0")) for name in "ijk"[:length]) + ")"
 
 
 def _renamed(match: re.Match[str]) -> str:

@@ -44,11 +44,23 @@ _REPEATING = re.compile(
 _BASED = re.compile(
     r"\(?(?:\\text\s*\{)?(?P<digits>\d[0-9A-Za-z]*)\}?\)?\s*_\s*(?:\{\s*(?P<base>\d{1,2})\s*\}|(?P<bare>\d{1,2})|\{?\s*\\text\s*\{(?P<word>[a-z]+)\}\s*\}?)"
 )
-SPOKEN = {
-    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
-    "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16, "twenty": 20,
-}  # fmt: skip
-"""Numbers that are read in words. Larger ones are written in digits."""
+_ONES = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+)  # fmt: skip
+_WORDS = {word: Fraction(i) for i, word in enumerate(_ONES)} | {
+    word: Fraction(20 + 10 * i)
+    for i, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"])
+}
+_BASES = {word: int(value) for word, value in _WORDS.items() if 2 <= value <= 16}
+_SIZES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_PARTS = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
+          "eighth": 8, "ninth": 9, "tenth": 10}  # fmt: skip
+_SPOKEN = re.compile(
+    rf"(?:(?:{'|'.join((*_WORDS, *_SIZES, 'and', 'a', 'an'))}|(?:{'|'.join(_PARTS)})s?)(?![A-Za-z])[\s-]*)+",
+    re.IGNORECASE,
+)
+_END_IN_PART = re.compile(rf"and\s+(?:an?\s+|one\s+|three\s+)?(?:{'|'.join(_PARTS)})s?[\s-]*$")
 _E_NOTATION = re.compile(r"(?<![\w.\\^])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\w.])")
 _SEPARATORS = re.compile(r"\{,\}|[,\s']")
 _SIGNS = re.compile(r"[+\-\s]*")
@@ -103,11 +115,38 @@ def based(text: str) -> int | None:
     match = _BASED.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         return None
-    base = SPOKEN.get(match["word"], 0) if match["word"] else int(match["base"] or match["bare"])
+    base = _BASES.get(match["word"], 0) if match["word"] else int(match["base"] or match["bare"])
     try:
         return int(match["digits"], base) if base else None
     except ValueError:  # no such base, or no such digit in it
         return None
+
+
+def spoken(text: str) -> tuple[Number, str] | None:
+    """Return the number that words at the start of a text say, and what follows: two and a half, twenty-one people.
+
+    None where the text starts with no such number.
+    """
+    match = _SPOKEN.match(text)
+    if match is None:
+        return None
+    total, group, said = Fraction(0), Fraction(0), False
+    for word in re.findall("[a-z]+", match[0].lower()):
+        part = _PARTS.get(word) or _PARTS.get(word.removesuffix("s"))
+        if word in _WORDS:
+            if group % (100 if _WORDS[word] >= 10 else 10):  # one two
+                return None
+            group, said = group + _WORDS[word], True
+        elif word in _SIZES:
+            size = _SIZES[word]
+            group, said = (group or Fraction(1)) * size, True
+            total, group = (total + group, Fraction(0)) if size > 100 else (total, group)
+        elif part is not None:
+            group, said = (group or Fraction(1)) / part, True
+        elif word == "and" and _END_IN_PART.search(match[0].lower()):  # two and a half
+            total, group = total + group, Fraction(0)
+    value = total + group
+    return (Number(value, "integer" if value.denominator == 1 else "quotient"), text[match.end() :]) if said else None
 
 
 def with_powers(text: str) -> str:

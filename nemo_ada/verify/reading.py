@@ -1,4 +1,4 @@
-r"""What an answer is, before anything is computed: an amount, a list, a region of the real line, a ratio, text.
+r"""What an answer is, before anything is computed: an amount, a list, a region of the real line, a ratio, a time, text.
 
 `readings` gives the ways in which a tidy text can be read; (1,2) is a pair and an open interval. `agreement` compares
 them. The parts of an answer stay texts, which are read when they are compared.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
 
-from nemo_ada.verify.amounts import AND_OR, COMMA, Amount, measured
+from nemo_ada.verify.amounts import AND_OR, COMMA, Amount, measured, said
 from nemo_ada.verify.latex import closing, compact, plain, split
-from nemo_ada.verify.numbers import SPOKEN, number
+from nemo_ada.verify.numbers import number
+from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Piece, Region
+from nemo_ada.verify.units import clock, date
 
 MAX_DEPTH = 6  # brackets in brackets that are read as lists
 
@@ -94,33 +95,15 @@ class Ratio:
     parts: tuple[str, ...]
 
 
-class Piece(NamedTuple):
-    """An interval by the texts of its ends, and whether it holds them."""
-
-    low: str
-    high: str
-    left: bool
-    right: bool
-
-
 @dataclass(frozen=True, slots=True)
-class Region:
-    """A part of the real line.
+class Moment:
+    """A time of day ("clock") or a date, as numbers."""
 
-    Attributes:
-        pieces: its pieces.
-        without: pieces that are taken out of them.
-        name: the variable that lies in it, where one is named.
-        solved: the set, where it was computed and has no pieces.
-    """
-
-    pieces: tuple[Piece, ...]
-    without: tuple[Piece, ...] = ()
-    name: str = ""
-    solved: Any = None
+    kind: str
+    fields: tuple[int, ...]
 
 
-Reading = Amount | Text | Choice | Items | Equation | Order | Region | Ratio
+Reading = Amount | Text | Choice | Items | Equation | Order | Region | Ratio | Moment
 
 _WIDE_COMMA = re.compile(rf";|, |{AND_OR}")
 _THOUSANDS = re.compile(r"(?<![\d,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,]\d)")
@@ -135,10 +118,9 @@ _MEMBER = re.compile(r"\s*(?P<name>[A-Za-z]|\\[a-z]+|\([^()]*\))\s*\\in(?![a-zA-
 _SUCH_THAT = re.compile(r"\\mid(?![a-z])|\||:")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![a-z])")
 _GREEK = r"\\(?:alpha|beta|gamma|theta|phi|lambda|mu|omega|rho|varphi|delta|varepsilon|epsilon)(?![a-z])"
-ENDLESS = ("-\\infty", "\\infty")
-LINE = Piece(*ENDLESS, False, False)
 VARIABLE = re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:_(?:\w|\{{\w+\}}))?")
 CALL = re.compile(r"(?P<head>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)")
+_REVERSED = re.compile(r"([\](\[])([^\[\]()]*)([\[)\]])")
 _COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 _OPTION = re.compile(
     r"(?:\\text\s*\{)?\s*(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\s)?:?\s*)?"
@@ -160,8 +142,7 @@ _PREFIX = re.compile(f"{_ABOUT}|{_ANSWER_IS}")
 _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d?)")
 _ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
-_TIME = re.compile(r"0?(?P<time>\d\d?(?::(?!00)\d\d)?)(?::00)? ?(?P<half>[ap])\.? ?m")
-_DATE = re.compile(r"\d\d?[/.]\d\d?[/.]\d{4}|\d{4}-\d\d?-\d\d?")
+_EXCEPT = re.compile(r"(?:\\text\s*\{)?\s*[Aa]ll reals?(?: numbers?)? except(?: for)?(?: x\s*=)?\s*\}?\s*([^}]+)\}?")
 _FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,6}")
 _WORDS = re.compile(r"[^\W\d_][\w'.!?-]*(?: [\w'.!?-]+)*")
 _LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\(\s*-?\d+\s*\)|_\d|\^\{?\*\}?)+")
@@ -207,16 +188,18 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         return readings(text[1:-1].strip(), depth + 1)
     if meaning(text) == _NOTHING:
         return (Text(_NOTHING),)
+    if (spoken_one := said(text)) is not None:
+        return (spoken_one,)
     inner = _ALL_TEXT.fullmatch(text)
     if inner is not None and _IN_TEXT.search(inner[1]):
         return (*readings(inner[1], depth + 1), Text(meaning(text)))
-    if (said := _said(text)) is not None:
-        return (said,)
-    option = _option(text)
+    option, moment = _option(text), _moment(text)
     if isinstance(option, Text) or (option is not None and option.meaning):
         return (option,)
+    if moment is not None and (moment.kind == "date" or not text[-1].isdigit()):
+        return (moment,)
     amount = measured(text)
-    known: list[Reading] = [reading for reading in (option, amount) if reading is not None]
+    known: list[Reading] = [reading for reading in (moment, option, amount) if reading is not None]
     if amount is not None and ("\\text" in text or not text[-1].isalpha()):
         return tuple(known)
     structure = _structure(text, depth)
@@ -230,7 +213,7 @@ def meaning(text: str) -> str:
     return next(found, words)
 
 
-# Words and choices
+# Words, choices, times
 
 
 def _words(text: str) -> Text | None:
@@ -249,16 +232,6 @@ def _words(text: str) -> Text | None:
     return Text(meaning(text), bare, letters) if marked or capitals or long or not bare.isascii() else None
 
 
-def _said(text: str) -> Amount | Text | None:
-    """A small number in words, a time of day with its half of the day (3:00 p.m. is 3 pm), or a date in numbers."""
-    words = plain(text) if len(text) < 40 else ""
-    if words in SPOKEN:
-        return Amount(str(SPOKEN[words]), number(str(SPOKEN[words])))
-    if (time := _TIME.fullmatch(words)) is not None:
-        return Text(f"{time['time']} {time['half']}m")
-    return Text(re.sub(r"\b0", "", words)) if _DATE.fullmatch(words) else None
-
-
 def _option(text: str) -> Choice | Text | None:
     """(C), C. 13, a bare capital letter. A letter beside another one is only that text."""
     match = _OPTION.fullmatch(text)
@@ -272,18 +245,31 @@ def _option(text: str) -> Choice | Text | None:
     return Choice(letter.upper(), rest)
 
 
+def _moment(text: str) -> Moment | None:
+    if len(text) > 60 or not (text[:1].isalnum() or text.startswith("\\text")):
+        return None
+    if (day := date(text)) is not None:
+        return Moment("date", day)
+    return None if (when := clock(text)) is None else Moment("clock", when)
+
+
 # Lists, equations, orders, regions, ratios
 
 
 def _structure(text: str, depth: int) -> list[Reading]:
     """Return what brackets and separators make of a text. Nothing where it is one expression or words."""
+    if (interval := _reversed(text)) is not None:
+        return [interval]
+    if (but := _EXCEPT.fullmatch(text)) is not None:
+        text = f"\\mathbb{{R}}\\setminus\\{{{but[1]}\\}}"
     member = _MEMBER.fullmatch(text)
-    if listed := _listed(text):
+    if (listed := _listed(text)) and (member is None or _reversed(member["rest"].strip()) is None):
         return listed
     if member is not None:
         return [_named(reading, member["name"]) for reading in readings(member["rest"].strip(), depth + 1)]
-    if len(split(text, _IMPLIES)[0]) > 1:  # steps, of which an earlier one may be another answer
-        return [Text(compact(text))]
+    steps, _ = split(text, _IMPLIES)
+    if len(steps) > 1:
+        return _derived(steps, depth) or [Text(compact(text))]
     sides, signs = split(text, _EQUALS)
     if len(sides) > 1:
         return [_equation(text, sides, signs)] if all(sides) else [Amount(text)]
@@ -361,6 +347,19 @@ def _set(inner: str) -> list[Reading]:
     return [Items("set", tuple({compact(part): part for part in _parts(inner)[0]}.values()))]
 
 
+def _derived(steps: list[str], depth: int) -> list[Reading]:
+    r"""Return the last of the steps of a derivation. Nothing where an earlier one may be an answer of its own."""
+    last = readings(steps[-1], depth + 1) if all(steps) else ()
+    names = {one.name for one in last if isinstance(one, Equation)}
+    for step in steps[:-1]:
+        for one in readings(step, depth + 1):
+            if not isinstance(one, Equation | Order) or (
+                isinstance(one, Equation) and one.name and (one.name in names or not names)
+            ):
+                return []
+    return list(last)
+
+
 def _equation(text: str, sides: list[str], signs: list[str]) -> Reading:
     names, values = (_inside(side) for side in sides) if len(sides) == 2 else ((), ())
     if len(names) == len(values) > 1 and all(map(_is_label, names)):  # (x,y) = (1,2)
@@ -405,11 +404,32 @@ def order(text: str) -> Order | None:
     return Order(text, tuple(sides), tuple(signs))
 
 
+def excluded(items: Items) -> tuple[str, ...]:
+    r"""Return the items, with the name of the first where a list goes on without it: x \ne 1, 2."""
+    if "\\ne" not in items.items[0]:
+        return items.items
+    name = split(items.items[0], _RELATION)[0][0]
+    return tuple(item if _RELATION.search(item) or "\\in" in item else f"{name}\\ne {item}" for item in items.items)
+
+
 def member(text: str) -> Region | None:
     r"""Return the region of x \in [1,2). None for another text."""
     match = _MEMBER.fullmatch(text)
     part = None if match is None else region(match["rest"].strip())
     return None if part is None or match is None else replace(part, name=match["name"].strip())
+
+
+def _reversed(text: str) -> Region | None:
+    """]2,5[ is an open interval."""
+    pieces, reversed_ones = [], 0
+    for part in _UNION.split(text):
+        match = _REVERSED.fullmatch(part.strip())
+        ends = [] if match is None else split(match[2], _BETWEEN)[0]
+        if match is None or len(ends) != 2:
+            return None
+        reversed_ones += match[1] == "]" or match[3] == "["
+        pieces.append((end(ends[0], match[1] == "["), end(ends[1], match[3] == "]")))
+    return Region(tuple(pieces)) if reversed_ones else None
 
 
 def region(text: str) -> Region | None:
@@ -427,18 +447,20 @@ def _pieces(text: str) -> tuple[Piece, ...] | None:
         if meaning(part) == _REALS:
             pieces.append(LINE)
         elif part.startswith("\\{") and part.endswith("\\}") and not _SUCH_THAT.search(part):
-            pieces += [piece(point, point, True, True) for point in split(part[2:-2], COMMA)[0] if point]
+            pieces += [(end(point, True), end(point, True)) for point in split(part[2:-2], COMMA)[0] if point]
         elif brackets in ("()", "[]", "(]", "[)") and closing(part, 0) == len(part) - 1:
             ends = split(inner, _BETWEEN)[0]
             if len(ends) != 2 or not all(ends):
                 return None
-            pieces.append(piece(ends[0], ends[1], brackets[0] == "[", brackets[1] == "]"))
+            pieces.append((end(ends[0], brackets[0] == "["), end(ends[1], brackets[1] == "]")))
         else:
             return None
     return tuple(pieces) or None
 
 
-def piece(low: str, high: str, left: bool, right: bool) -> Piece:
-    """Return the piece with these ends. An infinite end does not belong to it."""
-    low, high = (compact(one).removeprefix("+") for one in (low, high))
-    return Piece(low, high, left and low not in ENDLESS, right and high not in ENDLESS)
+def end(text: str, closed: bool) -> End:
+    """Return the end of a piece that a text names."""
+    bare = compact(text)
+    if bare in ("\\infty", "+\\infty"):
+        return RIGHT
+    return LEFT if bare == "-\\infty" else End(text, None, closed)

@@ -1,56 +1,141 @@
-"""Parts of the real line, as sets of sympy: intervals, points and their unions."""
+"""Pieces of the real line: intervals, their unions, what two of them share."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
-import sympy
-
-from nemo_ada.verify.numbers import TOLERANCE
-
-Ends = tuple[Fraction | None, Fraction | None, bool, bool]
-"""A piece: its ends (None where it has none), and whether it holds them."""
+from nemo_ada.verify.latex import compact
 
 
-def union(pieces: Iterable[Ends]) -> Any:
-    """Return the set of some pieces."""
-    return sympy.Union(
-        *(
-            sympy.Interval(
-                -sympy.oo if low is None else sympy.Rational(low.numerator, low.denominator),
-                sympy.oo if high is None else sympy.Rational(high.numerator, high.denominator),
-                not left,
-                not right,
-            )
-            for low, high, left, right in pieces
-        )
-    )
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a piece.
+
+    Attributes:
+        text: as written; `-` or `+` where the piece has no end on that side.
+        value: its value. None where it is not known, and where there is no end.
+        closed: whether the piece holds it.
+    """
+
+    text: str
+    value: Fraction | None
+    closed: bool
+
+    @property
+    def infinite(self) -> bool:
+        """Whether the piece has no end here."""
+        return self.text in ("-", "+")
+
+    @property
+    def _place(self) -> tuple[int, Fraction]:
+        side = {"-": -1, "+": 1}.get(self.text, 0)
+        return side, (self.value or Fraction(0)) if side == 0 else Fraction(0)
+
+    @property
+    def as_low(self) -> tuple[int, Fraction, bool]:
+        """Sorts the left ends of pieces: a closed one begins before an open one."""
+        return (*self._place, not self.closed)
+
+    @property
+    def as_high(self) -> tuple[int, Fraction, bool]:
+        """Sorts the right ends of pieces: a closed one ends behind an open one."""
+        return (*self._place, self.closed)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Return whether two sets have the same pieces. Ends that are no integers may differ as decimals do."""
-    ours, theirs = _pieces(one), _pieces(other)
-    if ours is None or theirs is None or len(ours) != len(theirs):
+Piece = tuple[End, End]
+LEFT, RIGHT = End("-", None, False), End("+", None, False)
+LINE: Piece = (LEFT, RIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of the real line.
+
+    Attributes:
+        pieces: its pieces.
+        without: pieces that are taken out of them.
+        name: the variable that lies in it, where one is named.
+    """
+
+    pieces: tuple[Piece, ...]
+    without: tuple[Piece, ...] = ()
+    name: str = ""
+
+    def simple(self, value: Callable[[str], Fraction | None]) -> Region:
+        """Return the region in order, joined where pieces touch.
+
+        As it is where an end has no value, such as a letter.
+        """
+        known = [self._known(pieces, value) for pieces in (self.pieces, self.without)]
+        if known[0] is None or known[1] is None:
+            return self
+        pieces = union(known[0])
+        for low, high in known[1]:
+            left, right = replace(low, closed=not low.closed), replace(high, closed=not high.closed)
+            pieces = shared(pieces, ((LEFT, left), (right, RIGHT)))
+        return Region(pieces, (), self.name)
+
+    @staticmethod
+    def _known(pieces: Iterable[Piece], value: Callable[[str], Fraction | None]) -> list[Piece] | None:
+        known = []
+        for low, high in pieces:
+            ends = [
+                end if end.infinite or end.value is not None else replace(end, value=value(end.text))
+                for end in (low, high)
+            ]
+            if any(end.value is None and not end.infinite for end in ends):
+                return None
+            known.append((ends[0], ends[1]))
+        return known
+
+    def same(self, other: Region, equal: Callable[[str, str], bool]) -> bool:
+        """Return whether two simple regions are one. `equal` compares the texts of ends, this region's first."""
+        named = self.name and other.name and compact(self.name) != compact(other.name)
+        if named or len(self.pieces) != len(other.pieces) or len(self.without) != len(other.without):
+            return False
+        both = zip((*self.pieces, *self.without), (*other.pieces, *other.without), strict=True)
+        return all(_same_end(a, b, equal) for ours, theirs in both for a, b in zip(ours, theirs, strict=True))
+
+
+def _same_end(ours: End, theirs: End, equal: Callable[[str, str], bool]) -> bool:
+    if ours.closed != theirs.closed or ours.infinite != theirs.infinite:
         return False
-    return all(a[2:] == b[2:] and _near(a[0], b[0]) and _near(a[1], b[1]) for a, b in zip(ours, theirs, strict=True))
+    return ours.text == theirs.text or (not ours.infinite and equal(ours.text, theirs.text))
 
 
-def _pieces(whole: Any) -> list[tuple[float, float, bool, bool]] | None:
-    """Return the pieces of a set from left to right. None where one is no interval and no point."""
-    found: list[tuple[float, float, bool, bool]] = []
-    for part in whole.args if isinstance(whole, sympy.Union) else (whole,):
-        if isinstance(part, sympy.FiniteSet):
-            found += [(float(point), float(point), False, False) for point in part]
-        elif isinstance(part, sympy.Interval):
-            found.append((float(part.start), float(part.end), bool(part.left_open), bool(part.right_open)))
-        elif part is not sympy.S.EmptySet:
-            return None
-    return sorted(found)
+def union(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
+    """Pieces from left to right, joined where they overlap or touch. Their ends have values."""
+    joined: list[Piece] = []
+    for low, high in sorted(pieces, key=lambda piece: (piece[0].as_low, piece[1].as_high)):
+        if joined and _touch(joined[-1][1], low):
+            joined[-1] = (joined[-1][0], max(joined[-1][1], high, key=lambda end: end.as_high))
+        else:
+            joined.append((low, high))
+    return tuple(joined)
 
 
-def _near(one: float, other: float) -> bool:
-    exact = one.is_integer() and other.is_integer()
-    return one == other or (not exact and math.isclose(one, other, rel_tol=float(TOLERANCE)))
+def shared(first: Sequence[Piece], second: Sequence[Piece]) -> tuple[Piece, ...]:
+    """Return what lies in both. The ends have values."""
+    met = []
+    for a in first:
+        for b in second:
+            low, high = max(a[0], b[0], key=lambda end: end.as_low), min(a[1], b[1], key=lambda end: end.as_high)
+            if _before(low, high):
+                met.append((low, high))
+    return tuple(met)
+
+
+def _touch(high: End, low: End) -> bool:
+    """Return whether nothing lies between the end of one piece and the beginning of the next."""
+    if high.value is None or low.value is None:
+        return True
+    return low.value < high.value or (low.value == high.value and (low.closed or high.closed))
+
+
+def _before(low: End, high: End) -> bool:
+    """Return whether something lies between two ends."""
+    if low.value is None or high.value is None:
+        return low.text != "+" and high.text != "-"
+    return low.value < high.value or (low.value == high.value and low.closed and high.closed)

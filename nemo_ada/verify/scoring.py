@@ -121,6 +121,9 @@ class MathVerify:
                 return bool(gold.doit() == given.doit())
             right = _same_expression(gold, given)
             read = number(reference)
+            right = right or (
+                (r"\ln" in reference + answer or r"\log" in reference + answer) and _same_logarithms(gold, given)
+            )
             decimal = read is not None and read.kind == "decimal"
             values = (_real(gold), _real(given)) if right or decimal else (None, None)
         except MemoryError:
@@ -140,21 +143,34 @@ class MathVerify:
         except Exception:  # noqa: BLE001 - as above
             return None
 
-    def solution(self, text: str) -> tuple[str, Any] | None:
-        """Return the variable of an inequality in one, and the set that solves it. None for anything else."""
+    def solution(self, text: str) -> tuple[str, list[tuple[Fraction | None, bool, Fraction | None, bool]]] | None:
+        """Return what solves an inequality in one variable. None for anything else."""
         try:
             relation = _parse(text)
             (variable,) = relation.free_symbols
-            return str(variable), solve_univariate_inequality(relation, variable, relational=False)
+            found = solve_univariate_inequality(relation, variable, relational=False)
+            pieces = found.args if isinstance(found, sympy.Union) else (found,)
+            return str(variable), [
+                (_end(piece.start), not piece.left_open, _end(piece.end), not piece.right_open) for piece in pieces
+            ]
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - as above; or several variables
+        except Exception:  # noqa: BLE001 - as above; or several variables, or a solution that is no interval
             return None
 
 
 def _is_endless(expression: Any) -> bool:
     """Return whether a value, not a set or a relation, has an infinity in it."""
     return isinstance(expression, sympy.Expr) and expression.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+
+
+def _end(value: Any) -> Fraction | None:
+    """Return the end of an interval. None where it has none. Raises ValueError for one that is no real number."""
+    if value in (sympy.oo, -sympy.oo):
+        return None
+    if (real := _real(value)) is None:
+        raise ValueError(value)
+    return real
 
 
 _AGREEMENT = Agreement(MathVerify())
@@ -187,6 +203,19 @@ def _one_parameter(gold: Any, given: Any) -> tuple[Any, Any]:
         if both <= _INTEGERS or (both <= _CONSTANTS and names[0] & names[1]):
             return gold, given.xreplace({theirs.pop(): ours.pop()})
     return gold, given
+
+
+def _same_logarithms(gold: Any, given: Any) -> bool:
+    """Return whether two expressions are equal where the logarithms of their letters exist: 2 ln x and ln x^2."""
+    if (
+        not isinstance(gold, sympy.Expr)
+        or not isinstance(given, sympy.Expr)
+        or gold.has(sympy.Abs)
+        or given.has(sympy.Abs)
+    ):
+        return False
+    positive = {name: sympy.Symbol(str(name), positive=True) for name in gold.free_symbols}
+    return bool(sympy.simplify(sympy.expand_log((gold - given).xreplace(positive), force=True)) == 0)
 
 
 def _same_expression(gold: Any, given: Any) -> bool:

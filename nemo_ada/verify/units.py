@@ -1,4 +1,4 @@
-r"""Units: `12 \text{ cm}`, `\$5`, `28\%`, `90^\circ`; words that scale.
+r"""Units: `12 \text{ cm}`, `5 ft 6 in`, `\$5`, `28\%`, `90^\circ`; words that scale; times of day and dates.
 
 The units are a closed list. A unit that only one side writes is no difference, because a problem often names it. Two
 units are compared: those of one dimension are converted, others must share their words. A word that scales belongs to
@@ -9,7 +9,9 @@ an answer may repeat it: 6 (sealed envelopes).
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from fractions import Fraction
 
 _TABLE: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {  # dimension -> (power), names with their factors
@@ -248,3 +250,46 @@ def _prose(text: str) -> bool:
     """Return whether a text is words, not a product of letters."""
     words = re.findall(r"[^\W\d_]+", text)
     return all(len(word) >= 3 or word in _REMARKS or not word.isascii() for word in words) and "^" not in text
+
+
+_CLOCKS = ("%I:%M:%S %p", "%I:%M %p", "%I %p", "%H:%M:%S", "%H:%M")
+_DATES = ("%B %d %Y", "%b %d %Y", "%d %B %Y", "%d %b %Y", "%Y-%m-%d")
+_SLASHED = re.compile(r"(\d{1,2})[/.](\d{1,2})[/.](\d{4}|\d\d)")
+_TIMELIKE = re.compile(r"\d\d?(?::\d\d){1,2}(?: ?[ap]m)?|\d\d? ?[ap]m")
+_DAY = re.compile(r"(?:[a-z]+day )?(?:the )?((?:\d{1,2} )?[a-z]{3,9}(?: \d{1,2})?(?: \d{4})?|\d{4}-\d{1,2}-\d{1,2})")
+
+
+def clock(text: str) -> tuple[int, int] | None:
+    """Return a time of day in seconds, and 1 where its half of the day is known, else 0. None for another text."""
+    words = _lower(text).replace(".", "").replace(" : ", ":")
+    words = {"noon": "12 pm", "midnight": "12 am"}.get(words, words)
+    if not _TIMELIKE.fullmatch(words):
+        return None
+    halved = words.endswith("m")
+    when = _read(re.sub(r" ?(?=[ap]m)", " ", words), _CLOCKS)
+    sure = halved or (when is not None and (when.hour > 12 or when.hour == 0))
+    return None if when is None else (when.hour * 3600 + when.minute * 60 + when.second, int(sure))
+
+
+def date(text: str) -> tuple[int, ...] | None:
+    """Return a date: 0, year, month, day; or 1, year and two numbers as written (5/6/2024). A missing year is 0."""
+    words = _lower(text)
+    if (match := _SLASHED.fullmatch(words)) is not None:
+        return 1, int(match[3]), int(match[1]), int(match[2])
+    words = re.sub(r"(?<=\d)(?:st|nd|rd|th)\b|[,.]| of\b", " ", words)
+    if (match := _DAY.fullmatch(" ".join(words.split()))) is None or not re.search(r"\d", match[1]):
+        return None
+    dated = re.search(r"\d{4}", match[1]) is not None
+    when = _read(match[1] if dated else f"{match[1]} 2000", _DATES)
+    return None if when is None else (0, when.year if dated else 0, when.month, when.day)
+
+
+def _lower(text: str) -> str:
+    return " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).split()).lower()
+
+
+def _read(text: str, forms: tuple[str, ...]) -> datetime | None:
+    for form in forms:
+        with suppress(ValueError):
+            return datetime.strptime(text, form)
+    return None

@@ -8,12 +8,15 @@ import hashlib
 import os
 import pickle
 import resource
+import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,18 +63,32 @@ def without(answer: str, reference: str) -> float:
 
 ATTACKS: dict[str, Callable[[str], object]] = {
     "socket": lambda _: socket.socket(),
+    "socketpair": lambda _: socket.socketpair(),
     "resolve": lambda _: socket.getaddrinfo("localhost", 80),
+    "download": lambda _: urllib.request.urlopen("http://127.0.0.1:9/x", timeout=1),
     "write": lambda target: Path(target).write_text("x"),
+    "append": lambda target: open(target, "a").close(),
+    "create": lambda target: os.open(target + ".new", os.O_CREAT | os.O_WRONLY),
+    "temporary": lambda _: tempfile.mkstemp(),
     "mkdir": lambda target: os.mkdir(target + ".d"),
     "remove": lambda target: os.remove(target),
+    "rename": lambda target: os.rename(target, target + ".moved"),
+    "replace": lambda target: Path(target).replace(target + ".moved"),
+    "symlink": lambda target: os.symlink(target, target + ".link"),
     "hardlink": lambda target: os.link(target, target + ".link"),
     "chmod": lambda target: os.chmod(target, 0o777),
+    "truncate": lambda target: os.truncate(target, 0),
+    "rmtree": lambda target: shutil.rmtree(Path(target).parent),
+    "database": lambda target: sqlite3.connect(target + ".db"),
     "subprocess": lambda _: subprocess.run(["true"], check=True),
     "shell": lambda _: hostile.shell(),
     "fork": lambda _: os.fork() or os._exit(0),
+    "spawn": lambda _: os.posix_spawn("/bin/true", ["true"], {}),
     "exec": lambda _: os.execv("/bin/true", ["true"]),
+    "kill": lambda _: os.kill(os.getppid(), signal.SIGTERM),
     "kill group": lambda _: os.killpg(os.getpgrp(), signal.SIGTERM),
     "read": lambda target: Path(target).read_text(),
+    "read system file": lambda _: Path("/etc/passwd").read_bytes(),
     "read environment": lambda _: Path("/proc/self/environ").read_bytes(),
     "list": lambda target: os.listdir(Path(target).parent),
     "limits": lambda _: resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2),

@@ -67,7 +67,7 @@ def test_a_worker_cannot_send_its_server_code(victim: Path) -> None:
 def test_the_same_attacks_work_where_nothing_confines_them(tmp_path: Path) -> None:
     """The oracle of the test above: what it calls refused is not merely impossible."""
     target = tmp_path / "file"
-    for name in ("socket", "write", "mkdir", "chmod", "read", "list", "subprocess", "shell"):
+    for name in ("socket", "write", "mkdir", "chmod", "read", "list", "subprocess", "shell", "read system file"):
         target.write_text("x")
         ATTACKS[name](str(target))
 

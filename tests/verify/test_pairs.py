@@ -26,7 +26,7 @@ KINDS = {
     "percent", "number", "punctuation", "unreadable reference", "list", "tuple", "interval", "ratio", "time and date",
     "choice", "text", "unit", "form", "chain", "mixed",
 }  # fmt: skip
-PAID, REFUSED = 0.0, 0.058  # budget: wrong answers that are paid, right ones that are refused
+PAID, REFUSED = 0.0, 0.03  # budget: wrong answers that are paid, right ones that are refused
 
 
 @pytest.fixture(scope="module")

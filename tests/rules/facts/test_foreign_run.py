@@ -142,11 +142,13 @@ TEMPLATES = {
     "{{ raise_exception('System role not supported') }}": "System role not supported",
     "{% for m in messages %}": "refuses the prompt",
     "{{ messages[7].content.x.y }}": "refuses the prompt",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes more than",
 }
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_a_chat_template_that_fails_is_an_error_of_one_line(tmp_path, template) -> None:
+def test_a_chat_template_that_fails_or_does_not_end_is_an_error_of_one_line(tmp_path, monkeypatch, template) -> None:
+    monkeypatch.setattr("nemo_ada.tasks.prompting.TEMPLATE_SECONDS", 0.5)
     model = model_folder(tmp_path / "model")
     (model / "chat_template.jinja").write_text(template)
     encoder = ModelTokenizer(model, PromptFormat(template="chat", system="x"))
