@@ -42,7 +42,7 @@ BUDGETS = {
 }
 JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 44_350, 45_000  # wanted for tests: 40,000
+TEST_LINES, PAGE_WORDS = 42_250, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES: dict[str, int] = {}
 
