@@ -64,8 +64,8 @@ def _keep_only(connection: int) -> None:
 def judge(scorer: str, answer: str, reference: Any, cpu_s: float) -> Judgement:
     """Judge one answer. An error of the scorer becomes a cause, not a label.
 
-    cpu_s: CPU seconds after which the kernel ends this process. The server keeps the wall-clock deadline; this limit
-    remains when the server is gone. What the scorer prints is the detail of its label.
+    cpu_s: CPU seconds after which the kernel ends this process. The trainer keeps the wall-clock deadline; this limit
+    remains when the trainer is gone. What the scorer prints is the detail of its label.
     """
     printed = _Beginning()
     usage = resource.getrusage(resource.RUSAGE_SELF)
