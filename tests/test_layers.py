@@ -40,8 +40,8 @@ BUDGETS = {
     "rehearsal": 5432,  # wanted: 5,300
     "cli": 1486,  # wanted: 1,400
 }
-JOB_LINES = 17150  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
-TRL_LINES = 5820  # of those that importing `nemo_ada.trl` loads
+JOB_LINES = 16_600  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
+TRL_LINES = 5_700  # of those that importing `nemo_ada.trl` loads
 TEST_LINES, PAGE_WORDS = 42_250, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES: dict[str, int] = {}
