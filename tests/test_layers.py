@@ -25,20 +25,20 @@ CONFIG = BASE | {"config", "tasks", "verify"}
 RULES = CONFIG | {"rules.facts", "rules", "rules.check"}
 EVERYTHING = {"*"}
 
-# room -> the most lines of Python that it may have, as `wc -l` counts them, and behind it what is wanted. Whoever
-# raises a number says why in the same commit. CONTRIBUTING.md has the table.
+# room -> the most lines of Python that it may have, as `wc -l` counts them, and behind it what is wanted. They are
+# multiples of 50. Whoever raises one says why in the same commit. CONTRIBUTING.md has the table.
 BUDGETS = {
-    "core": 4114,  # wanted: 4,200
-    "config": 1647,  # wanted: 1,500
-    "verify": 3691,  # wanted: 3,300
-    "tasks": 2057,  # wanted: 1,900
-    "run": 2246,  # wanted: 1,900
-    "rules": 5468,  # wanted: 5,400
-    "nemo": 7015,  # wanted: 7,000
-    "cpu": 4976,  # wanted: 4,900
-    "lab": 7688,  # wanted: 7,600
-    "rehearsal": 5432,  # wanted: 5,300
-    "cli": 1486,  # wanted: 1,400
+    "core": 4150,  # wanted: 4,200
+    "config": 1650,  # wanted: 1,500
+    "verify": 3700,  # wanted: 3,300
+    "tasks": 2100,  # wanted: 1,900
+    "run": 2250,  # wanted: 1,900
+    "rules": 5500,  # wanted: 5,400
+    "nemo": 7050,  # wanted: 7,000
+    "cpu": 5000,  # wanted: 4,900
+    "lab": 7700,  # wanted: 7,600
+    "rehearsal": 5450,  # wanted: 5,300
+    "cli": 1500,  # wanted: 1,400
 }
 JOB_LINES = 16_600  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5_700  # of those that importing `nemo_ada.trl` loads
