@@ -270,7 +270,6 @@ REFUSED = [
         {"checkpointing": {"enabled": True, "save_data_plane": True, "metric_name": "val:accuracy"}},
         "checkpointing.metric_name",
     ),
-    ({"data_plane": {"enabled": True}}, "data_plane.impl"),
     ({"checkpointing": {"enabled": True}}, "checkpointing.save_data_plane"),
 ]
 
