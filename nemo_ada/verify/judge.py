@@ -108,8 +108,3 @@ class Judge:
         if self._math is not None:
             self._math.close()
         self._math = None
-
-
-def whole_point(verdict: Verdict) -> Verdict:
-    """Count a score below 1 as 0. A failure stays one."""
-    return verdict if verdict.label is None else Verdict(float(verdict.label >= 1.0))
