@@ -30,6 +30,8 @@ ANSWER_FIELDS = (
 )  # fmt: skip
 OPTIONS = frozenset(("options", "choices", "endings", "opa", "option_a", "option1", "choice_a", "sol1"))
 """Columns in which data sets keep the options of multiple choice."""
+_NAMED = re.compile(r"\(?[A-Ja-j]\)?|\d(?:\.0)?")  # how a reference names an option
+_MARK = re.compile(r"^\s*\(?[A-J]\s*[).:]\s*")  # in front of an option
 MAX_PRESENT = 120  # characters of a record's column names in a reason
 _ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "developer": "system"}
 NO_ANSWERS = frozenset((
@@ -100,7 +102,7 @@ def pair_of(
         answer = reference if isinstance(reference, str) else json.dumps(reference, default=str)
         form = " as it is"
     else:
-        _refuse_options(record, prompt)
+        _refuse_options(record, prompt, reference)
         answer, form = _reference(column, reference)
         reference = None
     layout = f"prompt {name!r}{'' if messages is None else ' (messages)'}, reference {column!r}{form}"
@@ -115,13 +117,17 @@ def prompt_of(record: Mapping[str, Any], fields: Sequence[str]) -> str:
     return _text(name, value if messages is None else messages.user)
 
 
-def _refuse_options(record: Mapping[str, Any], prompt: str) -> None:
-    """Raise ValueError where options stand in columns of their own, and not in the prompt: nobody could choose."""
+def _refuse_options(record: Mapping[str, Any], prompt: str, reference: Any) -> None:
+    """Raise ValueError where the reference names an option by letter or number, and the prompt lacks the options."""
+    if not _NAMED.fullmatch(str(reference).strip()):
+        return
     lettered = {"A", "B", "C"} <= record.keys()
     for column, value in record.items():
-        options = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
-        listed = str(column).lower() in OPTIONS or (lettered and column == "A")
-        if listed and value and not all(str(option) in prompt for option in options):
+        listed = value.get("text", list(value.values())) if isinstance(value, Mapping) else value
+        options = [_MARK.sub("", str(one)) for one in (listed if isinstance(listed, list) else [listed])]
+        if not value or not (str(column).lower() in OPTIONS or (lettered and column == "A")) or reference in options:
+            continue
+        if 2 * sum(option in prompt for option in options) <= len(options):
             raise ValueError(f"its options are in {column!r}; write them into the prompt, with a letter as answer")
 
 

@@ -115,6 +115,16 @@ def test_a_question_that_has_its_options_or_none_is_read(record):
     assert (pair.prompt, pair.answer) == ("3 or 4?", "4")
 
 
+@pytest.mark.parametrize(
+    ("record", "answer"),
+    [({"choices": ["5", "7"], "answer": "12"}, "12"), ({"choices": ["Rome", "Paris"], "answer": "Paris"}, "Paris"),
+     ({"choices": {"text": ["3", "4"], "label": ["A", "B"]}, "answer": "B"}, "B"),
+     ({"options": ["A)3", "B)4"], "answer": "B"}, "B"), ({"options": {"level": 3}, "answer": "x+1"}, "x+1")],
+)  # fmt: skip
+def test_a_record_whose_reference_names_no_option_or_whose_prompt_has_them_is_read(record, answer):
+    assert pair_of(record | {"problem": "(A) 3 or (B) 4?"}, PROMPT_FIELDS, ANSWER_FIELDS).answer == answer
+
+
 def test_a_field_may_be_a_dotted_path_and_a_column_with_that_name_comes_first():
     record = {"a": {"b": "nested", "c": "1"}, "a.b": "flat"}
     pair = pair_of(record, ["a.b"], ["a.c"])
