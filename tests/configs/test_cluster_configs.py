@@ -138,7 +138,7 @@ def test_the_shipped_combinations_are_models_and_overlays_that_exist():
     there = {str(path.relative_to(CONFIGS.parent)) for path in (*MODELS, *METHODS)}
     over_gym = {f"configs/qwen3-4b-instruct-2507-gym-{name}.yaml" for name in ("math", "tools")}
     newer = {"configs/methods/single-controller.yaml"}
-    assert used | over_gym | newer == there, "test_gym_configs.py and test_single_controller_configs.py have the others"
+    assert used | over_gym | newer == there, "test_gym_configs.py has the others"
     assert len(MODELS) + len(METHODS) + len(list((CONFIGS / "common").glob("*.yaml"))) <= 43
 
 
