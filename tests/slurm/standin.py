@@ -1,8 +1,9 @@
 """A driver that trains nothing: it keeps the run-side contract (nemo_ada/run/job_control.py) and fails as it is told.
 
 standin.py CONFIG run_dir=DIR resume=auto [steps=N] [step_seconds=S] [fail_at=STEP] [kill_at=STEP] [quit_at=STEP]
-    [lose_at=STEP] [hang_at=STEP] [full_at=STEP]
-A fault happens once per file `faults` entry unless `always=1`.
+    [lose_at=STEP] [hang_at=STEP] [full_at=STEP] [wait_at=STEP]
+A fault happens in the first attempt, with `always=1` in every one. `wait_at` is no fault: a test has the time it needs
+between two steps, until a stop is asked for or the file `go` is there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from nemo_ada.run.files import write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, JobControl
 
-FAULTS = ("fail", "kill", "quit", "lose", "hang", "full")
+FAULTS = ("fail", "kill", "quit", "lose", "hang", "full", "wait")
 
 
 def main(arguments: list[str]) -> int:
@@ -47,6 +48,11 @@ def main(arguments: list[str]) -> int:
         first = not (folder / "fault").exists()
         if fault is not None and (first or options.get("always")):
             (folder / "fault").touch()
+            if fault == "wait":
+                while control.stop_reason() is None and not (folder / "go").exists():
+                    control.heartbeat(step)
+                    time.sleep(0.1)
+                continue
             if fault == "fail":
                 control.status("failed", step)
                 return EXIT_FAILED

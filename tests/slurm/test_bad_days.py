@@ -170,13 +170,15 @@ def test_where_a_second_job_is_refused_the_submission_says_so_and_the_job_is_req
     if (reason := why_not()) is not None:
         pytest.skip(reason)
     with cluster(tmp_path / "c", rule=ONE_JOB) as running:
-        run = start(running, "steps=8", "step_seconds=0.3", f"--output={tmp_path}/slurm-%j.log", itself=True)
+        run = start(
+            running, "steps=5", "wait_at=2", "step_seconds=0.1", f"--output={tmp_path}/slurm-%j.log", itself=True
+        )
         assert "SLURM does not take a second job beside this one" in run.printed
         assert "job submit limit" in run.printed
         run.until(lambda: len(run.steps()) >= 2)
         run.signal()
         run.over("done")
-        assert run.steps() == list(range(1, 9)), "each step once, in order"
+        assert run.steps() == list(range(1, 6)), "each step once, in order"
         assert run.reasons() == ["wall", "done"] and run.ledger() == [[str(run.job), "-"], ["over", "done"]]
 
 

@@ -91,11 +91,11 @@ def test_a_stall_is_noticed_dumped_and_requeued(one_node: Cluster, start: Callab
 
 
 def test_where_a_user_may_submit_one_job_only_it_is_requeued(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "steps=8", "step_seconds=0.3", REQUEUE="requeue")
+    run = start(one_node, "steps=5", "wait_at=2", "step_seconds=0.1", REQUEUE="requeue")
     run.until(lambda: len(run.steps()) >= 2)
     run.signal()
     run.over("done")
-    assert run.steps() == list(range(1, 9)) and run.reasons() == ["wall", "done"]
+    assert run.steps() == list(range(1, 6)) and run.reasons() == ["wall", "done"]
     assert run.ledger() == [[str(run.job), "-"], ["over", "done"]]
 
 
@@ -129,8 +129,9 @@ def test_a_follow_up_job_has_the_options_of_the_first_submission(
 ) -> None:
     run = start(
         two_nodes,
-        "steps=8",
-        "step_seconds=0.3",
+        "steps=5",
+        "wait_at=2",
+        "step_seconds=0.1",
         f"--output={tmp_path}/slurm-%j.log",
         "--time=00:17:00",
         "--comment=carried over",
@@ -147,7 +148,7 @@ def test_a_follow_up_job_has_the_options_of_the_first_submission(
     for part in ("TimeLimit=00:17:00", "Comment=carried over", "ExcNodeList=n2", "MinMemoryNode=1M"):
         assert part in follow_up
     run.over("done")
-    assert run.steps() == list(range(1, 9))
+    assert run.steps() == list(range(1, 6))
 
 
 def test_scancel_leaves_no_process(one_node: Cluster, start: Callable[..., Run]) -> None:

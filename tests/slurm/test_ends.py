@@ -103,13 +103,14 @@ def test_a_job_that_is_submitted_right_after_scancel_waits_for_the_save_and_goes
 def test_of_two_jobs_that_are_submitted_at_once_one_trains_and_the_other_says_why_not(
     two_nodes: Cluster, start: Callable[..., Run]
 ) -> None:
-    runs = [start(two_nodes, "steps=16", "step_seconds=0.5") for _ in range(2)]
-    runs[0].until(lambda: not two_nodes.jobs())
-    refused, trained = sorted(runs, key=lambda run: two_nodes.state(run.job), reverse=True)
-    assert (two_nodes.state(refused.job), two_nodes.state(trained.job)) == ("FAILED", "COMPLETED")
+    runs = [start(two_nodes, "steps=5", "wait_at=2", "step_seconds=0.1") for _ in range(2)]
+    runs[0].until(lambda: "FAILED" in [two_nodes.state(run.job) for run in runs])
+    (refused,) = [run for run in runs if two_nodes.state(run.job) == "FAILED"]
+    (trained,) = [run for run in runs if run is not refused]
+    (trained.run_dir / "go").touch()
     trained.over("done")
     assert trained.log().count("still runs in") == 1
-    assert trained.steps() == list(range(1, 17)) and trained.reasons() == ["done"]
+    assert trained.steps() == list(range(1, 6)) and trained.reasons() == ["done"]
 
 
 def test_the_chain_waits_for_room_on_a_full_disk(one_node: Cluster, start: Callable[..., Run]) -> None:
@@ -121,7 +122,7 @@ def test_the_chain_waits_for_room_on_a_full_disk(one_node: Cluster, start: Calla
 def test_what_runs_on_a_lost_node_ends_when_the_next_attempt_starts(
     two_nodes: Cluster, start: Callable[..., Run]
 ) -> None:
-    run = start(two_nodes, "steps=60", "step_seconds=0.5", "save_each=1")
+    run = start(two_nodes, "steps=9", "wait_at=2", "step_seconds=0.5", "save_each=1")
     run.until(lambda: len(run.steps()) >= 2)
     two_nodes.lose_node("n1")
     try:
@@ -130,7 +131,7 @@ def test_what_runs_on_a_lost_node_ends_when_the_next_attempt_starts(
     finally:
         two_nodes.raise_node("n1")
         two_nodes.run("scontrol", "update", "nodename=n1", "state=resume")
-    assert run.steps() == list(range(1, 61)), "each step once, in order"
+    assert run.steps() == list(range(1, 10)), "each step once, in order"
     assert run.reasons() == ["node lost", "done"], "also where SLURM had not seen it when the attempt ended"
     run.until(lambda: not two_nodes.processes())
 
@@ -138,9 +139,8 @@ def test_what_runs_on_a_lost_node_ends_when_the_next_attempt_starts(
 def test_each_task_of_an_array_is_a_run_with_a_folder_a_seed_and_a_chain(
     two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:
-    run = start(
-        two_nodes, "steps=14", "step_seconds=0.5", f"--output={tmp_path}/slurm-%j.log", "--array=3,4", itself=True,
-    )  # fmt: skip
+    words = ("steps=5", "wait_at=2", "step_seconds=0.5", f"--output={tmp_path}/slurm-%j.log", "--array=3,4")
+    run = start(two_nodes, *words, itself=True)
     tasks = [Run(two_nodes, tmp_path, run.job, f"run-seed{seed}") for seed in (3, 4)]
     for task in tasks:
         task.until(lambda task=task: len(task.steps()) >= 2)
@@ -148,7 +148,7 @@ def test_each_task_of_an_array_is_a_run_with_a_folder_a_seed_and_a_chain(
         two_nodes.run("scancel", "--signal=USR1", "--batch", f"{run.job}_{seed}")
     for seed, task in zip((3, 4), tasks, strict=True):
         task.until(lambda task=task: (task.run_dir / "attempts.tsv").is_file() and task.reasons() == ["wall", "done"])
-        assert task.steps() == list(range(1, 15)), "each step once, in order"
+        assert task.steps() == list(range(1, 6)), "each step once, in order"
         logs = [path.read_text() for path in task.run_dir.rglob("node-*.log")]
         assert len(logs) == 2 and all(f"grpo.seed={seed}\n" in log for log in logs)
     assert not (tmp_path / "run").exists()
