@@ -17,7 +17,7 @@ SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh) 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train train-lm smollm2 data eval report bench-peers rehearsal-env site test test-long test-slow test-nemo test-slurm faults soak coverage mutants mutants-core mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train train-lm smollm2 data eval report bench-peers rehearsal-env site test test-long test-slow test-nemo test-slurm faults soak coverage mutants mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -99,11 +99,8 @@ $(VENV)/.mutation: $(STAMP)
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[mutation]'
 	@touch $@
 
-mutants: $(VENV)/.mutation  ## mutants outside the core, a seeded sample of 300 (two hours); MUTANTS="--rooms planning"
+mutants: $(VENV)/.mutation  ## a seeded sample of 300 mutants (two hours); MUTANTS="--rooms core lab/plan"
 	$(PY) tests/mutation/sample.py $(MUTANTS)
-
-mutants-core: $(VENV)/.mutation  ## mutants of nemo_ada/core, a seeded sample of 300 (half an hour); MUTANTS="--only budget"
-	$(PY) tests/core/mutants.py $(MUTANTS)
 
 mutants-named: install  ## mutants by hand, each of which a test must kill (ten minutes)
 	$(PY) tests/mutation/named.py $(MUTANTS)
