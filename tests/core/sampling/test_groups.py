@@ -14,7 +14,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from nemo_ada.core.learning.rows import Selection
-from nemo_ada.core.learning.settings import RowSettings
+from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
@@ -31,8 +31,9 @@ from tests.core.scripted import Script, ScriptedSource
 PLAN = SamplingPlan(BalancedExit(2, 2), (4,), 16, 4, 40)
 
 
-def sampler(plan=PLAN, **options):
-    rows = RowSettings(plan.group_size, StopRule(plan.exit, plan.wave_sizes, plan.max_responses))
+def sampler(plan=PLAN, baseline="pool", **options):
+    stop = StopRule(plan.exit, plan.wave_sizes, plan.max_responses)
+    rows = RowSettings(plan.group_size, stop, AdvantageSettings(baseline=baseline))
     return AdaSampler(plan, rows, run_seed=7, **options)
 
 
@@ -201,12 +202,13 @@ def selected(own, groups):
     return Selection.of_groups([len(group.result.response_id_N) for group in groups], rank_R, weight_R)
 
 
+@pytest.mark.parametrize("baseline", ["pool", "shrunk"])
 @pytest.mark.parametrize("exit_rule", [BalancedExit(2, 2), PositiveExit(1), FixedExit(4)])
-def test_merged_groups_are_the_step_of_one_session_to_the_bit(exit_rule):
+def test_merged_groups_are_the_step_of_one_session_to_the_bit(exit_rule, baseline):
     script = Script.random(5, [0.1, 0.9, 0.5, 0.02, 0.3], failed=0.02)
     plan = replace(PLAN, exit=exit_rule)
     ids = [f"p{number}" for number in range(5)]
-    alone, together = sampler(plan, estimator=EmaBeta()), sampler(plan, estimator=EmaBeta())
+    alone, together = (sampler(plan, baseline, estimator=EmaBeta()) for _ in range(2))
     step = together.run_step(3, ids, ScriptedSource(script, np.random.default_rng(0)))
     started, _ = race(alone, script, 1)
     merged = alone.finish_step([group.pool for group in started], selected(alone, started))
