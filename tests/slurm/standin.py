@@ -2,8 +2,8 @@
 
 standin.py CONFIG run_dir=DIR resume=auto [steps=N] [step_seconds=S] [fail_at=STEP] [kill_at=STEP] [quit_at=STEP]
     [lose_at=STEP] [hang_at=STEP] [full_at=STEP] [wait_at=STEP]
-A fault happens in the first attempt, with `always=1` in every one. `wait_at` is no fault: a test has the time it needs
-between two steps, until a stop is asked for or the file `go` is there.
+A fault happens in the first attempt, with `always=1` in every one. `wait_at` is no fault: a run that began at step 0
+waits there until a stop is asked for or the file `go` is there, so that a test has the time it needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from nemo_ada.run.files import write_atomically
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STOPPED, JobControl
 
-FAULTS = ("fail", "kill", "quit", "lose", "hang", "full", "wait")
+FAULTS = ("fail", "kill", "quit", "lose", "hang", "full")
 
 
 def main(arguments: list[str]) -> int:
@@ -38,8 +38,12 @@ def main(arguments: list[str]) -> int:
         write_atomically(saved, json.dumps({"step": step}))
         control.observe_save(0.0)
 
+    pause = int(options.get("wait_at", "-1")) if step == 0 else -1
     while step < steps:
         control.heartbeat(step)
+        while step == pause and control.stop_reason() is None and not (folder / "go").exists():
+            control.heartbeat(step)
+            time.sleep(0.1)
         if control.stop_reason() is not None:
             save()
             control.status("stopped", step)
@@ -48,11 +52,6 @@ def main(arguments: list[str]) -> int:
         first = not (folder / "fault").exists()
         if fault is not None and (first or options.get("always")):
             (folder / "fault").touch()
-            if fault == "wait":
-                while control.stop_reason() is None and not (folder / "go").exists():
-                    control.heartbeat(step)
-                    time.sleep(0.1)
-                continue
             if fault == "fail":
                 control.status("failed", step)
                 return EXIT_FAILED

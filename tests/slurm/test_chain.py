@@ -25,22 +25,22 @@ pytestmark = pytest.mark.slurm
 
 
 def test_usr1_saves_and_the_next_job_resumes_and_ends_done(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "steps=12")
+    run = start(one_node, "steps=5", "wait_at=2", "step_seconds=0.1")
     run.until(lambda: len(run.steps()) >= 2)
     one_node.run("scancel", "--signal=USR1", "--batch", str(run.job))
     run.over("done")
-    assert run.steps() == list(range(1, 13)), "each step once, in order"
+    assert run.steps() == list(range(1, 6)), "each step once, in order"
     assert run.attempts() == 2
     follows = [before for _, before in run.ledger()]
     assert follows == ["-", str(run.job), str(run.job + 1), "done"], "two jobs trained, the third was cancelled"
-    assert "ended: done, step 12 of 12" in run.log()
+    assert "ended: done, step 5 of 5" in run.log()
 
 
 def test_slurm_itself_sends_the_signal_and_the_run_knows_the_job_end(
     one_node: Cluster, start: Callable[..., Run]
 ) -> None:
     submitted = time.time()
-    run = start(one_node, "steps=900", "step_seconds=0.2", options=("--time=2", "--signal=B:USR1@100"), REQUEUE="none")
+    run = start(one_node, "steps=900", "step_seconds=0.2", options=("--time=2", "--signal=B:USR1@60"), REQUEUE="none")
     run.ends("COMPLETED")
     assert "USR1: the job's end is near" in run.log()
     assert "ended: stopped" in run.log()
@@ -100,7 +100,7 @@ def test_where_a_user_may_submit_one_job_only_it_is_requeued(one_node: Cluster, 
 
 
 def test_a_stop_file_of_the_user_ends_the_chain(one_node: Cluster, start: Callable[..., Run]) -> None:
-    run = start(one_node, "steps=100", "step_seconds=0.2")
+    run = start(one_node, "wait_at=2", "step_seconds=0.1")
     run.until(lambda: len(run.steps()) >= 2)
     (run.run_dir / "STOP").write_text("enough\n")
     run.over("asked")
@@ -275,14 +275,14 @@ def test_a_cause_that_all_nodes_share_ends_the_chain(
 
 def test_a_preempted_job_saves_and_goes_on(one_node: Cluster, start: Callable[..., Run], tmp_path: Path) -> None:
     """The partition has PreemptMode=CANCEL and a grace time, at whose beginning SLURM sends TERM."""
-    run = start(one_node, "steps=12", "term=node")
+    run = start(one_node, "wait_at=2", "step_seconds=0.1", "term=node")
     run.until(lambda: len(run.steps()) >= 2)
     short = tmp_path / "urgent.sh"
     short.write_text("#!/bin/bash\ntrue\n")
     one_node.submit(short, cwd=tmp_path, options=("--partition=urgent", "--exclusive"))
     run.over("done")
     assert "ended: stopped" in run.log()
-    assert run.steps() == list(range(1, 13)), "each step once, in order"
+    assert run.steps() == list(range(1, 6)), "each step once, in order"
 
 
 @pytest.mark.parametrize("code", [1, 2])
