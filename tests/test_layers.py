@@ -30,7 +30,7 @@ EVERYTHING = {"*"}
 BUDGETS = {
     "core": 4150,  # wanted: 4,200
     "config": 1650,  # wanted: 1,500
-    "verify": 3700,  # wanted: 3,300
+    "verify": 3800,  # wanted: 3,300
     "tasks": 2100,  # wanted: 1,900
     "run": 2250,  # wanted: 1,900
     "rules": 5500,  # wanted: 5,400

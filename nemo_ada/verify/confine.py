@@ -67,7 +67,9 @@ def confine(memory_bytes: int, without: frozenset[str] = frozenset()) -> Layers:
     """
     sys.dont_write_bytecode = True
     for kind, value in limits_of(memory_bytes).items():
-        resource.setrlimit(kind, (value, value))
+        _, hard = resource.getrlimit(kind)  # of the site, which may be lower
+        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (least, least))
     libraries = (*_LIBRARIES, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
     readable = (*code_folders(), *libraries)
     held, missing = ["limits"], {}

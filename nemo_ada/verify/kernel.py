@@ -12,12 +12,13 @@ import errno
 import os
 import platform
 import resource
+import signal
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-_PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
+_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 22, 38
 _CAPABILITIES = 0x20080522  # version 3 of the capability calls
 
 _MACHINES = {"x86_64": 0, "aarch64": 1}  # column of _CALLS
@@ -67,6 +68,17 @@ class Missing(Exception):
 def landlock_version() -> int:
     """Return Landlock's version in this kernel, 0 where the kernel has none or does not use it."""
     return max(0, _call(_LANDLOCK_CREATE, None, 0, 1))
+
+
+def end_with(parent: int) -> None:
+    """The kernel kills this process when its parent ends, whoever ends that one. It ends now where the parent has.
+
+    Raises:
+        Missing: the kernel refuses.
+    """
+    _done(_control(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "pdeathsig")
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def no_new_privileges() -> None:

@@ -86,7 +86,8 @@ class MathVerifier:
 
     Life cycle: the constructor starts the server process and runs the self-test. `close`, or leaving the `with` block,
     ends all processes. Answers wait in one queue. Each worker process has a thread here, which gives it one answer at a
-    time. If the server dies, the answers in work get the cause "verifier_crash", and another server is started. One
+    time. Where the system has no room for another thread or worker, those that there are go on alone, with a warning.
+    If the server dies, the answers in work get the cause "verifier_crash", and another server is started. One
     that dies before its first answer is not replaced: all answers get that cause, and a submit raises InvariantError.
     Thread-safe. A forked child must make its own verifier.
 
@@ -113,7 +114,9 @@ class MathVerifier:
         self._printed = itertools.count()
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._open: set[Future[Verdict]] = set()
-        self._threads: list[threading.Thread] = []
+        self._workers: dict[threading.Thread, Worker | None] = {}  # the threads, each with the worker that it asks
+        self._most = self.limits.processes  # threads that there can be
+        self._problem = ""  # why a thread got no worker
         self._counts: Counter[str] = Counter()
         self._closed = False
         self.layers: Layers | None = None  # how workers are confined; None until the first one has said it
@@ -146,11 +149,9 @@ class MathVerifier:
 
     def self_test(self) -> None:
         """Judge the known pairs and one hanging answer. Raises VerifierSelfTestError for a wrong verdict."""
-        pairs = selftest.KNOWN_PAIRS
-        selftest.check(pairs, self._verify([pair[:2] for pair in pairs], SELF_TEST_DEADLINE_S))
-        hanging = selftest.HANGING
-        deadline = min(1.0, self.limits.deadline_s)
-        selftest.check([hanging], self._verify([hanging[:2]], deadline))
+        short = min(1.0, self.limits.deadline_s)
+        for pairs, deadline in ((selftest.KNOWN_PAIRS, SELF_TEST_DEADLINE_S), ([selftest.HANGING], short)):
+            selftest.check(pairs, self._verify([pair[:2] for pair in pairs], deadline), self._problem)
 
     def close(self) -> None:
         """End all processes and cancel open futures. Idempotent."""
@@ -161,13 +162,14 @@ class MathVerifier:
                 return
             self._closed = True
             abandoned, self._open = self._open, set()
+            threads = [thread for thread in self._workers if thread is not threading.current_thread()]
         for future in abandoned:
             future.cancel()
             future.set_running_or_notify_cancel()  # wakes waiting threads
-        for _ in self._threads:
+        for _ in threads:
             self._queue.put(None)
         self._server.close()
-        for thread in self._threads:
+        for thread in threads:
             thread.join(CLOSE_S)
 
     def __enter__(self) -> Self:
@@ -184,8 +186,7 @@ class MathVerifier:
     def _submit(self, pairs: Sequence[tuple[str, Any]], deadline_s: float) -> list[Future[Verdict]]:
         if os.getpid() != self._owner:
             raise InvariantError("this MathVerifier belongs to another process; make one in this process")
-        if self._closed:
-            raise InvariantError("this MathVerifier is closed")
+        self._refuse_closed()
         if self._server.gone and not self._server.judged:
             raise InvariantError(
                 "the verifier's server process died before its first answer; see its error output above"
@@ -201,39 +202,74 @@ class MathVerifier:
             wanted = reference if self._whole else plain_reference(reference)
             job = _Job(future, line([answer, wanted, deadline_s]), deadline_s)
             with self._lock:
+                self._refuse_closed()
+                if len(self._workers) < min(self._most, len(self._open) + 1):
+                    self._start_thread()
                 self._open.add(future)
                 self._queue.put(job)
-                if len(self._threads) < min(self.limits.processes, len(self._open)):
-                    self._threads.append(threading.Thread(target=self._work, name="verifier", daemon=True))
-                    self._threads[-1].start()
         return futures
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise InvariantError("this MathVerifier is closed")
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name="verifier", daemon=True)
+        self._workers[thread] = None
+        try:
+            thread.start()
+        except RuntimeError as problem:
+            del self._workers[thread]
+            if not self._workers:
+                raise UserError(f"the verifier has no thread: {problem}; raise the limit of `ulimit -u`") from None
+            self._go_on(str(problem))
+
+    def _go_on(self, problem: str) -> None:
+        """Start no further thread beside those that there are, and say so once."""
+        if self._most == self.limits.processes:
+            log.warning("the verifier has no room for all of its %d workers and uses fewer: %s", self._most, problem)
+        self._most = len(self._workers)
 
     def _work(self) -> None:
         """Give the answers of the queue to one worker process, and to another one where it ended."""
-        worker: Worker | None = None
-        while (job := self._queue.get()) is not None:
-            if self._closed:
-                return
+        while not self._closed and (job := self._queue.get()) is not None:
             if job.future.cancelled():
-                with self._lock:
-                    self._open.discard(job.future)
-                job.future.set_running_or_notify_cancel()  # wakes who waits for it
+                if self._take(job.future):
+                    job.future.set_running_or_notify_cancel()  # wakes who waits for it
                 continue
+            worker: Worker | None = None
             try:
-                worker = self._ready(worker)
+                worker = self._ready()
                 judgement: Judgement = worker.judge(job.message, job.deadline_s)
             except (ServerGoneError, EOFError, OSError) as problem:  # OSError: too many open files
-                worker, judgement = None, (None, CRASH, str(problem))
+                if worker is None and self._leaves(str(problem)):
+                    self._queue.put(job)
+                    return
+                judgement = None, CRASH, str(problem)
             self._settle(job.future, *judgement)
 
-    def _ready(self, worker: Worker | None) -> Worker:
-        """Return a worker that can be asked: this one, or a new one."""
+    def _ready(self) -> Worker:
+        """Return a worker that this thread can ask: its own, or a new one."""
+        thread = threading.current_thread()
+        worker = self._workers[thread]
         with suppress(ServerGoneError):
             if worker is not None and worker.ready(self.limits.answers_per_worker):
                 return worker
+        self._workers[thread] = None
         worker = self._living().fork()
         self._on_layers(worker.layers)
+        self._workers[thread] = worker
         return worker
+
+    def _leaves(self, problem: str) -> bool:
+        """Note that this thread gets no worker. Return whether it ends, because another one has a worker."""
+        with self._lock:
+            self._problem = problem
+            others = sum(worker is not None for worker in self._workers.values())
+            if others and not self._closed:
+                del self._workers[threading.current_thread()]
+                self._go_on(problem)
+            return bool(others)
 
     def _living(self) -> Server:
         """Return the server, or a new one where it ended after it had judged answers."""
@@ -245,17 +281,23 @@ class MathVerifier:
             return self._server
 
     def _settle(self, future: Future[Verdict], label: float | None, cause: str | None, detail: str) -> None:
-        with self._lock:
-            self._open.discard(future)
-        if self._closed:
+        if not self._take(future):
             return
         if cause is not None:
             log.info("verdict %s: %s", cause, detail)
         elif detail and next(self._printed) < MOST_PRINTED:
-            log.warning("%s printed: %s", self._scorer, detail)
+            log.warning("%s printed: %r", self._scorer, detail)
         if cause == INVALID and self._whole:
             cause = f"{REWARD} {detail.partition(': ')[0]}"  # file, line and type of the user's error
         self._resolve(future, Verdict(label, cause))
+
+    def _take(self, future: Future[Verdict]) -> bool:
+        """Take an open future, to end it. False where `close` has ended it."""
+        with self._lock:
+            if future not in self._open:
+                return False
+            self._open.remove(future)
+            return True
 
     def _on_layers(self, layers: Layers) -> None:
         """Log once per verifier how its workers are confined."""

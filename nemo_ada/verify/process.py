@@ -29,7 +29,7 @@ CLOSE_S = 10.0  # time for an orderly end before the process group is killed
 REPLY_S = 120.0  # for a server that starts cold, on a loaded machine
 START_S = 60.0  # for a new worker
 MAX_STARTS = 3  # of workers for one answer
-MAX_LINE = 16 << 10  # bytes of a worker's message: its text has 500 characters
+MAX_LINE, MAX_TEXT = 16 << 10, 500  # bytes of a worker's message, and characters of the text in it
 
 
 class ServerGoneError(Exception):
@@ -57,6 +57,7 @@ class Server:
         self.judged = False  # whether a worker of it has judged an answer
         self._closing = False
         self._asking = threading.Lock()
+        self._forking = threading.Lock()  # a worker's two sockets are open for one worker at a time
         self._control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             self._process = begin(
@@ -83,9 +84,10 @@ class Server:
         """Return a new worker. Raises EOFError where three of them end or hang before they can judge."""
         problem = ""
         for _ in range(MAX_STARTS):
-            ours, theirs = socket.socketpair()
-            with theirs:
-                pid = self._ask(b"fork", [theirs.fileno()])
+            with self._forking:
+                ours, theirs = socket.socketpair()
+                with theirs:
+                    pid = self._ask(b"fork", [theirs.fileno()])
             if isinstance(pid, str):
                 ours.close()
                 problem = f"no worker can be started: {pid}"
@@ -232,8 +234,8 @@ class Worker:
 def _checked(message: object) -> Judgement:
     """Return a judgement as a worker sent it. Raises SpoiledError for one that `judge` cannot have made."""
     match message:
-        case [float(label), None, str(detail)] if 0.0 <= label <= 1.0:
+        case [float(label), None, str(detail)] if 0.0 <= label <= 1.0 and len(detail) <= MAX_TEXT:
             return label, None, detail
-        case [None, str(cause), str(detail)] if cause in CAUSES:
+        case [None, str(cause), str(detail)] if cause in CAUSES and len(detail) <= MAX_TEXT:
             return None, cause, detail
     raise SpoiledError("it sent something else than a judgement")

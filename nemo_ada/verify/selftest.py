@@ -48,16 +48,21 @@ KNOWN_PAIRS: tuple[KnownPair, ...] = (
 HANGING: KnownPair = (r"\boxed{9^{9^{9^{9}}}}", "1", Verdict(None, TIMEOUT))
 
 
-def check(pairs: Sequence[KnownPair], verdicts: Sequence[Verdict]) -> None:
+def check(pairs: Sequence[KnownPair], verdicts: Sequence[Verdict], problem: str = "") -> None:
     """Compare verdicts with the expected ones.
+
+    Args:
+        pairs: the pairs.
+        verdicts: what the verifier says of them.
+        problem: why there was no worker, where there was none.
 
     Raises:
         VerifierSelfTestError: a verdict is not the expected one.
     """
     for (response, reference, expected), verdict in zip(pairs, verdicts, strict=True):
         if verdict != expected:
+            versions = "check the versions of math-verify, latex2sympy2-extended and antlr4-python3-runtime"
             raise VerifierSelfTestError(
                 f"verifier self-test: response {response!r} with reference {reference!r} gave {verdict}, "
-                f"expected {expected}; check the versions of math-verify, latex2sympy2-extended and "
-                f"antlr4-python3-runtime, and verifier.memory_bytes"
+                f"expected {expected}; {problem or f'{versions}, and verifier.memory_bytes'}"
             )

@@ -8,7 +8,8 @@ Why a separate process, and not workers of the trainer:
 
 Life cycle: `process` starts `main` with a socket as its input. It receives the scorer's name and the workers' memory,
 and then requests, of which each has a reply. It ends with its workers when the connection does, or when its parent is
-gone. It never reads what a worker says: a worker's connection leads to the trainer.
+gone. The kernel ends the workers of a server that was killed. It never reads what a worker says: a worker's connection
+leads to the trainer.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LONGEST = 4096  # bytes of a request or a reply
 
 def main(parent: int) -> None:
     """Entry point of the server process: serve the connection that is its input."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it, and then no exit code is left to read
     trainer = socket.socket(fileno=os.dup(0))
     scorer, memory_bytes = json.loads(trainer.recv(LONGEST))
     with suppress(Exception):  # `judge` imports it again, and reports the error with the answer
@@ -57,10 +59,11 @@ def main(parent: int) -> None:
 
 def _forked(connection: int, scorer: str, memory_bytes: int) -> int | str:
     """Return the process id of a new worker, or why there is none."""
+    server = os.getpid()
     try:
         if (pid := os.fork()) == 0:
             try:
-                worker.work(connection, scorer, memory_bytes)
+                worker.work(connection, scorer, memory_bytes, server)
             finally:
                 os._exit(1)
         return pid

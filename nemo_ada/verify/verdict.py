@@ -52,7 +52,7 @@ def no_score(label: object) -> str | None:
         return f"a {kind}" if label is not None else "None"
     if not scalar:
         return f"a {kind}"
-    return None if 0.0 <= value <= 1.0 else f"{value:g}"
+    return None if 0.0 <= value <= 1.0 else f"a number outside [0, 1]: {value:g}"
 
 
 def defined(function: object) -> str:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from nemo_ada.by_name import place_of
+from nemo_ada.verify import kernel
 from nemo_ada.verify.confine import confine
 from nemo_ada.verify.verdict import INVALID, MEMORY, defined, no_score
 
@@ -36,11 +37,14 @@ def load_scorer(name: str) -> Scorer:
     return cast(Scorer, getattr(importlib.import_module(module), function))
 
 
-def work(connection: int, scorer: str, memory_bytes: int) -> None:
-    """The life of a worker: say how it is confined, then answer each line until the connection ends.
+def work(connection: int, scorer: str, memory_bytes: int, server: int) -> None:
+    """The life of a worker: say how it is confined, then answer each line until the connection or the server ends.
 
     connection: descriptor of a stream socket. No other one stays open.
+    server: process id of the server, this process's parent.
     """
+    with suppress(kernel.Missing):
+        kernel.end_with(server)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _keep_only(connection)
     with open(0, "rb", closefd=False) as answers:
@@ -94,5 +98,5 @@ class _Beginning(io.StringIO):
 
 def _checked(score: object, function: Scorer, printed: str) -> Judgement:
     if (why := no_score(score)) is not None:
-        return None, INVALID, f"{defined(function)} returned {why}, not a number in [0, 1]"[:500]
+        return None, INVALID, f"{defined(function)} returned {why}"[:500]
     return float(cast(float, score)), None, printed

@@ -35,7 +35,7 @@ def late(text, answer):
     if text == "x":
         import sys
         sys.exit(3)
-    return None if text == "none" else 1
+    return None if text == "none" else float(text) if text[-1].isdigit() else 1
 
 def broken(text, answer):
     raise KeyError(text)
@@ -100,6 +100,8 @@ def test_a_part_of_a_point_is_one_and_an_error_names_its_line(tmp_path: Path, re
     assert verdict.cause.startswith("reward_error ") and f"{rewards}.py:13 SystemExit" in verdict.cause
     (verdict,) = task.score_many([(task.splits().train[0], "none", True)])
     assert verdict.label is None and f"{rewards}.py:10 returned None" in str(verdict.cause)
+    found = task.score_many([(task.splits().train[0], far, True) for far in ("1.5", "-2")])
+    assert len({verdict.cause for verdict in found}) == 1 and "a number outside" in str(found[0].cause)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +114,7 @@ def test_a_part_of_a_point_is_one_and_an_error_names_its_line(tmp_path: Path, re
         ("array", "returned a ndarray"),
         ("text", "returned a str"),
         ("deep", r"JSONDecodeError.*py:43\)"),  # not the line of the library
-        ("far", "returned 2"),
+        ("far", r"returned a number outside \[0, 1\]: 2"),
         ("later", "returned a coroutine"),
     ],
 )

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -134,6 +136,8 @@ if sys.argv[1] == "interrupt":
     os.kill(os.getpid(), signal.SIGINT)
 elif sys.argv[1] == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
+elif sys.argv[1] == "together":  # as Ray kills an actor: its children at once
+    os.kill(verifier.process_group, signal.SIGKILL); os.kill(os.getpid(), signal.SIGKILL)
 elif sys.argv[1] == "forget":
     sys.exit(0)
 time.sleep(9999)
@@ -141,7 +145,7 @@ time.sleep(9999)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("end", ["interrupt", "kill", "forget"])
+@pytest.mark.parametrize("end", ["interrupt", "kill", "together", "forget"])
 def test_processes_end_with_their_owner_however_it_ends(end: str, gone: Callable[[int], bool]) -> None:
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-c", OWNER, end]
@@ -161,6 +165,67 @@ def test_a_killed_server_is_replaced_and_its_answers_have_a_cause(
     assert lost.result().cause in (CRASH, TIMEOUT), "TIMEOUT where no worker had it yet, so that the next server got it"
     assert verifier.submit(*box("fine")).result() == RIGHT
     assert verifier.process_group != group and gone(group)
+
+
+SCARCE = """
+import logging, resource, signal, sys, threading
+from nemo_ada.verify.pool import VerifierLimits
+from nemo_ada.verify.pool import MathVerifier
+start, few = threading.Thread.start, iter(range(3))
+def refuse(thread):
+    if next(few, None) is None:
+        raise RuntimeError("can't start new thread")
+    start(thread)
+match sys.argv[1]:
+    case "descriptors":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (48, 48))
+    case "threads":
+        threading.Thread.start = refuse
+    case "children":
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+logging.basicConfig(level=logging.WARNING)
+with MathVerifier(VerifierLimits(9999, 64), scorer="tests.verify.scorers:misbehave", self_test=False) as verifier:
+    verdicts = verifier.verify_many([(r"\\boxed{exit 3}", "")] * 3 + [(r"\\boxed{fine}", "fine")] * 300)
+print(sum(verdict.label == 1.0 for verdict in verdicts), sum(verdict.cause == "verifier_crash" for verdict in verdicts))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scarce", ["descriptors", "threads", "children"])
+def test_fewer_workers_than_wanted_lose_no_answer_and_say_so_once(scarce: str) -> None:
+    command = [sys.executable, "-c", SCARCE, scarce]
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+    assert done.stdout == "300 3\n", done.stderr
+    assert done.stderr.count("uses fewer") == (scarce != "children")
+
+
+def test_every_future_ends_where_close_comes_between() -> None:
+    for _ in range(5):
+        verifier, ended = make(), []
+
+        def ask(verifier: MathVerifier = verifier, ended: list[object] = ended) -> None:
+            with suppress(InvariantError, CancelledError):
+                while True:
+                    verifier.verify_many([box("fine")] * 20)
+            ended.append(None)
+
+        askers = [threading.Thread(target=ask) for _ in range(16)]
+        for asker in askers:
+            asker.start()
+        verifier.submit(*box("fine")).result()
+        verifier.close()
+        for asker in askers:
+            asker.join(PATIENCE)
+        assert len(ended) == len(askers)
+
+
+def test_a_callback_may_close_the_verifier() -> None:
+    verifier, done = make(workers=1), threading.Event()
+    answer = verifier.submit(*box("sleep 0.2"))
+    answer.add_done_callback(lambda _: (verifier.close(), done.set()))
+    assert done.wait(PATIENCE)
 
 
 def test_a_cancelled_future_disturbs_nobody(verifier: MathVerifier) -> None:
