@@ -114,20 +114,12 @@ class Arithmetic:
         """Train and held-out prompts. Raises UserError when a kind has too few different problems."""
         return self._splits
 
-    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Label responses 1.0 when they ended by themselves with an answer of the reference's value, else 0.0.
-
-        Several processes judge in parallel. Where math-verify failed, the verdict has the cause in place of a label.
-        """
-        boxed = [(_boxed(final_answer(text)), prompt.answer, finished) for prompt, text, finished in responses]
-        return self._judge.verdicts(boxed)
-
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
-        """Start to label one response."""
+        """Start to label a response 1.0 when it ended by itself with an answer of the reference's value, else 0.0."""
         return self._judge.submit(_boxed(final_answer(text)), prompt.answer, finished)
 
     def close(self) -> None:
-        """End math-verify's processes. The next call of `score_many` starts them again."""
+        """End math-verify's processes."""
         self._judge.close()
 
     @cached_property

@@ -97,26 +97,17 @@ class JsonlTask:
         """Return the three splits. Each has at least one prompt, except supervision with a fraction of 0."""
         return self._splits
 
-    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Label responses 1.0 when they ended by themselves and the verifier accepts them, else 0.0.
-
-        `math` judges in several processes. Where math-verify or the user's reward failed, the verdict has the cause in
-        place of a label.
-        """
-        if self._reward is None:
-            return self._judge.verdicts([(text, prompt.answer, finished) for prompt, text, finished in responses])
-        pairs = [(text, prompt.entry["reference"]) for prompt, text, finished in responses if finished]
-        judged = iter(self._pool.verify_many(pairs) if pairs else [])
-        return [next(judged) if finished else Verdict(0.0) for _, _, finished in responses]
-
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
-        """Start to label one response. `exact` takes no time, and the others work in processes of their own."""
+        """Start to label a response 1.0 when it ended by itself and the verifier accepts it, else 0.0.
+
+        `exact` takes no time. `math` and the user's reward work in processes of their own.
+        """
         if self._reward is not None:
             return self._pool.submit(text, prompt.entry["reference"]) if finished else Verdict(0.0)
         return self._judge.submit(text, prompt.answer, finished)
 
     def close(self) -> None:
-        """End the verifier's processes. The next call of `score_many` starts them again."""
+        """End the verifier's processes."""
         self._judge.close()
         if (pool := vars(self).pop("_pool", None)) is not None:
             pool.close()

@@ -151,18 +151,23 @@ class Task(Protocol):
     def splits(self) -> Splits:
         """Return the prompts for training and evaluation, and the demonstrations."""
 
-    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Label responses.
+    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
+        """Start to label one response.
 
         Args:
-            responses: Prompt, decoded text, and whether the response ended by itself and not at the token limit.
+            prompt: The prompt.
+            text: The decoded response.
+            finished: Whether the response ended by itself and not at the token limit.
 
         Returns:
-            One verdict per response, in order. It has a label, or the cause where the verifier failed.
+            The verdict where that takes no time, else a future. It has a label, or the cause where the verifier failed.
         """
 
-    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
-        """Start to label one response. Returns its verdict where that takes no time, else a future."""
-
     def close(self) -> None:
-        """End the verifier's processes if there are any. A second call does nothing."""
+        """End the verifier's processes if there are any. The next `submit` starts them again."""
+
+
+def score_many(task: Task, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
+    """Label responses (prompt, text, finished), in order. The task judges them side by side."""
+    started = [task.submit(*response) for response in responses]
+    return [one.result() if isinstance(one, Future) else one for one in started]

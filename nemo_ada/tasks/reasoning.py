@@ -117,12 +117,8 @@ class ReasoningTask(ABC):
             return 1.0
         return min(self._part(prompt, answer), LARGEST_PART) if self.settings.graded else 0.0
 
-    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Label responses (prompt, text, finished). This verifier never fails."""
-        return [Verdict(self.score(*response)) for response in responses]
-
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict:
-        """Label one response, at once."""
+        """Label one response, at once. This verifier never fails."""
         return Verdict(self.score(prompt, text, finished))
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.tasks import reasoning
-from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Task
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Task, score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings
 
@@ -73,7 +73,7 @@ def test_a_word_is_lower_case_and_its_answer_is_the_word_backward(spelling: Task
 def test_the_right_answer_scores_one_only_where_the_output_ended(task: Task) -> None:
     heldout = task.splits().heldout
     responses = [(prompt, prompt.answer, ended) for prompt in heldout for ended in (True, False)]
-    assert [verdict.label for verdict in task.score_many(responses)] == [1.0, 0.0] * len(heldout)
+    assert [verdict.label for verdict in score_many(task, responses)] == [1.0, 0.0] * len(heldout)
 
 
 SPOILT: list[Callable[[str], str]] = [
