@@ -4,8 +4,7 @@ The package writes long English questions. A tiny character model reads a compac
 (`243?3???1324?21?=`, `fetidly=`). Its compact answer, or the last draft of it, is converted for the package's own
 `score_answer`. The import of the package takes seconds, so it waits for the first problem or score.
 
-Splits are cached on disk, in one file per fingerprint of the settings. The file has a header line with the sizes, and
-then one JSON list per prompt or demonstration. A damaged file is built again.
+Splits are cached on disk, in one JSON file per fingerprint of the settings. A damaged file is built again.
 """
 
 from __future__ import annotations
@@ -24,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import text_of, write_atomically
+from nemo_ada.run.files import MAX_TEXT, read_bounded, write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id, longest_prompt
 from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings, data_facts
@@ -40,7 +40,8 @@ FULL_MARKS = 1.0
 LARGEST_PART = 0.99  # of an answer without full marks
 DRAFT_END = "="
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-FORMAT = 1  # version of the cache files
+FORMAT = 2  # version of the cache files
+_SPLITS = TypeAdapter(Splits)
 
 
 def package_dataset(name: str, **options: Any) -> Any:
@@ -285,33 +286,16 @@ def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any],
         build: Makes the splits.
     """
     if folder is None:
-        return _loads(_dumps(build()))
+        return _SPLITS.validate_json(_SPLITS.dump_json(build()))
     digest = hashlib.sha256(json.dumps({"format": FORMAT, **facts}, sort_keys=True).encode()).hexdigest()
-    path = folder / f"{task_name}-{digest[:16]}.jsonl"
+    path = folder / f"{task_name}-{digest[:16]}.json"
     if path.exists():
         try:
-            return _loads(text_of(path))
-        except (ValueError, KeyError, TypeError, InvariantError) as problem:
-            log.warning("the cached splits %s are damaged (%s); building them again", path, problem)
-    text = _dumps(build())
+            return _SPLITS.validate_json(read_bounded(path, MAX_TEXT))
+        except (ValueError, InvariantError) as problem:
+            why = str(problem).splitlines()[0]
+            log.warning("the cached splits %s are damaged (%s); building them again", path, why)
+    text = _SPLITS.dump_json(build())
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
-    return _loads(text)
-
-
-def _dumps(splits: Splits) -> str:
-    header = {"train": len(splits.train), "heldout": len(splits.heldout), "supervision": len(splits.supervision)}
-    rows: list[Any] = [header]
-    rows += [[p.prompt_id, p.text, p.answer, p.entry] for p in splits.train + splits.heldout]
-    rows += [[d.prompt_text, d.answer_text] for d in splits.supervision]
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def _loads(text: str) -> Splits:
-    header, *rows = [json.loads(line) for line in text.splitlines()]
-    train, heldout, supervision = header["train"], header["heldout"], header["supervision"]
-    if len(rows) != train + heldout + supervision:
-        raise ValueError(f"{len(rows)} rows where the header promises {train + heldout + supervision}")
-    prompts = tuple(Prompt(*row) for row in rows[: train + heldout])
-    demonstrations = tuple(Demonstration(*row) for row in rows[train + heldout :])
-    return Splits(prompts[:train], prompts[train:], demonstrations)
+    return _SPLITS.validate_json(text)
