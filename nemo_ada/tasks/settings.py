@@ -48,19 +48,27 @@ NoiseScale = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class MiniSudokuSettings:
-    """4x4 sudoku from reasoning-gym. The answer is the full grid of 16 digits."""
+class PuzzleSettings:
+    """The settings of both tasks whose answers have errors in the demonstrations."""
 
-    name: Literal["mini_sudoku"] = "mini_sudoku"
+    name: str
     seed: Seed = 0
     size: Annotated[
-        int, Field(ge=100, le=200_000, description="Boards to generate, before equal ones are dropped (0.3 ms each).")
+        int,
+        Field(ge=100, le=200_000, description="Problems to make, before equal ones are dropped (a board in 0.3 ms)."),
     ] = 40_000
     train_prompts: TrainPrompts = 4096
     heldout_prompts: HeldoutPrompts = 256
     noise_scale: NoiseScale = 1.0
     drafts: Drafts = 1
     graded: Graded = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class MiniSudokuSettings(PuzzleSettings):
+    """4x4 sudoku from reasoning-gym. The answer is the full grid of 16 digits."""
+
+    name: Literal["mini_sudoku"] = "mini_sudoku"
     min_empty: Annotated[int, Field(ge=1, le=12, description="Fewest blank cells of a board.")] = 2
     max_empty: Annotated[
         int, Field(ge=1, le=12, description="Most blank cells of a board (with more, few boards have one solution).")
@@ -74,19 +82,10 @@ class MiniSudokuSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class SpellBackwardSettings:
+class SpellBackwardSettings(PuzzleSettings):
     """Words from reasoning-gym to spell backward. A third each has 3 to 5, 6 to 7 and 8 to 10 letters."""
 
     name: Literal["spell_backward"] = "spell_backward"
-    seed: Seed = 0
-    size: Annotated[int, Field(ge=100, le=200_000, description="Words to draw, before equal ones are dropped.")] = (
-        40_000
-    )
-    train_prompts: TrainPrompts = 4096
-    heldout_prompts: HeldoutPrompts = 256
-    noise_scale: NoiseScale = 1.0
-    drafts: Drafts = 1
-    graded: Graded = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
