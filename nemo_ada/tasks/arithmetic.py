@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -124,8 +124,7 @@ class Arithmetic:
 
     @cached_property
     def _splits(self) -> Splits:
-        settings = {name: value for name, value in asdict(self.settings).items() if name != "max_new_tokens"}
-        facts = {"reasoning-gym": version("reasoning-gym"), **settings}
+        facts = {"reasoning-gym": version("reasoning-gym"), **self.settings.model_dump(exclude={"max_new_tokens"})}
         return cached_splits(self._cache_dir, self.name, facts, self._build)
 
     def _build(self) -> Splits:

@@ -29,7 +29,7 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded, write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id, longest_prompt
-from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings, data_facts
+from nemo_ada.tasks.settings import MiniSudokuSettings, PuzzleSettings, SpellBackwardSettings, data_facts
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
 
@@ -76,12 +76,7 @@ class ReasoningTask(ABC):
     prompt_characters: int
     draft_tokens: int
 
-    def __init__(
-        self,
-        settings: MiniSudokuSettings | SpellBackwardSettings,
-        cache_dir: Path | None,
-        tokenizer: Tokenizer | None = None,
-    ) -> None:
+    def __init__(self, settings: PuzzleSettings, cache_dir: Path | None, tokenizer: Tokenizer | None = None) -> None:
         self.settings = settings
         self.tokenizer: Tokenizer = tokenizer or CharTokenizer()
         self._cache_dir = cache_dir

@@ -146,11 +146,9 @@ def test_math_scoring_compares_values_and_a_failure_is_no_wrong_answer(
     prompt, shown = splits.train[0], splits.supervision[0].answer_text
     responses = [(prompt, text, end) for text in (r"\boxed{0.25}", r"so \boxed{2/4}", shown) for end in (True, False)]
     assert [v.label for v in score_many(task, responses)] == [0, 0, 1, 0, 1, 0]
-    verdicts = [task.submit(*response) for response in responses]
-    assert [(v if isinstance(v, Verdict) else v.result(30)).label for v in verdicts] == [0, 0, 1, 0, 1, 0]
     task.close()
     assert len(task.tokenizer.encode(shown)) + 1 == task.max_new_tokens
-    monkeypatch.setattr(task._judge, "verdicts", lambda _responses: [Verdict(None, INVALID)])
+    monkeypatch.setattr(task._judge, "submit", lambda *_response: Verdict(None, INVALID))
     assert score_many(task, [(prompt, r"\boxed{0.5}", True)]) == [Verdict(None, INVALID)]
 
 
