@@ -29,6 +29,7 @@ from nemo_ada.run.files import (
     json_of,
     lock_file,
     remove_leftovers,
+    some,
     strangers,
     text_of,
     verify_folder,
@@ -267,7 +268,7 @@ class RunDir:
             return  # not there yet, or `open` says why it cannot be written
         if strange:
             raise UserError(
-                f"run_dir={str(self.path)!r} holds {', '.join(strange[:3])} and no run; name a folder that is empty or "
+                f"run_dir={str(self.path)!r} holds {some(strange)} and no run; name a folder that is empty or "
                 "does not exist yet"
             )
 
@@ -289,12 +290,11 @@ class RunDir:
         old, new = identity(before), identity(config)
         changed = changed_keys(old, new)
         if changed:
-            shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
-            more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+            shown = some([f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed])
             raise UserError(
-                f"run_dir={self.path} belongs to another configuration ({shown}{more}); name another run_dir or undo "
-                "these changes (caps of reinforce_ada.budget, checkpointing, logger, micro-batches and the parallel "
-                "layout may change)"
+                f"run_dir={self.path} belongs to another configuration ({shown}); name another run_dir or undo these "
+                "changes (caps of reinforce_ada.budget, checkpointing, logger, micro-batches and the parallel layout "
+                "may change)"
             )
 
     def checkpoints(self) -> list[Path]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from nemo_ada.by_name import load
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, records
+from nemo_ada.run.files import some
 from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import (
     Demonstration,
@@ -37,7 +38,6 @@ from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
-SHOWN_LINES = 5
 
 
 class JsonlTask:
@@ -121,7 +121,9 @@ class JsonlTask:
             (self.overlong, "hold a prompt above max_prompt_tokens"),
         )
         left_out = [
-            f"{self._path}: left out {len(lines)} line(s), {what}: {_some(lines)}" for lines, what in kinds if lines
+            f"{self._path}: left out {len(lines)} line(s), {what}: {some(lines, '; ')}"
+            for lines, what in kinds
+            if lines
         ]
         systems = [(text, count) for text, count in self.systems.most_common() if text]
         return left_out + [
@@ -177,7 +179,7 @@ class JsonlTask:
         except UserError as problem:
             raise UserError(f"task.path: {problem}") from None
         if not rows:
-            reasons = _some([f"line {number}: {why}" for number, why in self.malformed.items()])
+            reasons = some([f"line {number}: {why}" for number, why in self.malformed.items()], "; ")
             why = f"has no line that can be used ({reasons})" if reasons else "is empty"
             example = json.dumps({names.prompt_fields[0]: "2+3=", names.answer_fields[0]: "5"})
             raise UserError(
@@ -215,9 +217,3 @@ class JsonlTask:
 
     def _tokens(self, row: Prompt) -> int:
         return len(row.text) if isinstance(self.tokenizer, CharTokenizer) else len(self.tokenizer.encode(row.text))
-
-
-def _some(items: Sequence[object]) -> str:
-    """Return the first items, and how many more there are."""
-    more = len(items) - SHOWN_LINES
-    return "; ".join(map(str, items[:SHOWN_LINES])) + (f"; and {more} more" if more > 0 else "")
