@@ -261,12 +261,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: f.declared and f.advantage.normalize != "none",
     ),
     Conflict(
-        f"{ADVANTAGE}.weighting=objective",
-        f"needs rows of both labels, and {N}={{f.n}} leaves one",
-        "set num_generations_per_prompt to at least 2",
-        lambda f: f.declared and f.n < 2,
-    ),
-    Conflict(
         f"{ADVANTAGE}.objective={{f.advantage.objective.kind}} with weighting=objective",
         "is missed by {f.missed:.0%} at some pass rate from .05 to .95, because too few pools have both labels there",
         f"raise {{f.larger}}, take an objective nearer to the linear one, or set {ADVANTAGE}.weighting=reference",
