@@ -29,7 +29,7 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded, write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id, longest_prompt
-from nemo_ada.tasks.settings import MiniSudokuSettings, PuzzleSettings, SpellBackwardSettings, data_facts
+from nemo_ada.tasks.settings import ArithmeticSettings, MiniSudokuSettings, PuzzleSettings, SpellBackwardSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
 
@@ -58,40 +58,25 @@ def package_dataset(name: str, **options: Any) -> Any:
     return reasoning_gym.create_dataset(name, **options)
 
 
-class ReasoningTask(ABC):
-    """Splits and scoring of both tasks. A subclass defines the compact form and the noise.
-
-    The package seeds problem i with `first_seed + i`. The split, the error rates and the errors have separate
-    generators, each from the settings' seed.
+class GeneratedTask(ABC):
+    """A task whose problems the package makes. `cache_dir` stores them, unless it is None.
 
     Attributes:
         name: Name of the task in its settings.
-        prompt_characters: Characters of the longest prompt.
-        draft_tokens: Characters of the longest draft, with its end.
         settings: Settings of the task.
-        tokenizer: The model's tokenizer, or a character tokenizer.
+        tokenizer: The tokenizer that the task was built with.
     """
 
     name: str
-    prompt_characters: int
-    draft_tokens: int
+    tokenizer: Tokenizer
 
-    def __init__(self, settings: PuzzleSettings, cache_dir: Path | None, tokenizer: Tokenizer | None = None) -> None:
-        self.settings = settings
-        self.tokenizer: Tokenizer = tokenizer or CharTokenizer()
-        self._cache_dir = cache_dir
+    def __init__(self, settings: PuzzleSettings | ArithmeticSettings, cache_dir: Path | None) -> None:
+        self.settings, self._cache_dir = settings, cache_dir
 
     @cached_property
     def max_prompt_tokens(self) -> int:
-        """Tokens of the longest prompt. With the character tokenizer they are known before the problems are made."""
-        if isinstance(self.tokenizer, CharTokenizer):
-            return self.prompt_characters
+        """Tokens of the longest prompt."""
         return longest_prompt(self.splits(), self.tokenizer)
-
-    @property
-    def max_new_tokens(self) -> int:
-        """Tokens of the longest answer, with the end of each draft and one token per character."""
-        return self.settings.drafts * self.draft_tokens
 
     def splits(self) -> Splits:
         """Return the three sets. The first call builds them or reads them from the cache.
@@ -100,6 +85,53 @@ class ReasoningTask(ABC):
             UserError: There are too few different problems for the sizes.
         """
         return self._splits
+
+    @cached_property
+    def _splits(self) -> Splits:
+        decides = self.settings.model_dump(exclude={"graded", "max_new_tokens"})  # these say how responses are judged
+        facts = {"reasoning-gym": version("reasoning-gym"), **decides}
+        started = time.perf_counter()
+        splits = cached_splits(self._cache_dir, self.name, facts, self._build)
+        sizes = (len(splits.train), len(splits.heldout), len(splits.supervision))
+        log.info(
+            "%s: %d train, %d held-out, %d supervision in %.1f s", self.name, *sizes, time.perf_counter() - started
+        )
+        return splits
+
+    @abstractmethod
+    def _build(self) -> Splits:
+        """Make the three sets."""
+
+
+class ReasoningTask(GeneratedTask):
+    """Splits and scoring of both puzzles. A subclass defines the compact form and the noise.
+
+    The package seeds problem i with `first_seed + i`. The split, the error rates and the errors have separate
+    generators, each from the settings' seed.
+
+    Attributes:
+        prompt_characters: Characters of the longest prompt.
+        draft_tokens: Characters of the longest draft, with its end.
+        tokenizer: The model's tokenizer, or a character tokenizer.
+    """
+
+    prompt_characters: int
+    draft_tokens: int
+    settings: PuzzleSettings
+
+    def __init__(self, settings: PuzzleSettings, cache_dir: Path | None, tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(settings, cache_dir)
+        self.tokenizer = tokenizer or CharTokenizer()
+
+    @cached_property
+    def max_prompt_tokens(self) -> int:
+        """Tokens of the longest prompt. With the character tokenizer they are known before the problems are made."""
+        return self.prompt_characters if isinstance(self.tokenizer, CharTokenizer) else super().max_prompt_tokens
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens of the longest answer, with the end of each draft and one token per character."""
+        return self.settings.drafts * self.draft_tokens
 
     def score(self, prompt: Prompt, text: str, finished: bool) -> float:
         """Label a response 1.0 when it ended by itself and the package gives full marks.
@@ -120,17 +152,6 @@ class ReasoningTask(ABC):
     def close(self) -> None:
         """Release the package's data set."""
         self.__dict__.pop("_verifier", None)
-
-    @cached_property
-    def _splits(self) -> Splits:
-        facts = {"reasoning-gym": version("reasoning-gym"), **data_facts(self.settings)}
-        started = time.perf_counter()
-        splits = cached_splits(self._cache_dir, self.name, facts, self._build)
-        sizes = (len(splits.train), len(splits.heldout), len(splits.supervision))
-        log.info(
-            "%s: %d train, %d held-out, %d supervision in %.1f s", self.name, *sizes, time.perf_counter() - started
-        )
-        return splits
 
     @cached_property
     def _verifier(self) -> Any:
