@@ -11,7 +11,6 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from nemo_ada.config.keys import fields_at, sections_and_settings
 from nemo_ada.errors import UserError
 
 T = TypeVar("T")
@@ -118,7 +117,7 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
     if isinstance(context.get("error"), UserError):
         return str(context["error"])
     if cause in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown key {key}; {_meant(path, fields_at(kind, problem['loc'][:-1]), kind, where)}"
+        return f"unknown key {key}; {_meant(path, kind, where, problem['loc'][:-1])}"
     if cause == "union_tag_invalid":
         choices = [choice.strip().strip("'") for choice in context["expected_tags"].split(",")]
         tag = context["discriminator"].strip("'")
@@ -132,9 +131,11 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
     return f"{key}{given}: {message[:1].lower()}{message[1:]}" if key else message
 
 
-def _meant(path: Sequence[str], names: Sequence[str], kind: Any, where: str) -> str:
+def _meant(path: Sequence[str], kind: Any, where: str, location: Sequence[str | int]) -> str:
     """Say which key a user may have meant: one beside it with a close name, or one anywhere in the tree of the YAML."""
-    name = path[-1]
+    from nemo_ada.config.keys import fields_at, sections_and_settings  # only a mistake needs them
+
+    name, names = path[-1], fields_at(kind, location)
     if not difflib.get_close_matches(name, names, n=1, cutoff=CLOSE):
         elsewhere = meant(name, sections_and_settings(kind, f"{where}." if where else ""))
         if elsewhere:
