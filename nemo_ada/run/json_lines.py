@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -24,19 +25,6 @@ class DamagedLine(ValueError):
 def refuse(number: int, reason: str) -> None:
     """Raise DamagedLine. The default of `records`: a file of ours has no damaged line."""
     raise DamagedLine(f"line {number}: {reason}")
-
-
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Read the lines of a file that are not blank.
-
-    Yields:
-        The line's number, counted from 1, and its bytes with the line's end.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    with opened_to_read(path) as file:
-        yield from numbered(bounded(file))
 
 
 def bounded(file: IO[bytes]) -> Iterator[bytes]:
@@ -70,13 +58,14 @@ def records(source: Path | bytes, on_damage: OnDamage = refuse) -> Iterator[tupl
         OSError: The file cannot be read.
         DamagedLine: A line is damaged, and `on_damage` was not given.
     """
-    for number, line in lines(source) if isinstance(source, Path) else numbered(source.split(b"\n")):
-        try:
-            record = parse_line(line)
-        except ValueError as problem:
-            on_damage(number, str(problem))
-        else:
-            yield number, record
+    with opened_to_read(source) if isinstance(source, Path) else io.BytesIO(source) as file:
+        for number, line in numbered(bounded(file)):
+            try:
+                record = parse_line(line)
+            except ValueError as problem:
+                on_damage(number, str(problem))
+            else:
+                yield number, record
 
 
 def parse_line(line: bytes) -> Record:
