@@ -338,8 +338,9 @@ class RunDir:
     def rewind(self, step: int) -> None:
         """Drop the records of steps after `step`, because the run repeats these steps. -1 drops all."""
         for name in ("metrics.jsonl", "evaluations.jsonl"):
-            records_before = [line for line in read_lines(self.path / name) if _step_of(line) <= step]
-            write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in records_before))
+            steps = ((line.get("step", 0), line) for line in read_lines(self.path / name))
+            kept = [line for number, line in steps if isinstance(number, int) and number <= step]
+            write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in kept))
 
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
         """Append a record with a `step` to NAME.jsonl and to TensorBoard."""
@@ -391,9 +392,3 @@ def read_lines(path: Path) -> list[Record]:
         return [record for _, record in records(path, on_damage=warn)] if path.exists() else []
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def _step_of(record: Mapping[str, Any]) -> float:
-    """Return the step of a record. It is infinite where it is not a number, so that the record is dropped."""
-    step = record.get("step", 0)
-    return step if isinstance(step, int) and not isinstance(step, bool) else float("inf")
