@@ -11,7 +11,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
@@ -158,14 +158,10 @@ def _array(path: Path) -> list[Record] | None:
         return None
     if all(isinstance(row, dict) for row in content):
         return content
-    head = content[0]
-    if isinstance(head, list) and all(isinstance(name, str) for name in head) and len(content) > 1:
-        return [_record(head, row) for row in content[1:]] if all(isinstance(row, list) for row in content) else None
+    rows_of_names = all(isinstance(row, list) for row in content) and all(isinstance(name, str) for name in content[0])
+    if rows_of_names and len(content) > 1:
+        return [dict(zip(content[0], row, strict=False)) for row in content[1:]]
     return None
-
-
-def _record(names: Sequence[str], row: Sequence[Any]) -> Record:
-    return dict(zip(names, row, strict=False))
 
 
 def _delimited(path: Path) -> Iterator[tuple[int, Raw]]:
