@@ -133,21 +133,16 @@ class ReasoningTask(GeneratedTask):
         """Tokens of the longest answer, with the end of each draft and one token per character."""
         return self.settings.drafts * self.draft_tokens
 
-    def score(self, prompt: Prompt, text: str, finished: bool) -> float:
-        """Label a response 1.0 when it ended by itself and the package gives full marks.
+    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict:
+        """Label a response 1.0 when it ended by itself and the package gives full marks. This verifier never fails.
 
         Another response that ended by itself gets 0.0, or with `graded` the part of it that is right.
         """
-        if not finished:
-            return 0.0
         answer = text.split(DRAFT_END, self.settings.drafts - 1)[-1]
-        if self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS:
-            return 1.0
-        return min(self._part(prompt, answer), LARGEST_PART) if self.settings.graded else 0.0
-
-    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict:
-        """Label one response, at once. This verifier never fails."""
-        return Verdict(self.score(prompt, text, finished))
+        if finished and self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS:
+            return Verdict(1.0)
+        graded = finished and self.settings.graded
+        return Verdict(min(self._part(prompt, answer), LARGEST_PART) if graded else 0.0)
 
     def close(self) -> None:
         """Release the package's data set."""
