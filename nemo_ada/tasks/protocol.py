@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import InvariantError
 from nemo_ada.verify.verdict import Verdict
 
 
@@ -113,16 +113,6 @@ class Tokenizer(Protocol):
 
     def write_hf(self, folder: Path) -> None:
         """Write the tokenizer's files for `transformers.AutoTokenizer`."""
-
-
-def longest_prompt(splits: Splits, tokenizer: Tokenizer) -> int:
-    """Return tokens of the longest prompt for training or evaluation. Raises UserError when one cannot be encoded."""
-    try:
-        return max(len(tokenizer.encode(prompt.text)) for prompt in splits.train + splits.heldout)
-    except UserError:
-        raise
-    except ValueError as reason:
-        raise UserError(f"a prompt of the task cannot be read by the model's tokenizer: it {reason}") from None
 
 
 class Task(Protocol):

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded, write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
-from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id, longest_prompt
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id
 from nemo_ada.tasks.settings import ArithmeticSettings, MiniSudokuSettings, PuzzleSettings, SpellBackwardSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
@@ -75,8 +75,14 @@ class GeneratedTask(ABC):
 
     @cached_property
     def max_prompt_tokens(self) -> int:
-        """Tokens of the longest prompt."""
-        return longest_prompt(self.splits(), self.tokenizer)
+        """Tokens of the longest prompt for training or evaluation. Raises UserError when one cannot be encoded."""
+        splits = self.splits()
+        try:
+            return max(len(self.tokenizer.encode(prompt.text)) for prompt in splits.train + splits.heldout)
+        except UserError:
+            raise
+        except ValueError as reason:
+            raise UserError(f"a prompt of the task cannot be read by the model's tokenizer: it {reason}") from None
 
     def splits(self) -> Splits:
         """Return the three sets. The first call builds them or reads them from the cache.
