@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from nemo_ada.run.files import MAX_DIGITS, opened_to_read, whole_number
 
 Record = dict[str, Any]
+Raw = bytes | Mapping[str, Any]
 OnDamage = Callable[[int, str], None]
 MAX_LINE = 64 << 20  # bytes
 _LONG = re.compile(rb"\d{%d}" % MAX_DIGITS)
@@ -59,13 +60,18 @@ def records(source: Path | bytes, on_damage: OnDamage = refuse) -> Iterator[tupl
         DamagedLine: A line is damaged, and `on_damage` was not given.
     """
     with opened_to_read(source) if isinstance(source, Path) else io.BytesIO(source) as file:
-        for number, line in numbered(bounded(file)):
-            try:
-                record = parse_line(line)
-            except ValueError as problem:
-                on_damage(number, str(problem))
-            else:
-                yield number, record
+        yield from parsed(numbered(bounded(file)), on_damage)
+
+
+def parsed(lines: Iterable[tuple[int, Raw]], on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
+    """Yield the number and the object of each line, or the record that a table has there."""
+    for number, raw in lines:
+        try:
+            record = parse_line(raw) if isinstance(raw, bytes) else dict(raw)
+        except ValueError as problem:
+            on_damage(number, str(problem))
+        else:
+            yield number, record
 
 
 def parse_line(line: bytes) -> Record:
