@@ -40,7 +40,6 @@ FULL_MARKS = 1.0
 LARGEST_PART = 0.99  # of an answer without full marks
 DRAFT_END = "="
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-FORMAT = 2  # version of the cache files
 _SPLITS = TypeAdapter(Splits)
 
 
@@ -304,7 +303,7 @@ def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any],
     """
     if folder is None:
         return _SPLITS.validate_json(_SPLITS.dump_json(build()))
-    digest = hashlib.sha256(json.dumps({"format": FORMAT, **facts}, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     path = folder / f"{task_name}-{digest[:16]}.json"
     if path.exists():
         try:
