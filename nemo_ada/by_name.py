@@ -11,7 +11,6 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -101,16 +100,6 @@ def _tried(what: str, call: Callable[[], Any]) -> Any:
         return call()
     except (Exception, SystemExit) as problem:  # noqa: BLE001 - the user's code may raise anything
         raise UserError(f"{what} ended with {type(problem).__name__}: {problem} ({place_of(problem)})") from None
-
-
-def file_of(name: str) -> Path | None:
-    """Return the file of the module of `package.module:name`, without running it. None where there is none."""
-    search_working_folder()
-    try:
-        spec = find_spec(name.partition(":")[0])
-    except (ImportError, ValueError, AttributeError):
-        return None
-    return None if spec is None or spec.origin is None or not Path(spec.origin).is_file() else Path(spec.origin)
 
 
 def place_of(problem: BaseException, without: str = __file__) -> str:

@@ -253,14 +253,17 @@ class AdaSettings(Section):
         """
         plan, sampling = self.plan(group, max_new_tokens), self.sampling
         allocation: Allocation | None = None
+        exponent: float | None = None
         if isinstance(sampling, EstimationSampling):
             allocation = Allocation(sampling.allocation, *sampling.bounds(group), sampling.epsilon)
+            if self.advantage.weighting != "objective":  # the allocation realises the weight p^-exponent
+                exponent = sampling.allocation.exponent
         rows = RowSettings(
             group=group,
             stop=plan.stop_rule,
             advantage=self.advantage,
             keep_all=allocation is not None,
-            exponent=self._drawn_as(),
+            exponent=exponent,
         )
         estimator = self._estimator(features)
         return AdaSampler(
@@ -364,9 +367,3 @@ class AdaSettings(Section):
             f"`ada/prompts_cut`), and max_samples of num_prompts_per_step * {sampling.cap(group)} ends none; `nemo-ada "
             "simulate --objective --max-samples M --prompts P` shows how much"
         )
-
-    def _drawn_as(self) -> float | None:
-        """Return the exponent of the allocation, which realises the weight p^-exponent. None if it realises none."""
-        if not isinstance(self.sampling, EstimationSampling) or self.advantage.weighting == "objective":
-            return None
-        return self.sampling.allocation.exponent

@@ -60,11 +60,6 @@ class Facts:
         return self.sampling.waves(self.n)  # type: ignore[no-any-return]
 
     @property
-    def first_wave(self) -> int:
-        """Responses of the first wave."""
-        return self.waves[0]
-
-    @property
     def largest_wave(self) -> int:
         """Responses of the largest wave."""
         return max(self.waves)
@@ -80,17 +75,12 @@ class Facts:
         return self.sampling.bounds(self.n)[0]  # type: ignore[no-any-return]
 
     @property
-    def end(self) -> str:
-        """Which bound of the estimation variant is the group size."""
-        return "min" if self.n == self.fewest else "max"
-
-    @property
     def once(self) -> bool:
         """Whether no prompt draws after its first wave."""
         if self.estimation:
             return True
-        fixed = self.exit == "fixed" and self.rule.smallest_pool <= self.first_wave
-        return fixed or self.cap <= self.first_wave
+        fixed = self.exit == "fixed" and self.rule.smallest_pool <= self.waves[0]
+        return fixed or self.cap <= self.waves[0]
 
     @property
     def declared(self) -> bool:
@@ -183,10 +173,10 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: not f.estimation and f.largest_wave > f.cap,
     ),
     Conflict(
-        f"{SAMPLING}.wave_size={{f.first_wave}}",
+        f"{SAMPLING}.wave_size={{f.waves[0]}}",
         f"is below {N}={{f.n}}: a pool that exits after its first wave could not fill a group",
         "raise wave_size to at least {f.n}",
-        lambda f: not f.estimation and f.first_wave < f.n and f.rule.smallest_pool < f.n,
+        lambda f: not f.estimation and f.waves[0] < f.n and f.rule.smallest_pool < f.n,
     ),
     Conflict(
         f"{SAMPLING}.max_responses={{f.cap}}",
@@ -218,7 +208,8 @@ CONFLICTS: tuple[Conflict, ...] = (
     ),
     Conflict(
         f"{N}={{f.n}}",
-        f"is also {SAMPLING}.{{f.end}}_responses: every prompt would get {{f.n}} responses, which is GRPO",
+        f"is a bound of {SAMPLING} (min_responses={{f.fewest}}, max_responses={{f.cap}}): every prompt would get "
+        "{f.n} responses, which is GRPO",
         "set num_generations_per_prompt to 8 (as published, with bounds of 4 and 32), or bounds on both sides of {f.n}",
         lambda f: f.estimation and f.n in (f.fewest, f.cap) and f.sampling.allocation.exponent > 0.0,
     ),
@@ -259,12 +250,6 @@ CONFLICTS: tuple[Conflict, ...] = (
         "would multiply by 1/sqrt(p (1-p)), which no objective declares",
         "set normalize: none",
         lambda f: f.declared and f.advantage.normalize != "none",
-    ),
-    Conflict(
-        f"{ADVANTAGE}.weighting=objective",
-        f"needs rows of both labels, and {N}={{f.n}} leaves one",
-        "set num_generations_per_prompt to at least 2",
-        lambda f: f.declared and f.n < 2,
     ),
     Conflict(
         f"{ADVANTAGE}.objective={{f.advantage.objective.kind}} with weighting=objective",
@@ -348,15 +333,15 @@ def page() -> str:
     """Return the page of all conflicts, for recipes/results/conflicts.md."""
 
     def shown(text: str) -> str:
-        for name in ("f.n", "f.cap", "f.fewest", "f.end", "f.first_wave", "f.largest_wave", "f.rule.smallest_pool"):
-            text = text.replace(f"{{{name}}}", SHOWN.get(name, "..."))
+        for name, short in SHOWN.items():
+            text = text.replace(f"{{{name}}}", short)
         return "".join(part if at % 2 == 0 else "..." for at, part in enumerate(text.replace("}", "{").split("{")))
 
     lines = [f"| `{shown(one.what)}` | {shown(one.why)} | {shown(one.works)} |" for one in CONFLICTS]
     return "\n".join([HEAD, *lines, ""])
 
 
-SHOWN = {"f.n": "n", "f.cap": "N_max", "f.fewest": "N_min", "f.end": "min"}
+SHOWN = {"f.n": "n", "f.cap": "N_max", "f.fewest": "N_min"}
 HEAD = """# Settings that contradict each other
 
 `nemo-ada check` prints all that apply, with their values. `n` is `grpo.num_generations_per_prompt`.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,23 @@ def settings(kind: Any, prefix: str = "") -> list[Key]:
     return list(_settings(found, found, prefix))
 
 
+def sections_and_settings(kind: Any, prefix: str = "") -> list[str]:
+    """Return the dotted keys of every setting of a kind of section, each behind those of the sections that hold it."""
+    keys = (setting.key.split(".") for setting in settings(kind, prefix))
+    return list(dict.fromkeys(".".join(parts[:depth]) for parts in keys for depth in range(1, len(parts) + 1)))
+
+
+def fields_at(kind: Any, location: Iterable[str | int]) -> list[str]:
+    """Return the sorted fields of the section at the location of a pydantic error, which has the tags of unions."""
+    whole = TypeAdapter(kind).json_schema()
+    sections = list(_forms(whole, whole))
+    for part in location:
+        tagged = [one for one in sections if _choice(one).endswith(f"={part}")]
+        fields = [one["properties"][part] for one in sections if part in one.get("properties", {})]
+        sections = tagged or [form for field in fields for form in _forms(field, whole)] or sections
+    return sorted({name for section in sections for name in section.get("properties", ())})
+
+
 def _settings(node: Node, whole: Node, prefix: str, where: str = "") -> Iterator[Key]:
     required = node.get("required", ())
     for name, field in node.get("properties", {}).items():
@@ -63,7 +80,7 @@ def _forms(field: Node, whole: Node) -> Iterator[Node]:
 
 def _choice(section: Node) -> str:
     """Return the key and the value that choose a section, such as `kind=sequential`."""
-    names = [name for name in ("kind", "name") if "const" in section["properties"].get(name, {})]
+    names = [name for name in ("kind", "name") if "const" in section.get("properties", {}).get(name, {})]
     return f"{names[0]}={section['properties'][names[0]]['const']}" if names else ""
 
 

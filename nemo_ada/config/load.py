@@ -27,7 +27,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 from nemo_ada import trust
 from nemo_ada.config.parsing import CLOSE, suggestion
 from nemo_ada.errors import UserError
-from nemo_ada.run.redaction import secret_keys, secret_values, texts_of
+from nemo_ada.run.redaction import nodes, secret_keys, secret_values
 from nemo_ada.run.yaml_file import read_yaml
 
 BACKENDS = ("embedded", "nemo_rl")
@@ -302,7 +302,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
                 works = "write key=value in one word, without spaces, such as grpo.max_num_steps=5"
                 raise UserError(f"override {text[:100]!r} has no value; {works}") from None
             raise UserError(f"override {text[:100]!r}: {_one_line(error)}") from None
-    for key in secret_keys(OmegaConf.to_container(config, resolve=False)):  # type: ignore[arg-type]
+    for key in secret_keys(OmegaConf.to_container(config, resolve=False)):
         raise UserError(
             f"{key} is a secret, and runs save their configuration; leave it out and set the variable that its "
             f"library reads, such as WANDB_API_KEY or HF_TOKEN"
@@ -389,8 +389,8 @@ def refuse_secret_values(config: Any) -> None:
 
     A value of any length would keep the search busy for as long: `${mul:xx,1000000000}` is one, to NeMo-RL's `mul`.
     """
-    for key, text in texts_of(config):
-        if text is not None and len(text) > MAX_VALUE:
+    for key, text in nodes(config):
+        if isinstance(text, str) and len(text) > MAX_VALUE:
             raise UserError(f"{key[:200]} has {len(text):,} characters, and {MAX_VALUE:,} are allowed; shorten it")
     for key in secret_values(config):
         raise UserError(

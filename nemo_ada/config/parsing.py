@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from reprlib import Repr
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -78,50 +78,46 @@ def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
         if len(lines) > MAX_LINES:
             rest = f"and {len(lines) - MAX_LINES} more; is this a file for this command?"
             lines = [*lines[:MAX_LINES], rest]
-        raise UserError("\n".join(lines), key=_common_key(kind, data, where, problems)) from None
+        raise UserError("\n".join(lines), key=_common_key(data, where, problems)) from None
 
 
-def _common_key(kind: Any, data: Mapping[str, Any], where: str, problems: Sequence[Any]) -> str | None:
+def _common_key(data: Mapping[str, Any], where: str, problems: Sequence[Any]) -> str | None:
     """Return the key that all problems are about, or the section that holds their keys.
 
     None where it is the whole config.
     """
-    paths = [_path(kind, data, where, problem) for problem in problems]
+    paths = [_path(data, where, problem) for problem in problems]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
     return ".".join(parts[0] for parts in shared) or None
 
 
-def _path(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> list[str]:
-    """Return the parts of the key that a pydantic error is about, without the tags of unions in its location."""
+def _path(data: Mapping[str, Any], where: str, problem: Any) -> list[str]:
+    """Return the parts of the key that a pydantic error is about, without the tags of unions in its location.
+
+    A tag is the value of the key that chooses a member of the union, or the form of a value (ada.Number).
+    """
     path: list[str] = [where] if where else []
-    types = [kind]
     below: Any = data
     for part in problem["loc"]:
-        if str(part).startswith("@"):  # a form of one value (ada.Number), which no key names
+        if str(part).startswith("@"):
             continue
-        if isinstance(below, Mapping) and part not in below and any(part in _tags(t) for t in types):
-            types = [t for t in types if part in _tags(t)]
+        if isinstance(below, Mapping) and part not in below and part in (below.get("kind"), below.get("name")):
             continue
         path.append(str(part))
-        types = [inner for t in types for inner in _models(_fields(t).get(str(part)))]
-        below = below[part] if _holds(below, part) else None
+        with suppress(LookupError, TypeError):
+            below = below[part]
     return path
 
 
 def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> str:
     """One line for one pydantic error."""
-    path = _path(kind, data, where, problem)
+    path = _path(data, where, problem)
     key = ".".join(path)
     cause, context = problem["type"], problem.get("ctx", {})
     if isinstance(context.get("error"), UserError):
         return str(context["error"])
     if cause in ("extra_forbidden", "unexpected_keyword_argument"):
-        parents = [kind]
-        for part in (part for part in problem["loc"][:-1] if not str(part).startswith("@")):
-            tagged = [t for t in parents if part in _tags(t)]
-            parents = tagged or [inner for t in parents for inner in _models(_fields(t).get(str(part)))]
-        names = sorted({name for t in parents for name in _fields(t)})
-        return f"unknown key {key}; {_meant(path, names, kind, where)}"
+        return f"unknown key {key}; {_meant(path, kind, where, problem['loc'][:-1])}"
     if cause == "union_tag_invalid":
         choices = [choice.strip().strip("'") for choice in context["expected_tags"].split(",")]
         tag = context["discriminator"].strip("'")
@@ -135,11 +131,13 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
     return f"{key}{given}: {message[:1].lower()}{message[1:]}" if key else message
 
 
-def _meant(path: Sequence[str], names: Sequence[str], kind: Any, where: str) -> str:
+def _meant(path: Sequence[str], kind: Any, where: str, location: Sequence[str | int]) -> str:
     """Say which key a user may have meant: one beside it with a close name, or one anywhere in the tree of the YAML."""
-    name = path[-1]
+    from nemo_ada.config.keys import fields_at, sections_and_settings  # only a mistake needs them
+
+    name, names = path[-1], fields_at(kind, location)
     if not difflib.get_close_matches(name, names, n=1, cutoff=CLOSE):
-        elsewhere = meant(name, _keys(kind, f"{where}." if where else ""))
+        elsewhere = meant(name, sections_and_settings(kind, f"{where}." if where else ""))
         if elsewhere:
             return f"did you mean {' or '.join(elsewhere)}?"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
@@ -163,46 +161,7 @@ def meant(name: str, keys: Iterable[str]) -> list[str]:
     return [key for key in known if key.rpartition(".")[2] in close][:MOST]
 
 
-def _keys(kind: Any, prefix: str) -> Iterator[str]:
-    """Yield the dotted keys of a section and of those below it."""
-    for name, annotation in _fields(kind).items():
-        yield f"{prefix}{name}"
-        for section in _models(annotation):
-            yield from _keys(section, f"{prefix}{name}.")
-
-
 def suggestion(name: str, known: Sequence[str], title: str) -> str:
     """Ask "did you mean ...?" for a name that is close to a known one, or list the known ones."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"{title}: {', '.join(known)}"
-
-
-def _holds(container: Any, part: Any) -> bool:
-    if isinstance(container, Mapping):
-        return part in container
-    return isinstance(container, (list, tuple)) and isinstance(part, int) and part < len(container)
-
-
-def _fields(model: Any) -> dict[str, Any]:
-    """Annotation of each field of a section, which is a pydantic model or one of core's dataclasses."""
-    if isinstance(model, type) and is_dataclass(model):
-        hints = get_type_hints(model, include_extras=True)
-        return {field.name: hints[field.name] for field in fields(model)}
-    return {name: field.annotation for name, field in getattr(model, "__pydantic_fields__", {}).items()}
-
-
-def _tags(model: Any) -> set[str]:
-    """Return the values of the field that distinguishes the members of a union."""
-    annotations = _fields(model)
-    return {tag for name in ("kind", "name") if name in annotations for tag in get_args(annotations[name])}
-
-
-def _models(annotation: Any) -> Iterator[Any]:
-    """Yield the section classes that a field's annotation mentions."""
-    pending = [annotation]
-    while pending:
-        annotation = pending.pop()
-        if hasattr(annotation, "__pydantic_fields__") or (isinstance(annotation, type) and is_dataclass(annotation)):
-            yield annotation
-        elif get_origin(annotation) is not None:
-            pending.extend(get_args(annotation))

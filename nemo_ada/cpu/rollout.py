@@ -28,7 +28,7 @@ from nemo_ada.cpu.settings import PolicySettings
 from nemo_ada.errors import InvariantError
 from nemo_ada.run.files import touch
 from nemo_ada.tasks.prompting import ModelTokenizer
-from nemo_ada.tasks.protocol import Prompt, Task
+from nemo_ada.tasks.protocol import Prompt, Task, score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import AnyTaskSettings
 from nemo_ada.verify.boxed import last_boxed
@@ -223,7 +223,7 @@ class Rollout:
             for prompt, payloads in zip(prompts, payloads_PK, strict=True)
             for payload in payloads
         ]
-        verdicts = self._task.score_many(answers)
+        verdicts = score_many(self._task, answers)
         failed = [(prompt.prompt_id, verdict.cause) for (prompt, _, _), verdict in zip(answers, verdicts, strict=True)
                   if verdict.label is None]  # fmt: skip
         causes, count = Counter(str(cause) for _, cause in failed), len(answers)

@@ -36,7 +36,7 @@ from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserEr
 from nemo_ada.run.files import json_of, touch, write_atomically
 from nemo_ada.run.folder import CONTRACT, RunDir
 from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
-from nemo_ada.run.observer import Observer, unfailing
+from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
@@ -170,7 +170,7 @@ class Trainer:
 
     def __init__(self, config: RunConfig, stack: Stack, task: Task, observer: Observer | None = None) -> None:
         self.config, self.stack, self.task = config, stack, task
-        self.observer = unfailing(observer or Observer())
+        self.observer = observer or Observer()
         self.run_dir = RunDir(config.folder)
         self.control = JobControl(config.folder, config.grpo.max_num_steps)
         self.order = PromptOrder(len(task.splits().train), config.grpo.seed)

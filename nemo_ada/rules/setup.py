@@ -6,10 +6,8 @@ per setting that was tried. It says where a job would end without the rule, and 
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -32,6 +30,7 @@ from nemo_ada.rules.rewards import (
 )
 from nemo_ada.run.data_files import records
 from nemo_ada.run.files import text_of
+from nemo_ada.run.inputs import file_of
 from nemo_ada.run.json_lines import DamagedLine, refuse
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
@@ -335,27 +334,15 @@ def environments(v: Values) -> Findings:
         if not module or not attribute:
             yield error(key, f"{text}: name it as MODULE.CLASS")
             continue
-        source = _source(module)
-        if source is None:
+        file = file_of(module)
+        if file is None:
             yield error(
                 key,
                 f"{text}: there is no module {module} here; put its folder on PYTHONPATH, for this check and the job",
             )
         elif not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
-                           rf"{re.escape(attribute)}\b", source, re.M):  # fmt: skip
+                           rf"{re.escape(attribute)}\b", text_of(file, errors="replace"), re.M):  # fmt: skip
             yield error(key, f"{text}: the module {module} defines no {attribute}")
-
-
-def _source(module: str) -> str | None:
-    """Return the source of a module, without running it. None where there is no such module."""
-    parts = module.split(".")
-    for folder in [Path.cwd(), *(Path(entry or ".") for entry in sys.path)]:
-        stem = folder.joinpath(*parts)
-        for path in (stem.with_suffix(".py"), stem / "__init__.py"):
-            if path.is_file():
-                return text_of(path, errors="replace")
-    spec = importlib.util.find_spec(parts[0]) if len(parts) == 1 else None
-    return "" if spec is not None else None
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (

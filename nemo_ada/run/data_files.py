@@ -11,14 +11,14 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
-from nemo_ada.run.json_lines import OnDamage, Record, bounded, numbered, parse_line
+from nemo_ada.run.json_lines import OnDamage, Raw, Record, bounded, numbered, parsed
 
 PACKED = (".gz", ".zst")
 TEXT_SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -33,8 +33,6 @@ MAX_SHARDS = 10_000
 SPLITS = ("train", "training", "test", "validation", "valid", "val", "dev", "eval")
 _SPLIT = re.compile(rf"(?:^|[/._-])({'|'.join(SPLITS)})(?=[/._-]|$)")
 _NO_DATA = re.compile(r"(?:dataset_infos?|dataset_dict|state|index|.*config.*)\.json|cache-.*\.arrow|\..*")
-
-Raw = bytes | Mapping[str, Any]
 
 
 def is_data_file(path: Path) -> bool:
@@ -135,11 +133,7 @@ def records(path: Path, on_damage: OnDamage, split: str = "train") -> Iterator[t
     Raises:
         UserError: The file cannot be read.
     """
-    for number, raw in rows(path, split):
-        try:
-            yield number, parse_line(raw) if isinstance(raw, bytes) else dict(raw)
-        except ValueError as problem:
-            on_damage(number, str(problem))
+    return parsed(rows(path, split), on_damage)
 
 
 def _array(path: Path) -> list[Record] | None:
@@ -158,14 +152,10 @@ def _array(path: Path) -> list[Record] | None:
         return None
     if all(isinstance(row, dict) for row in content):
         return content
-    head = content[0]
-    if isinstance(head, list) and all(isinstance(name, str) for name in head) and len(content) > 1:
-        return [_record(head, row) for row in content[1:]] if all(isinstance(row, list) for row in content) else None
+    rows_of_names = all(isinstance(row, list) for row in content) and all(isinstance(name, str) for name in content[0])
+    if rows_of_names and len(content) > 1:
+        return [dict(zip(content[0], row, strict=False)) for row in content[1:]]
     return None
-
-
-def _record(names: Sequence[str], row: Sequence[Any]) -> Record:
-    return dict(zip(names, row, strict=False))
 
 
 def _delimited(path: Path) -> Iterator[tuple[int, Raw]]:

@@ -33,7 +33,7 @@ from nemo_ada.errors import UserError
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
 MANIFEST = "manifest.json"
-SHOWN = 5  # how many names a message lists
+SHOWN = 5  # how many items a message lists
 PRIVATE = "nemo-ada-"  # short, because sockets lie below a private folder
 MARKER = ".nemo-ada"  # the file that says who made a folder
 MAX_TEXT = 256 << 20  # bytes of a text or a JSON file
@@ -344,7 +344,7 @@ def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:
     """
     try:
         if links := sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink()):
-            raise ValueError(f"links were added: {_some(links)}")
+            raise ValueError(f"links were added: {some(links)}")
         if folder.is_symlink():
             raise ValueError("it is a link")
         if not (folder / MANIFEST).is_file():
@@ -357,7 +357,7 @@ def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:
         raise UserError(f"{folder} is not a complete folder ({error})") from None
     wrong = sorted(name for name in {*sums, *now, *needs} if name not in now or sums.get(name) != now[name])
     if wrong:
-        raise UserError(f"{folder}: {_some(wrong)} differ from their checksums (truncated or changed)")
+        raise UserError(f"{folder}: {some(wrong)} differ from their checksums (truncated or changed)")
 
 
 def claim(folder: Path, maker: str, option: str, beside: Collection[str] = ()) -> IO[str]:
@@ -381,7 +381,7 @@ def claim(folder: Path, maker: str, option: str, beside: Collection[str] = ()) -
         names = [] if ours else strangers(folder, (*beside, MARKER))
         if names:
             raise UserError(
-                f"{option}={folder} holds {_some(names)}, and `nemo-ada {maker}` did not make it; name a folder that "
+                f"{option}={folder} holds {some(names)}, and `nemo-ada {maker}` did not make it; name a folder that "
                 "is empty or does not exist yet"
             )
         return lock_file(marker, f"{option}={folder}", maker)
@@ -467,9 +467,10 @@ def locked(file: IO[str]) -> bool:
     return True
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(name[:80] for name in names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+def some(items: Sequence[object], between: str = ", ") -> str:
+    """Return the first items for a message, and how many more there are."""
+    more = len(items) - SHOWN
+    return between.join(map(str, items[:SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
 def _umask() -> int:

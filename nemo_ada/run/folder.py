@@ -29,6 +29,7 @@ from nemo_ada.run.files import (
     json_of,
     lock_file,
     remove_leftovers,
+    some,
     strangers,
     text_of,
     verify_folder,
@@ -267,7 +268,7 @@ class RunDir:
             return  # not there yet, or `open` says why it cannot be written
         if strange:
             raise UserError(
-                f"run_dir={str(self.path)!r} holds {', '.join(strange[:3])} and no run; name a folder that is empty or "
+                f"run_dir={str(self.path)!r} holds {some(strange)} and no run; name a folder that is empty or "
                 "does not exist yet"
             )
 
@@ -289,12 +290,11 @@ class RunDir:
         old, new = identity(before), identity(config)
         changed = changed_keys(old, new)
         if changed:
-            shown = ", ".join(f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed[:5])
-            more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
+            shown = some([f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed])
             raise UserError(
-                f"run_dir={self.path} belongs to another configuration ({shown}{more}); name another run_dir or undo "
-                "these changes (caps of reinforce_ada.budget, checkpointing, logger, micro-batches and the parallel "
-                "layout may change)"
+                f"run_dir={self.path} belongs to another configuration ({shown}); name another run_dir or undo these "
+                "changes (caps of reinforce_ada.budget, checkpointing, logger, micro-batches and the parallel layout "
+                "may change)"
             )
 
     def checkpoints(self) -> list[Path]:
@@ -338,8 +338,9 @@ class RunDir:
     def rewind(self, step: int) -> None:
         """Drop the records of steps after `step`, because the run repeats these steps. -1 drops all."""
         for name in ("metrics.jsonl", "evaluations.jsonl"):
-            records_before = [line for line in read_lines(self.path / name) if _step_of(line) <= step]
-            write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in records_before))
+            steps = ((line.get("step", 0), line) for line in read_lines(self.path / name))
+            kept = [line for number, line in steps if isinstance(number, int) and number <= step]
+            write_atomically(self.path / name, "".join(json.dumps(line) + "\n" for line in kept))
 
     def log(self, name: str, values: Mapping[str, Any], *, tensorboard: bool) -> None:
         """Append a record with a `step` to NAME.jsonl and to TensorBoard."""
@@ -391,9 +392,3 @@ def read_lines(path: Path) -> list[Record]:
         return [record for _, record in records(path, on_damage=warn)] if path.exists() else []
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def _step_of(record: Mapping[str, Any]) -> float:
-    """Return the step of a record. It is infinite where it is not a number, so that the record is dropped."""
-    step = record.get("step", 0)
-    return step if isinstance(step, int) and not isinstance(step, bool) else float("inf")

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +103,10 @@ def _inputs(flat: Mapping[str, Any]) -> Iterator[tuple[str, list[Path]]]:
             with suppress(OSError, ValueError):
                 if (path := Path(value).expanduser()).is_file():
                     yield f"{key.rpartition('.')[2]} ({key})", [path]
-        elif _CODE.fullmatch(value) and (source := _source(value.partition(":")[0])) is not None:
-            yield f"code of {value} ({key})", [source]
+        elif _CODE.fullmatch(value):
+            source = file_of(value.partition(":")[0])
+            if source is not None and not str(source).startswith(LIBRARIES):
+                yield f"code of {value} ({key})", [source]
     folders = {_place(str(flat[key]), "model"): key for key in FOLDERS if flat.get(key)}
     for (folder, whose), key in folders.items():
         for what, names in OF_MODEL.items():
@@ -112,20 +114,18 @@ def _inputs(flat: Mapping[str, Any]) -> Iterator[tuple[str, list[Path]]]:
                 yield f"{whose}{what} ({key})", files
 
 
-def _source(module: str) -> Path | None:
-    """Return the file of a user's module, which is not imported for that. None for a module of a library."""
-    found, places, name = None, [*sys.path, os.getcwd()], ""
-    for part in module.split("."):
-        name = f"{name}.{part}".lstrip(".")
-        try:
-            found = PathFinder.find_spec(name, places)
-        except (ImportError, ValueError, AttributeError):
-            return None
-        if found is None:
-            return None
-        places = list(found.submodule_search_locations or [])
-    origin = found.origin if found is not None else None
-    return None if origin is None or origin.startswith(LIBRARIES) or not Path(origin).is_file() else Path(origin)
+def file_of(module: str) -> Path | None:
+    """Return the file of a module, which is not imported for that. The working folder is searched last."""
+    top, *parts = module.split(".")
+    try:
+        found = find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])
+        for part in parts:
+            places = list(found.submodule_search_locations or ()) if found is not None else []
+            found = PathFinder.find_spec(f"{found.name}.{part}", places) if found is not None else None
+    except (ImportError, ValueError, AttributeError):
+        return None
+    file = Path(found.origin or os.devnull) if found is not None else None
+    return file if file is not None and file.is_file() else None
 
 
 @lru_cache(maxsize=256)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 from nemo_ada.run.files import MAX_DIGITS, opened_to_read, whole_number
 
 Record = dict[str, Any]
+Raw = bytes | Mapping[str, Any]
 OnDamage = Callable[[int, str], None]
 MAX_LINE = 64 << 20  # bytes
 _LONG = re.compile(rb"\d{%d}" % MAX_DIGITS)
@@ -24,19 +26,6 @@ class DamagedLine(ValueError):
 def refuse(number: int, reason: str) -> None:
     """Raise DamagedLine. The default of `records`: a file of ours has no damaged line."""
     raise DamagedLine(f"line {number}: {reason}")
-
-
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Read the lines of a file that are not blank.
-
-    Yields:
-        The line's number, counted from 1, and its bytes with the line's end.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    with opened_to_read(path) as file:
-        yield from numbered(bounded(file))
 
 
 def bounded(file: IO[bytes]) -> Iterator[bytes]:
@@ -70,9 +59,15 @@ def records(source: Path | bytes, on_damage: OnDamage = refuse) -> Iterator[tupl
         OSError: The file cannot be read.
         DamagedLine: A line is damaged, and `on_damage` was not given.
     """
-    for number, line in lines(source) if isinstance(source, Path) else numbered(source.split(b"\n")):
+    with opened_to_read(source) if isinstance(source, Path) else io.BytesIO(source) as file:
+        yield from parsed(numbered(bounded(file)), on_damage)
+
+
+def parsed(lines: Iterable[tuple[int, Raw]], on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
+    """Yield the number and the object of each line, or the record that a table has there."""
+    for number, raw in lines:
         try:
-            record = parse_line(line)
+            record = parse_line(raw) if isinstance(raw, bytes) else dict(raw)
         except ValueError as problem:
             on_damage(number, str(problem))
         else:

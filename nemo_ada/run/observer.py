@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +25,3 @@ class Observer:
     on_phase: Callable[[int, str], None] = lambda step, phase: None
     on_step: Callable[[Mapping[str, Any]], None] = lambda record: None
     on_evaluation: Callable[[Mapping[str, Any]], None] = lambda record: None
-
-
-def unfailing(observer: Observer) -> Observer:
-    """Return an observer whose OSErrors end no run: a terminal was closed, a pipe broke, or the log's disk is full."""
-
-    def guarded(callback: Callable[..., None]) -> Callable[..., None]:
-        def call(*args: Any) -> None:
-            try:
-                callback(*args)
-            except OSError as error:
-                log.info("the progress could not be shown: %s", error)
-
-        return call
-
-    return Observer(**{field.name: guarded(getattr(observer, field.name)) for field in fields(observer)})

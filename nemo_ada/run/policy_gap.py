@@ -10,11 +10,6 @@ METRIC = "token_mult_prob_error"
 HIGHEST = 1.05
 
 
-def alarming(value: float) -> bool:
-    """Return whether METRIC of a step is too high. NaN counts as too high."""
-    return not value <= HIGHEST
-
-
 def advice(where: str, value: float) -> str:
     """Return a line with the value, the place `where` it was seen, and a remedy."""
     return (

@@ -35,20 +35,22 @@ def commit(folder: Path) -> str | None:
     return described.stdout.strip() or None
 
 
+def installed(package: str) -> str:
+    """Return the version of a package. Empty where it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
 def environment() -> dict[str, Any]:
     """Return versions and the command. Environment variables are left out, because they may hold secrets."""
-    versions = {}
-    for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return {
         "nemo_ada": __version__,
         "commit": commit(Path(__file__).parent),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": versions,
+        "packages": {name: found for name in PACKAGES if (found := installed(name))},
         "command": command_line(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

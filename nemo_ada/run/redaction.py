@@ -167,14 +167,11 @@ def command_line(arguments: Sequence[str]) -> str:
     return hide(shlex.join(shown))
 
 
-def secret_keys(config: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[str]:
+def secret_keys(config: Any) -> Iterator[str]:
     """Yield the dotted keys of a configuration that hold a secret."""
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and depth < MAX_DEPTH:
-            yield from secret_keys(value, f"{name}.", depth + 1)
-        elif is_secret_name(name) and _holds(value, name):
-            yield name
+    for key, value in nodes(config):
+        if not isinstance(value, Mapping) and is_secret_name(key) and _holds(value, key):
+            yield key
 
 
 def secret_values(config: Any) -> Iterator[str]:
@@ -182,19 +179,20 @@ def secret_values(config: Any) -> Iterator[str]:
 
     An interpolation can put a secret of the environment anywhere, such as into the name of a project that W&B gets.
     """
-    texts, values = list(texts_of(config)), _values()
-    whole = "\n\0\n".join(text for _, text in texts if text)
+    keys, values = [key for key, _ in nodes(config)], _values()
+    texts = [(key, text) for key, text in nodes(config) if isinstance(text, str) and text]
+    whole = "\n\0\n".join(text for _, text in texts)
     if hide(whole) != whole:
-        yield from (hide(key) for key, text in texts if text and hide(text) != text)
-    yield from (hide(key) for key, _ in texts if any(value in key for value in values))
+        yield from (hide(key) for key, text in texts if hide(text) != text)
+    yield from (hide(key) for key in keys if any(value in key for value in values))
 
 
-def texts_of(node: Any, key: str = "") -> Iterator[tuple[str, str | None]]:
-    """Yield every dotted key of a configuration with its text. None for what is no text."""
-    yield key, node if isinstance(node, str) else None
+def nodes(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every dotted key of a configuration, also within lists, with its value: a section before what it holds."""
+    yield key, node
     pairs = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list | tuple) else ()
     for name, inner in pairs:
-        yield from texts_of(inner, f"{key}.{name}" if key else str(name))
+        yield from nodes(inner, f"{key}.{name}" if key else str(name))
 
 
 def printable(text: str) -> str:

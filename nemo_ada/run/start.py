@@ -20,24 +20,7 @@ from typing import Any
 
 from nemo_ada.run.redaction import without_secrets
 
-__all__ = (
-    "CODE",
-    "NO_PROGRAMS",
-    "PIPE",
-    "PYTHON_NEEDS",
-    "SAFE",
-    "STDOUT",
-    "Popen",
-    "SubprocessError",
-    "TimeoutExpired",
-    "begin",
-    "environment",
-    "listed",
-    "python",
-    "run",
-    "users_path",
-    "without_working_folder",
-)  # fmt: skip
+__all__ = ("PIPE", "STDOUT", "Popen", "SubprocessError", "TimeoutExpired")  # for those who may not import subprocess
 NO_PROGRAMS = ("-c", "core.fsmonitor=false")  # a foreign checkout names no program for git to run
 SAFE = {"PYTHONSAFEPATH": "1"}  # as -P, also for the processes that a process starts
 PASS = "NEMO_ADA_PASS"  # names of more variables, between blanks

@@ -7,7 +7,8 @@ of torch they fail when transformers or vLLM imports them. Text models use none 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
+
+from nemo_ada.run.provenance import installed
 
 PARTS = ("torchvision", "torchaudio", "torchcodec")
 CPU = "+cpu"  # local version of a build for CPUs
@@ -15,16 +16,8 @@ CPU = "+cpu"  # local version of a build for CPUs
 
 def hide_cuda_parts() -> list[str]:
     """Make such parts look as if they were not installed. Returns their names."""
-    if not _version("torch").endswith(CPU):
+    if not installed("torch").endswith(CPU):
         return []
-    hidden = [name for name in PARTS if name not in sys.modules and _version(name) and CPU not in _version(name)]
+    hidden = [name for name in PARTS if name not in sys.modules and installed(name) and CPU not in installed(name)]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # find_spec says None then
     return hidden
-
-
-def _version(name: str) -> str:
-    """Version of a package. Empty where it is not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

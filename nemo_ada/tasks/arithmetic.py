@@ -10,17 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.protocol import Prompt, Splits, Tokenizer, content_id, longest_prompt
-from nemo_ada.tasks.reasoning import cached_splits, package_dataset
+from nemo_ada.tasks.protocol import Prompt, Splits, Tokenizer, content_id
+from nemo_ada.tasks.reasoning import GeneratedTask, package_dataset
 from nemo_ada.tasks.settings import ArithmeticSettings
 from nemo_ada.verify.boxed import last_boxed
 from nemo_ada.verify.judge import Judge
@@ -75,23 +73,23 @@ def _boxed(answer: str | None) -> str:
     return "" if answer is None else f"\\boxed{{{answer}}}"
 
 
-class Arithmetic:
+class Arithmetic(GeneratedTask):
     """Problems of the kinds in `settings.problems`. Each kind has its share of both splits.
 
-    There are no demonstrations. `cache_dir` stores the problems, unless it is None.
+    There are no demonstrations.
     """
 
     name = "arithmetic"
+    settings: ArithmeticSettings
 
     def __init__(
         self, settings: ArithmeticSettings, cache_dir: Path | None, tokenizer: Tokenizer | None = None
     ) -> None:
-        self.settings = settings
-        self._cache_dir, self._tokenizer = cache_dir, tokenizer
-        self._judge = Judge("math")
+        super().__init__(settings, cache_dir)
+        self._tokenizer, self._judge = tokenizer, Judge("math")
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]  # nothing sets it
         """The model's tokenizer. Raises UserError when the task was built without one."""
         if self._tokenizer is None:
             raise UserError(
@@ -100,41 +98,18 @@ class Arithmetic:
             )
         return self._tokenizer
 
-    @cached_property
-    def max_prompt_tokens(self) -> int:
-        """Tokens of the longest prompt, with its examples."""
-        return longest_prompt(self.splits(), self.tokenizer)
-
     @property
     def max_new_tokens(self) -> int:
         """Longest response in tokens."""
         return self.settings.max_new_tokens
 
-    def splits(self) -> Splits:
-        """Train and held-out prompts. Raises UserError when a kind has too few different problems."""
-        return self._splits
-
-    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Label responses 1.0 when they ended by themselves with an answer of the reference's value, else 0.0.
-
-        Several processes judge in parallel. Where math-verify failed, the verdict has the cause in place of a label.
-        """
-        boxed = [(_boxed(final_answer(text)), prompt.answer, finished) for prompt, text, finished in responses]
-        return self._judge.verdicts(boxed)
-
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
-        """Start to label one response."""
+        """Start to label a response 1.0 when it ended by itself with an answer of the reference's value, else 0.0."""
         return self._judge.submit(_boxed(final_answer(text)), prompt.answer, finished)
 
     def close(self) -> None:
-        """End math-verify's processes. The next call of `score_many` starts them again."""
+        """End math-verify's processes."""
         self._judge.close()
-
-    @cached_property
-    def _splits(self) -> Splits:
-        settings = {name: value for name, value in asdict(self.settings).items() if name != "max_new_tokens"}
-        facts = {"reasoning-gym": version("reasoning-gym"), **settings}
-        return cached_splits(self._cache_dir, self.name, facts, self._build)
 
     def _build(self) -> Splits:
         shares = self.settings.problems

@@ -17,7 +17,7 @@ from nemo_ada import trust
 from nemo_ada.run.files import write_atomically
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import Task
-from nemo_ada.tasks.settings import AnyTaskSettings, JsonlSettings, MiniSudokuSettings, SpellBackwardSettings
+from nemo_ada.tasks.settings import AnyTaskSettings, JsonlSettings, PuzzleSettings
 
 HELDOUT = "heldout.yaml"
 ASKED = ("template", "system", "suffix", "chat_template_kwargs")
@@ -39,7 +39,7 @@ def write_heldout(folder: Path, task: Task, settings: AnyTaskSettings, max_new_t
         return
     if isinstance(settings, JsonlSettings):
         judged = {"verifier": settings.verifier, **({"reward": settings.reward} if settings.reward else {})}
-    elif isinstance(settings, MiniSudokuSettings | SpellBackwardSettings) and settings.drafts == 1:
+    elif isinstance(settings, PuzzleSettings) and settings.drafts == 1:
         judged = {"verifier": "exact"}  # a board and a word have one solution
     else:
         return

@@ -20,6 +20,7 @@ from pathlib import Path
 from nemo_ada.by_name import load
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, records
+from nemo_ada.run.files import some
 from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import (
     Demonstration,
@@ -37,7 +38,6 @@ from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
-SHOWN_LINES = 5
 
 
 class JsonlTask:
@@ -97,26 +97,17 @@ class JsonlTask:
         """Return the three splits. Each has at least one prompt, except supervision with a fraction of 0."""
         return self._splits
 
-    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Label responses 1.0 when they ended by themselves and the verifier accepts them, else 0.0.
-
-        `math` judges in several processes. Where math-verify or the user's reward failed, the verdict has the cause in
-        place of a label.
-        """
-        if self._reward is None:
-            return self._judge.verdicts([(text, prompt.answer, finished) for prompt, text, finished in responses])
-        pairs = [(text, prompt.entry["reference"]) for prompt, text, finished in responses if finished]
-        judged = iter(self._pool.verify_many(pairs) if pairs else [])
-        return [next(judged) if finished else Verdict(0.0) for _, _, finished in responses]
-
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
-        """Start to label one response. `exact` takes no time, and the others work in processes of their own."""
+        """Start to label a response 1.0 when it ended by itself and the verifier accepts it, else 0.0.
+
+        `exact` takes no time. `math` and the user's reward work in processes of their own.
+        """
         if self._reward is not None:
             return self._pool.submit(text, prompt.entry["reference"]) if finished else Verdict(0.0)
         return self._judge.submit(text, prompt.answer, finished)
 
     def close(self) -> None:
-        """End the verifier's processes. The next call of `score_many` starts them again."""
+        """End the verifier's processes."""
         self._judge.close()
         if (pool := vars(self).pop("_pool", None)) is not None:
             pool.close()
@@ -130,7 +121,9 @@ class JsonlTask:
             (self.overlong, "hold a prompt above max_prompt_tokens"),
         )
         left_out = [
-            f"{self._path}: left out {len(lines)} line(s), {what}: {_some(lines)}" for lines, what in kinds if lines
+            f"{self._path}: left out {len(lines)} line(s), {what}: {some(lines, '; ')}"
+            for lines, what in kinds
+            if lines
         ]
         systems = [(text, count) for text, count in self.systems.most_common() if text]
         return left_out + [
@@ -186,7 +179,7 @@ class JsonlTask:
         except UserError as problem:
             raise UserError(f"task.path: {problem}") from None
         if not rows:
-            reasons = _some([f"line {number}: {why}" for number, why in self.malformed.items()])
+            reasons = some([f"line {number}: {why}" for number, why in self.malformed.items()], "; ")
             why = f"has no line that can be used ({reasons})" if reasons else "is empty"
             example = json.dumps({names.prompt_fields[0]: "2+3=", names.answer_fields[0]: "5"})
             raise UserError(
@@ -224,9 +217,3 @@ class JsonlTask:
 
     def _tokens(self, row: Prompt) -> int:
         return len(row.text) if isinstance(self.tokenizer, CharTokenizer) else len(self.tokenizer.encode(row.text))
-
-
-def _some(items: Sequence[object]) -> str:
-    """Return the first items, and how many more there are."""
-    more = len(items) - SHOWN_LINES
-    return "; ".join(map(str, items[:SHOWN_LINES])) + (f"; and {more} more" if more > 0 else "")

@@ -17,22 +17,20 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, opened_to_read, read_bounded, write_atomically
+from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, opened_to_read, read_bounded, read_json, write_atomically
 from nemo_ada.run.folder import CONTRACT
+from nemo_ada.run.inputs import TOKENIZER
 from nemo_ada.run.torch_parts import hide_cuda_parts
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
 
 TEMPLATE_SECONDS = 20.0  # for one prompt; the sandbox of templates has no limit of its own
 SHOWN = 60  # characters of a setting in a message
-TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
-)  # fmt: skip
+TOKENIZER_FILES = (*TOKENIZER, "chat_template.jinja", "generation_config.json")
 
 Template = Literal["auto", "chat", "plain"]
 
@@ -81,17 +79,6 @@ def _within(seconds: float) -> Iterator[None]:
             ended.set()
             ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)  # one that has not been raised yet
         timer.cancel()
-
-
-class PromptEncoder(Protocol):
-    """The part of a tokenizer that `Measurement` and the length stage use."""
-
-    @property
-    def name(self) -> str:
-        """Name for data cards."""
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of the whole prompt. Raises ValueError with the reason when the problem cannot be a prompt."""
 
 
 class ModelTokenizer:
@@ -296,17 +283,13 @@ def _shown(value: object) -> str:
 
 
 def positions(folder: Path) -> int | None:
-    """Longest sequence of a model in tokens. None when its config.json has no such key.
+    """Longest sequence of a model in tokens. None when its config.json has no such number.
 
     Raises:
         UserError: The folder has no config.json that can be read.
     """
-    path = folder / "config.json"
     try:
-        config = json_of(path)
-        if not isinstance(config, dict):
-            raise ValueError(f"it holds a {type(config).__name__}")
-        limit = config.get("max_position_embeddings")
-        return None if limit is None else int(limit)
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError) as problem:
-        raise UserError(f"{folder} is no Hugging Face model folder: {path.name} cannot be read ({problem})") from None
+        limit = read_json(folder / "config.json").get("max_position_embeddings")
+    except UserError as problem:
+        raise UserError(f"{folder} is no Hugging Face model folder: {problem}") from None
+    return limit if isinstance(limit, int) else None

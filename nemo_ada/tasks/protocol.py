@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import InvariantError
 from nemo_ada.verify.verdict import Verdict
 
 
@@ -115,16 +115,6 @@ class Tokenizer(Protocol):
         """Write the tokenizer's files for `transformers.AutoTokenizer`."""
 
 
-def longest_prompt(splits: Splits, tokenizer: Tokenizer) -> int:
-    """Return tokens of the longest prompt for training or evaluation. Raises UserError when one cannot be encoded."""
-    try:
-        return max(len(tokenizer.encode(prompt.text)) for prompt in splits.train + splits.heldout)
-    except UserError:
-        raise
-    except ValueError as reason:
-        raise UserError(f"a prompt of the task cannot be read by the model's tokenizer: it {reason}") from None
-
-
 class Task(Protocol):
     """Prompts with a verifier. Labels are 0.0 or 1.0, or between them where the task grades responses."""
 
@@ -151,18 +141,23 @@ class Task(Protocol):
     def splits(self) -> Splits:
         """Return the prompts for training and evaluation, and the demonstrations."""
 
-    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Label responses.
+    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
+        """Start to label one response.
 
         Args:
-            responses: Prompt, decoded text, and whether the response ended by itself and not at the token limit.
+            prompt: The prompt.
+            text: The decoded response.
+            finished: Whether the response ended by itself and not at the token limit.
 
         Returns:
-            One verdict per response, in order. It has a label, or the cause where the verifier failed.
+            The verdict where that takes no time, else a future. It has a label, or the cause where the verifier failed.
         """
 
-    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
-        """Start to label one response. Returns its verdict where that takes no time, else a future."""
-
     def close(self) -> None:
-        """End the verifier's processes if there are any. A second call does nothing."""
+        """End the verifier's processes if there are any. The next `submit` starts them again."""
+
+
+def score_many(task: Task, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
+    """Label responses (prompt, text, finished), in order. The task judges them side by side."""
+    started = [task.submit(*response) for response in responses]
+    return [one.result() if isinstance(one, Future) else one for one in started]

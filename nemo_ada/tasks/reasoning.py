@@ -4,8 +4,7 @@ The package writes long English questions. A tiny character model reads a compac
 (`243?3???1324?21?=`, `fetidly=`). Its compact answer, or the last draft of it, is converted for the package's own
 `score_answer`. The import of the package takes seconds, so it waits for the first problem or score.
 
-Splits are cached on disk, in one file per fingerprint of the settings. The file has a header line with the sizes, and
-then one JSON list per prompt or demonstration. A damaged file is built again.
+Splits are cached on disk, in one JSON file per fingerprint of the settings. A damaged file is built again.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import text_of, write_atomically
+from nemo_ada.run.files import MAX_TEXT, read_bounded, write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
-from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id, longest_prompt
-from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings, data_facts
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id
+from nemo_ada.tasks.settings import ArithmeticSettings, MiniSudokuSettings, PuzzleSettings, SpellBackwardSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
 
@@ -40,7 +40,7 @@ FULL_MARKS = 1.0
 LARGEST_PART = 0.99  # of an answer without full marks
 DRAFT_END = "="
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-FORMAT = 1  # version of the cache files
+_SPLITS = TypeAdapter(Splits)
 
 
 def package_dataset(name: str, **options: Any) -> Any:
@@ -57,45 +57,31 @@ def package_dataset(name: str, **options: Any) -> Any:
     return reasoning_gym.create_dataset(name, **options)
 
 
-class ReasoningTask(ABC):
-    """Splits and scoring of both tasks. A subclass defines the compact form and the noise.
-
-    The package seeds problem i with `first_seed + i`. The split, the error rates and the errors have separate
-    generators, each from the settings' seed.
+class GeneratedTask(ABC):
+    """A task whose problems the package makes. `cache_dir` stores them, unless it is None.
 
     Attributes:
         name: Name of the task in its settings.
-        prompt_characters: Characters of the longest prompt.
-        draft_tokens: Characters of the longest draft, with its end.
         settings: Settings of the task.
-        tokenizer: The model's tokenizer, or a character tokenizer.
+        tokenizer: The tokenizer that the task was built with.
     """
 
     name: str
-    prompt_characters: int
-    draft_tokens: int
+    tokenizer: Tokenizer
 
-    def __init__(
-        self,
-        settings: MiniSudokuSettings | SpellBackwardSettings,
-        cache_dir: Path | None,
-        tokenizer: Tokenizer | None = None,
-    ) -> None:
-        self.settings = settings
-        self.tokenizer: Tokenizer = tokenizer or CharTokenizer()
-        self._cache_dir = cache_dir
+    def __init__(self, settings: PuzzleSettings | ArithmeticSettings, cache_dir: Path | None) -> None:
+        self.settings, self._cache_dir = settings, cache_dir
 
     @cached_property
     def max_prompt_tokens(self) -> int:
-        """Tokens of the longest prompt. With the character tokenizer they are known before the problems are made."""
-        if isinstance(self.tokenizer, CharTokenizer):
-            return self.prompt_characters
-        return longest_prompt(self.splits(), self.tokenizer)
-
-    @property
-    def max_new_tokens(self) -> int:
-        """Tokens of the longest answer, with the end of each draft and one token per character."""
-        return self.settings.drafts * self.draft_tokens
+        """Tokens of the longest prompt for training or evaluation. Raises UserError when one cannot be encoded."""
+        splits = self.splits()
+        try:
+            return max(len(self.tokenizer.encode(prompt.text)) for prompt in splits.train + splits.heldout)
+        except UserError:
+            raise
+        except ValueError as reason:
+            raise UserError(f"a prompt of the task cannot be read by the model's tokenizer: it {reason}") from None
 
     def splits(self) -> Splits:
         """Return the three sets. The first call builds them or reads them from the cache.
@@ -105,33 +91,10 @@ class ReasoningTask(ABC):
         """
         return self._splits
 
-    def score(self, prompt: Prompt, text: str, finished: bool) -> float:
-        """Label a response 1.0 when it ended by itself and the package gives full marks.
-
-        Another response that ended by itself gets 0.0, or with `graded` the part of it that is right.
-        """
-        if not finished:
-            return 0.0
-        answer = text.split(DRAFT_END, self.settings.drafts - 1)[-1]
-        if self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS:
-            return 1.0
-        return min(self._part(prompt, answer), LARGEST_PART) if self.settings.graded else 0.0
-
-    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Label responses (prompt, text, finished). This verifier never fails."""
-        return [Verdict(self.score(*response)) for response in responses]
-
-    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict:
-        """Label one response, at once."""
-        return Verdict(self.score(prompt, text, finished))
-
-    def close(self) -> None:
-        """Release the package's data set."""
-        self.__dict__.pop("_verifier", None)
-
     @cached_property
     def _splits(self) -> Splits:
-        facts = {"reasoning-gym": version("reasoning-gym"), **data_facts(self.settings)}
+        decides = self.settings.model_dump(exclude={"graded", "max_new_tokens"})  # these say how responses are judged
+        facts = {"reasoning-gym": version("reasoning-gym"), **decides}
         started = time.perf_counter()
         splits = cached_splits(self._cache_dir, self.name, facts, self._build)
         sizes = (len(splits.train), len(splits.heldout), len(splits.supervision))
@@ -139,6 +102,56 @@ class ReasoningTask(ABC):
             "%s: %d train, %d held-out, %d supervision in %.1f s", self.name, *sizes, time.perf_counter() - started
         )
         return splits
+
+    @abstractmethod
+    def _build(self) -> Splits:
+        """Make the three sets."""
+
+
+class ReasoningTask(GeneratedTask):
+    """Splits and scoring of both puzzles. A subclass defines the compact form and the noise.
+
+    The package seeds problem i with `first_seed + i`. The split, the error rates and the errors have separate
+    generators, each from the settings' seed.
+
+    Attributes:
+        prompt_characters: Characters of the longest prompt.
+        draft_tokens: Characters of the longest draft, with its end.
+        tokenizer: The model's tokenizer, or a character tokenizer.
+    """
+
+    prompt_characters: int
+    draft_tokens: int
+    settings: PuzzleSettings
+
+    def __init__(self, settings: PuzzleSettings, cache_dir: Path | None, tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(settings, cache_dir)
+        self.tokenizer = tokenizer or CharTokenizer()
+
+    @cached_property
+    def max_prompt_tokens(self) -> int:
+        """Tokens of the longest prompt. With the character tokenizer they are known before the problems are made."""
+        return self.prompt_characters if isinstance(self.tokenizer, CharTokenizer) else super().max_prompt_tokens
+
+    @property
+    def max_new_tokens(self) -> int:
+        """Tokens of the longest answer, with the end of each draft and one token per character."""
+        return self.settings.drafts * self.draft_tokens
+
+    def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict:
+        """Label a response 1.0 when it ended by itself and the package gives full marks. This verifier never fails.
+
+        Another response that ended by itself gets 0.0, or with `graded` the part of it that is right.
+        """
+        answer = text.split(DRAFT_END, self.settings.drafts - 1)[-1]
+        if finished and self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS:
+            return Verdict(1.0)
+        graded = finished and self.settings.graded
+        return Verdict(min(self._part(prompt, answer), LARGEST_PART) if graded else 0.0)
+
+    def close(self) -> None:
+        """Release the package's data set."""
+        self.__dict__.pop("_verifier", None)
 
     @cached_property
     def _verifier(self) -> Any:
@@ -289,33 +302,16 @@ def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any],
         build: Makes the splits.
     """
     if folder is None:
-        return _loads(_dumps(build()))
-    digest = hashlib.sha256(json.dumps({"format": FORMAT, **facts}, sort_keys=True).encode()).hexdigest()
-    path = folder / f"{task_name}-{digest[:16]}.jsonl"
+        return _SPLITS.validate_json(_SPLITS.dump_json(build()))
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    path = folder / f"{task_name}-{digest[:16]}.json"
     if path.exists():
         try:
-            return _loads(text_of(path))
-        except (ValueError, KeyError, TypeError, InvariantError) as problem:
-            log.warning("the cached splits %s are damaged (%s); building them again", path, problem)
-    text = _dumps(build())
+            return _SPLITS.validate_json(read_bounded(path, MAX_TEXT))
+        except (ValueError, InvariantError) as problem:
+            why = str(problem).splitlines()[0]
+            log.warning("the cached splits %s are damaged (%s); building them again", path, why)
+    text = _SPLITS.dump_json(build())
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)
-    return _loads(text)
-
-
-def _dumps(splits: Splits) -> str:
-    header = {"train": len(splits.train), "heldout": len(splits.heldout), "supervision": len(splits.supervision)}
-    rows: list[Any] = [header]
-    rows += [[p.prompt_id, p.text, p.answer, p.entry] for p in splits.train + splits.heldout]
-    rows += [[d.prompt_text, d.answer_text] for d in splits.supervision]
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-def _loads(text: str) -> Splits:
-    header, *rows = [json.loads(line) for line in text.splitlines()]
-    train, heldout, supervision = header["train"], header["heldout"], header["supervision"]
-    if len(rows) != train + heldout + supervision:
-        raise ValueError(f"{len(rows)} rows where the header promises {train + heldout + supervision}")
-    prompts = tuple(Prompt(*row) for row in rows[: train + heldout])
-    demonstrations = tuple(Demonstration(*row) for row in rows[train + heldout :])
-    return Splits(prompts[:train], prompts[train:], demonstrations)
+    return _SPLITS.validate_json(text)

@@ -9,7 +9,7 @@ from nemo_ada.by_name import checked, made
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.arithmetic import Arithmetic
 from nemo_ada.tasks.jsonl import JsonlTask
-from nemo_ada.tasks.protocol import Task, Tokenizer
+from nemo_ada.tasks.protocol import Task, Tokenizer, score_many
 from nemo_ada.tasks.reasoning import MiniSudoku, SpellBackward
 from nemo_ada.tasks.settings import (
     AnyTaskSettings,
@@ -20,7 +20,7 @@ from nemo_ada.tasks.settings import (
     SpellBackwardSettings,
 )
 
-TASK_HAS = ("name", "tokenizer", "max_prompt_tokens", "max_new_tokens", "splits", "score_many", "submit", "close")
+TASK_HAS = ("name", "tokenizer", "max_prompt_tokens", "max_new_tokens", "splits", "submit", "close")
 
 
 def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None, tokenizer: Tokenizer | None = None) -> Task:
@@ -57,7 +57,7 @@ def _own(settings: OwnTaskSettings, tokenizer: Tokenizer | None) -> Task:
 
     def tried() -> float:
         prompt = task.splits().train[0]
-        (verdict,) = task.score_many([(prompt, prompt.answer, True)])
+        (verdict,) = score_many(task, [(prompt, prompt.answer, True)])
         return float("nan") if verdict.label is None else verdict.label
 
     checked(key, settings.task, tried, float)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import AnyStr
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_atomically
@@ -53,10 +54,7 @@ class CharTokenizer:
         self.charset = charset
         self._id_of = {char: i + 2 for i, char in enumerate(charset)}
         self._text_of = ["", "", *charset]
-        # Bytes and prefixes of multi-byte characters. The export needs them, and `encode` never returns them.
-        wide = [char.encode() for char in charset if char > "\x7f"]
-        pieces = [p for e in wide for p in [e[:k] for k in range(1, len(e))] + [e[k : k + 1] for k in range(1, len(e))]]
-        self._parts = list(dict.fromkeys(pieces))
+        self._parts = len(_parts([char.encode() for char in charset]))
 
     @classmethod
     def covering(cls, texts: Iterable[str]) -> CharTokenizer:
@@ -67,7 +65,7 @@ class CharTokenizer:
     @property
     def symbols(self) -> int:
         """Number of ids: two special ones, one per character, and those for parts of characters in the export."""
-        return len(self._text_of) + len(self._parts)
+        return len(self._text_of) + self._parts
 
     @property
     def vocab_size(self) -> int:
@@ -107,13 +105,14 @@ class CharTokenizer:
         """
         from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-        tokens = {**{PAD_TOKEN: PAD_ID, EOS_TOKEN: EOS_ID}, **{_spelled(c.encode()): i for c, i in self._id_of.items()}}
-        tokens |= {_spelled(part): len(self._text_of) + k for k, part in enumerate(self._parts)}
-        encoded = [char.encode() for char in self.charset]
-        merges = [(_spelled(e[:k]), _spelled(e[k : k + 1])) for e in encoded for k in range(1, len(e))]
+        level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        spelled = [level.pre_tokenize_str(char)[0][0] for char in self.charset]  # one character per byte
+        tokens = {PAD_TOKEN: PAD_ID, EOS_TOKEN: EOS_ID} | {text: i + 2 for i, text in enumerate(spelled)}
+        tokens |= {part: len(self._text_of) + k for k, part in enumerate(_parts(spelled))}
+        merges = [(text[:k], text[k]) for text in spelled for k in range(1, len(text))]
         tokenizer = Tokenizer(models.BPE(tokens, list(dict.fromkeys(merges))))
         tokenizer.normalizer = normalizers.NFC()
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = level
         tokenizer.decoder = decoders.ByteLevel()
         tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD_TOKEN, EOS_TOKEN)])
         folder.mkdir(parents=True, exist_ok=True)
@@ -130,15 +129,9 @@ class CharTokenizer:
         write_atomically(path, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
-def _byte_alphabet() -> dict[int, str]:
-    """Return the character of each byte in byte-level BPE. A byte that is not printable has one from U+0100 on."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + k) for k, byte in enumerate(others)}
-
-
-_BYTE_ALPHABET = _byte_alphabet()
-
-
-def _spelled(data: bytes) -> str:
-    return "".join(_BYTE_ALPHABET[byte] for byte in data)
+def _parts(characters: Sequence[AnyStr]) -> list[AnyStr]:
+    """Return the prefixes and the later bytes of characters of several bytes. The export needs them as tokens."""
+    return list(dict.fromkeys(
+        part for char in characters
+        for part in [char[:k] for k in range(1, len(char))] + [char[k : k + 1] for k in range(1, len(char))]
+    ))  # fmt: skip

@@ -28,7 +28,7 @@ from trl import GRPOConfig, GRPOTrainer
 from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.tasks.prompting import ModelTokenizer, PromptFormat
-from nemo_ada.tasks.protocol import Prompt
+from nemo_ada.tasks.protocol import Prompt, score_many
 from nemo_ada.tasks.registry import build_task
 
 
@@ -177,7 +177,7 @@ def main() -> None:
     def reward(completions: list[str], completion_ids: list[list[int]], index: list[int], **_more: Any) -> list[float]:
         asked: list[Prompt] = [train[i] for i in index]
         ended = [ids[-1] in ends for ids in completion_ids]
-        verdicts = task.score_many(list(zip(asked, completions, ended, strict=True)))
+        verdicts = score_many(task, list(zip(asked, completions, ended, strict=True)))
         rewards = [float(verdict.label or 0.0) for verdict in verdicts]
         trainer.record["ada/pass_rate"] = float(np.mean(rewards))
         return rewards

@@ -6,7 +6,6 @@ those of the other tasks do, so that their pass rates lie between 0 and 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -58,10 +57,6 @@ class Sums:
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict:
         """Label one response 1.0 when it ended by itself and is the sum, else 0.0."""
         return Verdict(float(finished and text == prompt.answer))
-
-    def score_many(self, responses: Sequence[tuple[Prompt, str, bool]]) -> list[Verdict]:
-        """Label responses, in order."""
-        return [self.submit(*response) for response in responses]
 
     def close(self) -> None:
         """Do nothing: there are no processes."""

@@ -28,7 +28,4 @@ class Addition:
     def submit(self, prompt, text: str, finished: bool) -> Verdict:
         return Verdict(float(finished and text == prompt.answer))
 
-    def score_many(self, responses) -> list[Verdict]:
-        return [self.submit(*response) for response in responses]
-
     def close(self) -> None: ...

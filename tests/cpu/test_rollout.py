@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import Future
 
 import pytest
@@ -80,15 +81,15 @@ def test_a_verifier_that_fails_now_and_then_makes_answers_wrong_and_one_that_fai
     opened, monkeypatch
 ):
     rollout, _ = opened("stop")
-    score_many = rollout._task.score_many
+    submit = rollout._task.submit
 
     def failing(first: int) -> None:
-        def scored(answers):
-            return [
-                Verdict(None, "verifier_timeout") if n < first else one for n, one in enumerate(score_many(answers))
-            ]
+        calls = itertools.count()
 
-        monkeypatch.setattr(rollout._task, "score_many", scored)
+        def submitted(*answer):
+            return Verdict(None, "verifier_timeout") if next(calls) < first else submit(*answer)
+
+        monkeypatch.setattr(rollout._task, "submit", submitted)
 
     failing(3)
     scores = rollout.evaluate([0, 1], 4, 1.0, 0)

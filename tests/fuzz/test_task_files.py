@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_ada.tasks.jsonl import JsonlTask
+from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.verify.verdict import Verdict
 from tests.fuzz.harness import COUNTED, VALUES, attempt, cases, deadline
@@ -80,7 +81,7 @@ def test_a_file_is_a_task_or_an_error_that_names_it(data, verifier, limit):
         assert len(task.tokenizer.encode(prompt.text)) == len(prompt.text) <= limit
         prompt.text.encode("utf-8"), prompt.answer.encode("utf-8")
         if verifier == "exact":
-            assert task.score_many([(prompt, prompt.answer, True)]) == [Verdict(1.0)]
+            assert score_many(task, [(prompt, prompt.answer, True)]) == [Verdict(1.0)]
     left_out = list(task.malformed)
     assert left_out == sorted(set(left_out))
     assert all(len(text) < 5000 for text in task.warnings())

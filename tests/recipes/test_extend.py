@@ -20,6 +20,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from nemo_ada.lab.simulate.exact import summary
+from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings, OwnTaskSettings
 from nemo_ada.trl import AdaRollout
@@ -49,7 +50,7 @@ def data(folder: Path) -> Path:
 def test_the_reward_on_the_cpu(tmp_path):
     task = build_task(JsonlSettings(path=str(data(tmp_path)), reward=REWARD))
     prompt = task.splits().train[0]
-    assert [v.label for v in task.score_many([(prompt, text, True) for text in RESPONSES])] == list(RESPONSES.values())
+    assert [v.label for v in score_many(task, [(prompt, text, True) for text in RESPONSES])] == list(RESPONSES.values())
 
 
 def test_the_reward_in_eval_and_data_prepare():
@@ -150,7 +151,7 @@ def test_the_task_is_built_and_a_yaml_names_it():
     task = build_task(config.task)
     prompt = task.splits().train[0]
     asked = [(prompt, prompt.answer, True), (prompt, prompt.answer, False), (prompt, "1" + prompt.answer, True)]
-    assert [verdict.label for verdict in task.score_many(asked)] == [1.0, 0.0, 0.0]
+    assert [verdict.label for verdict in score_many(task, asked)] == [1.0, 0.0, 0.0]
     assert max(len(task.tokenizer.encode(p.text)) for p in task.splits().train) <= task.max_prompt_tokens
 
 

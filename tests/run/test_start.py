@@ -55,10 +55,7 @@ def unsafe(source: str) -> list[int]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.List) and node.elts:
             words = [ast.unparse(word) for word in node.elts]
-            python = any(
-                re.fullmatch(r"(?:str\()?(?:\w+ or )?(?:sys\.executable|python|interpreter)\)?", w) for w in words
-            )
-            if python and "'-P'" not in words:
+            if any(map(INTERPRETER.fullmatch, words)) and "'-P'" not in words:
                 found.append(node.lineno)
     return found
 

@@ -8,6 +8,7 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.arithmetic import KINDS, final_answer
+from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import ArithmeticSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
@@ -71,9 +72,9 @@ def test_answers_are_compared_by_value_and_only_finished_ones_count(task):
     prompt = task.splits().train[0]
     right = prompt.answer
     asked = [f" {right}", f"It is {right}.0.", rf"\boxed{{{right}}}", f"{right}1", "no idea", ""]
-    labels = [verdict.label for verdict in task.score_many([(prompt, text, True) for text in asked])]
+    labels = [verdict.label for verdict in score_many(task, [(prompt, text, True) for text in asked])]
     assert labels == [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
-    assert task.score_many([(prompt, f" {right}", False)]) == [Verdict(0.0)]
+    assert score_many(task, [(prompt, f" {right}", False)]) == [Verdict(0.0)]
 
 
 def test_what_cannot_be_made_is_refused_in_one_line(tmp_path):

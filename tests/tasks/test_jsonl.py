@@ -14,6 +14,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.json_lines import parse_line
 from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.lines import pair_of
+from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.verify.judge import normalised
 from nemo_ada.verify.verdict import INVALID, Verdict
@@ -129,8 +130,8 @@ def test_exact_scoring_ignores_case_width_and_white_space_only(tmp_path: Path) -
     task = load(write(tmp_path / "a.jsonl", *rows))
     prompt = task.splits().train[0]
     right, wrong = ("New York", " new york ", "\uff2eew York"), ("", "NewYork", "New York City", "York")
-    assert task.score_many([(prompt, text, True) for text in right + wrong]) == [Verdict(1.0)] * 3 + [Verdict(0.0)] * 4
-    assert task.score_many([(prompt, text, False) for text in right]) == [Verdict(0.0)] * 3
+    assert score_many(task, [(prompt, text, True) for text in right + wrong]) == [Verdict(1.0)] * 3 + [Verdict(0.0)] * 4
+    assert score_many(task, [(prompt, text, False) for text in right]) == [Verdict(0.0)] * 3
     assert normalised("Ａ  b\n") == "a b"
 
 
@@ -144,13 +145,11 @@ def test_math_scoring_compares_values_and_a_failure_is_no_wrong_answer(
     splits = task.splits()
     prompt, shown = splits.train[0], splits.supervision[0].answer_text
     responses = [(prompt, text, end) for text in (r"\boxed{0.25}", r"so \boxed{2/4}", shown) for end in (True, False)]
-    assert [v.label for v in task.score_many(responses)] == [0, 0, 1, 0, 1, 0]
-    verdicts = [task.submit(*response) for response in responses]
-    assert [(v if isinstance(v, Verdict) else v.result(30)).label for v in verdicts] == [0, 0, 1, 0, 1, 0]
+    assert [v.label for v in score_many(task, responses)] == [0, 0, 1, 0, 1, 0]
     task.close()
     assert len(task.tokenizer.encode(shown)) + 1 == task.max_new_tokens
-    monkeypatch.setattr(task._judge, "verdicts", lambda _responses: [Verdict(None, INVALID)])
-    assert task.score_many([(prompt, r"\boxed{0.5}", True)]) == [Verdict(None, INVALID)]
+    monkeypatch.setattr(task._judge, "submit", lambda *_response: Verdict(None, INVALID))
+    assert score_many(task, [(prompt, r"\boxed{0.5}", True)]) == [Verdict(None, INVALID)]
 
 
 def test_token_limits_and_charset_follow_the_data(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.tasks import reasoning
-from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Task
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Task, score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import MiniSudokuSettings, SpellBackwardSettings
 
@@ -73,7 +73,7 @@ def test_a_word_is_lower_case_and_its_answer_is_the_word_backward(spelling: Task
 def test_the_right_answer_scores_one_only_where_the_output_ended(task: Task) -> None:
     heldout = task.splits().heldout
     responses = [(prompt, prompt.answer, ended) for prompt in heldout for ended in (True, False)]
-    assert [verdict.label for verdict in task.score_many(responses)] == [1.0, 0.0] * len(heldout)
+    assert [verdict.label for verdict in score_many(task, responses)] == [1.0, 0.0] * len(heldout)
 
 
 SPOILT: list[Callable[[str], str]] = [
@@ -90,7 +90,7 @@ SPOILT: list[Callable[[str], str]] = [
 
 def test_anything_but_the_right_answer_scores_zero(task: Task) -> None:
     for prompt in task.splits().heldout:
-        assert [task.score(prompt, spoil(prompt.answer), True) for spoil in SPOILT] == [0.0] * len(SPOILT)
+        assert [task.submit(prompt, spoil(prompt.answer), True).label for spoil in SPOILT] == [0.0] * len(SPOILT)
 
 
 def test_letters_after_a_right_word_score_zero_at_every_length(spelling: Task) -> None:
@@ -98,15 +98,15 @@ def test_letters_after_a_right_word_score_zero_at_every_length(spelling: Task) -
     for n in range(3, 11):
         word = "abcdefghij"[:n]
         prompt = Prompt("x", f"{word}=", word[::-1], {"answer": word[::-1]})
-        assert spelling.score(prompt, word[::-1], True) == 1.0
-        assert spelling.score(prompt, word[::-1] + "a", True) == 0.0
+        assert spelling.submit(prompt, word[::-1], True).label == 1.0
+        assert spelling.submit(prompt, word[::-1] + "a", True).label == 0.0
 
 
 def test_another_solved_grid_scores_zero(sudoku: Task) -> None:
     first = sudoku.splits().heldout[0]
     other = first.answer.translate(str.maketrans("1234", "2143"))
     assert is_solved(other)
-    assert sudoku.score(first, other, True) == 0.0
+    assert sudoku.submit(first, other, True).label == 0.0
 
 
 @pytest.mark.parametrize("twin", ["12= ", " 12=", "12=\n"])
@@ -189,8 +189,8 @@ def test_the_last_of_several_drafts_counts(name: str) -> None:
         ([right, ""], 0.0),
         ([right] * 4, 0.0),
     ):
-        assert task.score(prompt, "=".join(drafts), True) == reward
-    assert made(name).score(prompt, f"{right}={right}", True) == 0.0
+        assert task.submit(prompt, "=".join(drafts), True).label == reward
+    assert made(name).submit(prompt, f"{right}={right}", True).label == 0.0
     assert task.max_new_tokens == 3 * made(name).max_new_tokens
 
 
@@ -230,14 +230,14 @@ def test_a_graded_answer_earns_the_part_that_is_right() -> None:
     blanks = [i for i, cell in enumerate(board.text) if cell == "?"]
     wrong = list(board.answer)
     wrong[blanks[0]] = "1" if wrong[blanks[0]] != "1" else "2"
-    assert sudoku.score(board, board.answer, True) == 1.0
-    assert sudoku.score(board, "".join(wrong), True) == pytest.approx(1 - 1 / len(blanks))
-    assert sudoku.score(board, board.answer[:-1], True) == 0.0
-    assert sudoku.score(board, "".join(wrong), False) == 0.0
+    assert sudoku.submit(board, board.answer, True).label == 1.0
+    assert sudoku.submit(board, "".join(wrong), True).label == pytest.approx(1 - 1 / len(blanks))
+    assert sudoku.submit(board, board.answer[:-1], True).label == 0.0
+    assert sudoku.submit(board, "".join(wrong), False).label == 0.0
     word = Prompt("x", "abcd=", "dcba", {"answer": "dcba", "metadata": {"word": "abcd"}, "question": ""})
-    assert words.score(word, "dcbx", True) == pytest.approx(0.75)
-    assert words.score(word, "dba", True) == pytest.approx(0.75)
-    assert words.score(word, "xxxxxxxxx", True) == 0.0
+    assert words.submit(word, "dcbx", True).label == pytest.approx(0.75)
+    assert words.submit(word, "dba", True).label == pytest.approx(0.75)
+    assert words.submit(word, "xxxxxxxxx", True).label == 0.0
 
 
 def test_grading_changes_neither_the_problems_nor_their_place_in_the_cache(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from nemo_ada import trust
 from nemo_ada.config.load import load_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
+from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.verify.verdict import CRASH, TIMEOUT, Verdict
@@ -87,18 +88,18 @@ def settings(folder: Path, reward: str) -> JsonlSettings:
 def test_the_function_decides_and_a_cut_off_response_is_wrong(tmp_path: Path, rewards: str) -> None:
     task = build_task(settings(tmp_path, f"{rewards}:shorter"))
     prompt = task.splits().train[0]
-    verdicts = task.score_many([(prompt, "abc", True), (prompt, "abcd", True), (prompt, "abc", False)])
+    verdicts = score_many(task, [(prompt, "abc", True), (prompt, "abcd", True), (prompt, "abc", False)])
     assert verdicts == [Verdict(1.0), Verdict(0.0), Verdict(0.0)]
 
 
 def test_a_part_of_a_point_is_one_and_an_error_names_its_line(tmp_path: Path, rewards: str) -> None:
     task = build_task(settings(tmp_path, f"{rewards}:part"))
-    assert task.score_many([(task.splits().train[0], "x", True)]) == [Verdict(0.5)]
+    assert score_many(task, [(task.splits().train[0], "x", True)]) == [Verdict(0.5)]
     task = build_task(settings(tmp_path, f"{rewards}:late"))
-    (verdict,) = task.score_many([(task.splits().train[0], "x", True)])
+    (verdict,) = score_many(task, [(task.splits().train[0], "x", True)])
     assert verdict.label is None and verdict.cause is not None
     assert verdict.cause.startswith("reward_error ") and f"{rewards}.py:13 SystemExit" in verdict.cause
-    (verdict,) = task.score_many([(task.splits().train[0], "none", True)])
+    (verdict,) = score_many(task, [(task.splits().train[0], "none", True)])
     assert verdict.label is None and f"{rewards}.py:10 returned None" in str(verdict.cause)
     found = task.score_many([(task.splits().train[0], far, True) for far in ("1.5", "-2")])
     assert len({verdict.cause for verdict in found}) == 1 and "a number outside" in str(found[0].cause)
@@ -250,7 +251,7 @@ def test_a_reward_gets_the_reference_as_the_data_has_it(
     file = tmp_path / "raw.jsonl"
     file.write_text("".join(json.dumps({"prompt": f"p{n}", "answer": reference}) + "\n" for n in range(8)))
     task = build_task(JsonlSettings(path=str(file), reward=f"{name}:same"))
-    assert task.score_many([(task.splits().train[0], "x", True)]) == [Verdict(1.0)]
+    assert score_many(task, [(task.splits().train[0], "x", True)]) == [Verdict(1.0)]
     task.close()
 
 
@@ -266,7 +267,7 @@ def test_a_reward_that_hangs_or_ends_its_process_costs_one_verdict(
     monkeypatch.syspath_prepend(str(tmp_path))
     task = build_task(settings(tmp_path, f"{name}:f"))
     prompt = task.splits().train[0]
-    verdicts = task.score_many([(prompt, text, True) for text in ("fine", "exit", "hang", "fine")])
+    verdicts = score_many(task, [(prompt, text, True) for text in ("fine", "exit", "hang", "fine")])
     assert [verdict.cause for verdict in verdicts] == [None, CRASH, TIMEOUT, None]
     assert task.submit(prompt, "fine", True).result(60) == Verdict(1.0)
     assert task.submit(prompt, "fine", False) == Verdict(0.0)

@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from nemo_ada.by_name import file_of, load
+from nemo_ada.by_name import load
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded
+from nemo_ada.run.inputs import file_of
 from nemo_ada.tasks.reward import as_text, try_reward
 from nemo_ada.verify.audit import kind_of
 from nemo_ada.verify.judge import Judge, Unfinished, Verifier
@@ -84,6 +85,6 @@ def _source_digest(reward: str) -> str:
     form = f"--reward={reward}: use package.module:function"
     if not colon or not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         raise UserError(form)
-    if (file := file_of(reward)) is None:
+    if (file := file_of(module)) is None:
         raise UserError(f"{form}; there is no module {module} here or on PYTHONPATH")
     return hashlib.sha256(read_bounded(file, MAX_TEXT)).hexdigest()[:16]

@@ -20,7 +20,7 @@ from nemo_ada.lab.data.kept import Responses
 from nemo_ada.lab.data.problem import Problem
 from nemo_ada.lab.data.providers import MeasuredResponse, Request, ResponseProvider
 from nemo_ada.run.json_lines import Record
-from nemo_ada.tasks.prompting import PromptEncoder
+from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.verify.judge import Judge
 from nemo_ada.verify.verdict import MEMORY, TIMEOUT
 
@@ -63,7 +63,7 @@ class Question:
     """
 
     problem: Problem
-    encoder: PromptEncoder
+    encoder: ModelTokenizer
     judge: Judge
     max_new_tokens: int
     responses: Responses

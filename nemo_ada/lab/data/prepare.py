@@ -32,7 +32,7 @@ from nemo_ada.lab.data.stages import PassRateBand, Selection, read_pass_rates
 from nemo_ada.lab.evaluation.benchmark import Benchmark
 from nemo_ada.run.files import claim, write_atomically
 from nemo_ada.run.json_lines import Record
-from nemo_ada.tasks.prompting import ModelTokenizer, PromptEncoder
+from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.verify.judge import Judge
 
 CARD = "card.json"
@@ -57,7 +57,7 @@ class Preparation:
     """
 
     problems: Benchmark
-    encoder: PromptEncoder | None = None
+    encoder: ModelTokenizer | None = None
     provider: ResponseProvider | None = None
     drawing: SamplingSpec = field(default_factory=partial(SamplingSpec, 16))
     pass_rates: Path | None = None

@@ -24,7 +24,7 @@ from nemo_ada.lab.data.contamination import WORDS, Contamination
 from nemo_ada.lab.data.problem import Problem, excerpt, parse_record, problem_id
 from nemo_ada.run.data_files import Raw
 from nemo_ada.run.json_lines import Record, parse_line, records
-from nemo_ada.tasks.prompting import PromptEncoder
+from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.verify.audit import counted
 from nemo_ada.verify.judge import Judge, normalised
@@ -114,7 +114,7 @@ class Selection:
         kinds = judge.audit([one.answer for one in self.problems])
         return counted(zip((problem.line for problem in self.problems), kinds, strict=True))
 
-    def length(self, encoder: PromptEncoder, limit: int) -> None:
+    def length(self, encoder: ModelTokenizer, limit: int) -> None:
         """Leave out problems whose whole prompt has more than `limit` tokens."""
 
         def why(problem: Problem) -> Reason | None:

@@ -33,12 +33,12 @@ from nemo_ada.lab.evaluation.majority import majority, vote
 from nemo_ada.lab.evaluation.results import COUNTS, BenchmarkResult, results
 from nemo_ada.run.files import claim, write_atomically
 from nemo_ada.run.json_lines import Record
-from nemo_ada.tasks.prompting import PromptEncoder
+from nemo_ada.tasks.prompting import ModelTokenizer
 
 log = logging.getLogger(__name__)
 
 RESULTS = "results.json"
-EncoderOf = Callable[[Benchmark], PromptEncoder]
+EncoderOf = Callable[[Benchmark], ModelTokenizer]
 
 
 def evaluate(
@@ -107,7 +107,7 @@ class _Task:
     """One benchmark while it is evaluated: its judge, its questions, its responses."""
 
     def __init__(
-        self, benchmark: Benchmark, encoder: PromptEncoder, source: Source, limit: int | None, out: Path
+        self, benchmark: Benchmark, encoder: ModelTokenizer, source: Source, limit: int | None, out: Path
     ) -> None:
         """Read the problems. Raises UserError where none can be used."""
         self.benchmark, self.judge, self._folder = benchmark, benchmark.judge(), out / benchmark.name
