@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from nemo_ada.run.yaml_file import _loader
+from nemo_ada.run.yaml_file import _Loader
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def violations(*folders: Path) -> set[tuple[str, str]]:
 
 
 def test_nothing_unpickles_evaluates_or_asks_a_shell() -> None:
-    assert all(issubclass(_loader(written), yaml.SafeLoader) for written in (False, True))
+    assert issubclass(_Loader, yaml.SafeLoader)
     assert violations(*FOLDERS) == ALLOWED | {(place, PATTERNS[-1]) for place in UNPICKLES_OWN_MESSAGES | READS_BYTES}
 
 

@@ -1,15 +1,15 @@
 """The one reader of YAML files: bounded size, no repeated keys, no exploding aliases.
 
-What people write is read as OmegaConf reads it, and NeMo-RL with it: `1e-8` is a number, a date is text, and a repeated
-key is an error. PyYAML copies nothing for an alias, so ten lines can stand for billions of values in a configuration.
-For values such as `!!bool x` it raises bare errors of its constructors. All of these are errors here, with the file and
-the line where there is one.
+PyYAML silently takes the last of two equal keys. It copies nothing for an alias, so ten lines can stand for billions of
+values in a configuration. For values such as `!!bool x` it raises bare errors of its constructors. All of these are
+errors here, with the file and the line where there is one. `1e-8` is a number.
 """
 
 from __future__ import annotations
 
+import re
 from copy import deepcopy
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ MAX_DIGITS = 100  # of a whole number, and of 1:30:00, which YAML reads in base 
 _PARSER_ERRORS = (yaml.YAMLError, ValueError, RecursionError, ArithmeticError, LookupError, AttributeError, TypeError)
 
 
-class _Bounded(yaml.SafeLoader):
-    """Refuses deep nesting and endless numbers."""
+class _Written(yaml.SafeLoader):
+    """SafeLoader that refuses repeated keys and deep nesting."""
 
     _level = 0
 
@@ -38,6 +38,22 @@ class _Bounded(yaml.SafeLoader):
         self._level -= 1
         return node
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, Any] = {}
+        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key_node.tag == "tag:yaml.org,2002:merge" or not isinstance(key_node, yaml.ScalarNode):
+                continue
+            if key_node.value in seen:
+                first = seen[key_node.value].start_mark.line + 1
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"the key {key_node.value[:80]!r} was given on line {first} already",
+                    key_node.start_mark,
+                )
+            seen[key_node.value] = key_node
+        return dict(super().construct_mapping(node, deep))
+
 
 def _integer(loader: Any, node: Any) -> Any:
     if len(node.value) > MAX_DIGITS:
@@ -47,17 +63,17 @@ def _integer(loader: Any, node: Any) -> Any:
     return loader.construct_yaml_int(node)
 
 
-_Bounded.add_constructor("tag:yaml.org,2002:int", _integer)
+_Written.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
-@cache
-def _loader(written: bool) -> Any:
-    """Return the loader of what a program wrote, or of what people write: our bounds, and OmegaConf's rules."""
-    if written:
-        return _Bounded
-    from omegaconf._utils import get_yaml_loader  # the command line starts without it
+class _Loader(_Written):
+    """Reads what people write."""
 
-    return type("_Loader", (_Bounded, get_yaml_loader()), {})
+
+# PyYAML wants a point and a sign in `1.0e-8`. OmegaConf, which reads NeMo-RL's files there, does not.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def read_yaml(path: Path, what: str = "the configuration", *, written: bool = False) -> Any:
@@ -85,7 +101,7 @@ def read_yaml(path: Path, what: str = "the configuration", *, written: bool = Fa
 @lru_cache(maxsize=32)
 def _content(text: str, written: bool) -> Any:
     """Read the text of a file. PyYAML takes long, and commands read the same parents many times."""
-    content = yaml.load(text, _loader(written))
+    content = yaml.load(text, _Written if written else _Loader)
     _count(content, 0, {})
     return content
 
