@@ -5,7 +5,7 @@
 Left: the share of groups whose responses all got the same reward, of recipes/results/zero_signal.csv. One run each made
 it, `nemo-ada train configs/cpu/mini_sudoku.yaml grpo.num_prompts_per_step=32 policy.train_global_batch_size=32
 grpo.max_num_steps=64 grpo.seed=0 reinforce_ada.preset=METHOD policy.megatron_cfg.optimizer.lr=RATE`, with the rates of
-the leaderboard: 1e-4, and 2e-4 for ada_seq_balance.
+the leaderboard: 1e-4, and 2e-4 for ada_seq_balance. grpo_log.csv has the first one's averages, as a log of GRPO.
 Right: the mean accuracy of six base models over responses, of recipes/results/leaderboard.jsonl (task sudoku6).
 """
 

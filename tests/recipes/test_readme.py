@@ -1,4 +1,4 @@
-"""The README's keys over YAMLs of NeMo-RL, for Megatron and for DTensor: `check` takes them, and `plan` plans them."""
+"""README's first output, and its keys over Megatron's and DTensor's YAML, which `check` and `plan` take."""
 
 from __future__ import annotations
 
@@ -17,6 +17,17 @@ pytestmark = pytest.mark.long
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BASES = ("grpo_math_1B_megatron.yaml", "grpo_math_1B.yaml")
+
+
+def test_the_log_of_the_first_page_says_what_stands_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = README.read_text(encoding="utf-8")
+    (words,) = re.findall(r"^nemo-ada (whatif \S+ --group \d+)", page, re.M)
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", page, re.M | re.S)
+    monkeypatch.chdir(README.parent)
+    guarded(lambda: app(words.split(), standalone_mode=False))
+    assert capsys.readouterr().out.startswith(shown)
 
 
 @pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")

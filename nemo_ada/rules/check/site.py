@@ -97,15 +97,21 @@ def checkout(values: Values) -> Findings:
 
     The version that a checkout gives itself says little: main of August 2026 calls itself 0.6.0.
     """
-    home = Path(site_setting(HOME) or ".missing")
-    if (home / PACKAGE).is_dir() and uses_reinforce_ada(values):
+    named = site_setting(HOME)
+    home = Path(named or ".missing")
+    if not (home / PACKAGE).is_dir():
+        none = "so what the hooks replace was not looked up"
+        yield (
+            warning(HOME, f"{home} has no folder {PACKAGE} on this machine, {none}")
+            if named
+            else skipped(HOME, f"it names no checkout of NeMo-RL, {none}")
+        )
+    elif uses_reinforce_ada(values):
         problems = list(misfits(Checkout(home), Loop.of(values), gym=uses_gym(values)))
         for problem in problems:
             yield error(HOME, f"{HOME}={home}: {problem}; {ADVICE}")
         if not problems:
             yield ok(HOME, f"{home} has the functions that Reinforce-Ada replaces")
-    elif not (home / PACKAGE).is_dir():
-        yield skipped(HOME, "no checkout of NeMo-RL here: what the hooks replace was not looked up")
 
 
 def image() -> Findings:

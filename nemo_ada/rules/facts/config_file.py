@@ -41,8 +41,11 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
         if HOME in str(problem):
             raise UserError(f"{path} builds on NeMo-RL's own files; {works}, or in slurm/site.env") from None
-        if home and not (Path(home) / EXAMPLES).is_dir() and str(Path(home).resolve()) in str(problem):
-            raise UserError(f"{HOME}={home} is no checkout of NeMo-RL: it has no folder {EXAMPLES}; {works}") from None
+        if home and not (Path(home) / EXAMPLES).is_dir():
+            fault = f"{HOME}={home} is no checkout of NeMo-RL: it has no folder {EXAMPLES}; {works}"
+            raise UserError(
+                fault if str(Path(home).resolve()) in str(problem) else f"{problem}; besides, {fault}"
+            ) from None
         raise
 
 
