@@ -16,7 +16,6 @@ from typer.core import TyperGroup
 
 from nemo_ada import __version__
 from nemo_ada.cli.data import say_other_prompts, text_from
-from nemo_ada.cli.main import lacking
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
@@ -46,14 +45,6 @@ class _RunByDefault(TyperGroup):
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = ["run", *args]
         return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except Exception as error:
-            if type(error).__name__ != "MissingParameter":
-                raise
-            raise lacking(error, "eval") from None
 
 
 app = typer.Typer(

@@ -57,15 +57,6 @@ USERS_PATHS = (
 """Errors of paths that a user can mend. A full or broken disk is a failure instead."""
 
 
-def lacking(error: Any, name: str) -> UserError:
-    """Return the error of a command line without something that the command needs, with a whole line that works."""
-    parameter = getattr(error, "param", None)
-    what = next(iter(getattr(parameter, "opts", ())), "an argument")
-    return UserError(
-        f"`nemo-ada {name}` needs {what}, such as in `nemo-ada {EXAMPLES[name]}`; `nemo-ada {name} --help` says more"
-    )
-
-
 class LazyCommand(TyperCommand):
     """A command whose module is imported when it runs, not when `--help` lists it."""
 
@@ -84,16 +75,9 @@ class LazyCommand(TyperCommand):
         try:
             return command.make_context(info_name, args, parent, **extra)
         except Exception as error:  # typer has a click of its own, or uses click: the class has two homes
-            if type(error).__name__ == "MissingParameter" and str(self.name) in EXAMPLES:
-                raise lacking(error, str(self.name)) from None
-            name = str(getattr(error, "option_name", ""))
-            if type(error).__name__ == "BadOptionUsage":
-                meant = next((option.help for option in command.params if name in option.opts), "its value")
-                raise UserError(
-                    f"`nemo-ada {info_name}`: {name} needs a value behind it, {name} VALUE: {meant}"
-                ) from None
             if type(error).__name__ != "NoSuchOption" or all(option.name != "overrides" for option in command.params):
                 raise
+            name = str(getattr(error, "option_name", ""))
             setting = "resume=auto" if name == "--resume" else "grpo.max_num_steps=5"
             raise UserError(
                 f"{name}: `nemo-ada {info_name}` has no such option; a setting of the YAML is written as key=value, "
@@ -106,6 +90,20 @@ class _Commands(TyperGroup):
         super().__init__(**options)
         for name, line in COMMANDS.items():
             self.add_command(LazyCommand(name, help=line))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. The error of one that lacks something has a whole line that works."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            name = str(ctx.invoked_subcommand)
+            if type(error).__name__ != "MissingParameter" or name not in EXAMPLES:
+                raise
+            what = next(iter(getattr(getattr(error, "param", None), "opts", ())), "an argument")
+            raise UserError(
+                f"`nemo-ada {name}` needs {what}, such as in `nemo-ada {EXAMPLES[name]}`; `nemo-ada {name} --help` "
+                "says more"
+            ) from None
 
 
 app = typer.Typer(
