@@ -8,16 +8,16 @@ teach. Otherwise it simulates whole steps over a distribution of pass rates, for
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
+from rich.table import Table
 from yaml import YAMLError
 
 from nemo_ada.cli.options import Fields, with_options
@@ -34,6 +34,7 @@ from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.variants import preset_variant
 
 MOST = 2**53  # of a cap
+Made = TypeVar("Made")
 TABLE_WIDTH = 200  # columns of the table when the output is not a terminal
 
 TAUGHT = ("--objective", "--preset", "--group", "--json", "--max-samples", "--prompts")
@@ -76,17 +77,26 @@ def simulate(
 ) -> None:
     """Estimate responses, tokens, engine steps and zero-signal share of sampling settings."""
     _check_effect(context)
-    names = preset or ([DEFAULT_RULE] if settings or pass_rate is not None else None)
-    if objective:
-        _print_taught(names, settings or [], group, None if max_samples is None else max_samples / prompts, as_json)
-        return
+    words = settings or []
+    names = preset or ([DEFAULT_RULE] if words or pass_rate is not None else None)
     if pass_rate is not None:
-        _print_exact(names or [], settings or [], group, pass_rate, as_json)
+        _print_exact(names or [], words, group, pass_rate, as_json)
+        return
+    if objective:
+        per_prompt = None if max_samples is None else max_samples / prompts
+
+        def taught(name: str) -> teaching.Taught:
+            return teaching.taught(name, _ada(name, words), 1 if name == "ada_single" else group, per_prompt)
+
+        lessons = _of_presets(names, taught)
+        _print({"pass_rates": SHOWN_P.tolist(), "presets": lessons}, teaching.render(lessons), as_json)
         return
     rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
     setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
-    variants = _variants(names, settings or [], group, setting, Budget(max_samples, max_tokens, max_steps))
-    _print(simulation.compare(variants, setting), as_json)
+    caps = Budget(max_samples, max_tokens, max_steps)
+    variants = _of_presets(names, lambda name: preset_variant(name, _ada(name, words), group, lengths, caps))
+    rows = simulation.compare(variants, setting)
+    _print(rows, simulation.render_table(rows), as_json)
 
 
 def _ada(name: str, words: Sequence[str]) -> AdaSettings:
@@ -101,64 +111,26 @@ def _ada(name: str, words: Sequence[str]) -> AdaSettings:
     return ada_settings({"preset": name, **cast(dict[str, Any], own)})
 
 
-def _variants(
-    names: Sequence[str] | None, words: Sequence[str], group: int, setting: simulation.Setting, caps: Budget
-) -> list[simulation.Variant]:
-    """Return the variants to compare. Presets that do not fit the group size are named on stderr.
-
-    Args:
-        names: the presets. Without any, all are compared.
-        words: the user's settings.
-        group: the group size n.
-        setting: what is simulated.
-        caps: the budget.
-    """
-    variants = []
+def _of_presets(names: Sequence[str] | None, make: Callable[[str], Made]) -> list[Made]:
+    """Return what is made of each preset. Without names, all are taken, and those that do not fit named on stderr."""
+    made = []
     for name in names or presets():
         try:
-            variants.append(preset_variant(name, _ada(name, words), group, setting.lengths, caps))
+            made.append(make(name))
         except UserError as unfit:
             if names:
                 raise
             typer.echo(f"left out: {name}: {unfit}", err=True)
-    return variants
+    return made
 
 
-def _print_taught(
-    names: Sequence[str] | None, words: Sequence[str], group: int, per_prompt: float | None, as_json: bool
-) -> None:
-    rows = []
-    for name in names or presets():
-        ada = _ada(name, words)
-        try:
-            rows.append(teaching.taught(name, ada, 1 if name == "ada_single" else group, per_prompt))
-        except UserError as unfit:
-            if names:
-                raise
-            typer.echo(f"left out: {name}: {unfit}", err=True)
+def _print(content: Any, table: Table, as_json: bool) -> None:
+    """Print the content as JSON, which has no NaN, or the table."""
     if as_json:
-        typer.echo(json.dumps({"pass_rates": SHOWN_P.tolist(), "presets": [asdict(row) for row in rows]}))
-    else:
-        _console().print(teaching.render(rows))
-
-
-def _console() -> Console:
+        typer.echo(json.dumps(json.loads(json.dumps(content, default=asdict), parse_constant=lambda _: None)))
+        return
     console = Console()
-    return console if console.is_terminal else Console(width=TABLE_WIDTH)
-
-
-def _print(rows: Sequence[simulation.SimulatedVariant], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps([_without_nan(asdict(row)) for row in rows]))
-    else:
-        _console().print(simulation.render_table(rows))
-
-
-def _without_nan(value: Any) -> Any:
-    """Replace NaN by null, because JSON does not have NaN."""
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
+    (console if console.is_terminal else Console(width=TABLE_WIDTH)).print(table)
 
 
 def _check_effect(context: typer.Context) -> None:
