@@ -62,15 +62,10 @@ def _resolved(path: Path, overrides: list[str]) -> dict[str, Any]:
 
     loaded = load_config(path, overrides)
     if backend_of(loaded) == "embedded":
-        return dict(_plain(parse(RunConfig, loaded)))
+        return parse(RunConfig, loaded).model_dump(mode="json")
     if SECTION in loaded:
-        loaded[SECTION] = _plain(ada_settings(loaded[SECTION]))
+        loaded[SECTION] = ada_settings(loaded[SECTION]).model_dump(mode="json")
     return loaded
-
-
-def _plain(section: Any) -> Any:
-    """Return the values of a section as YAML has them."""
-    return section.model_dump(mode="json")
 
 
 def _print_keys(words: list[str]) -> None:
