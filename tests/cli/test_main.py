@@ -84,29 +84,6 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path, mon
     assert not (tmp_path / "run").exists() and psutil.Process().children() == before
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train"], "nemo-ada train configs/cpu/mini_sudoku.yaml"),
-        (["whatif"], "nemo-ada whatif runs/grpo/logs"),
-        (["eval", "run", "run"], "its newest"),
-        (
-            ["eval", "run", "--data", "x.jsonl", "--out", "out"],
-            "is the folder of a run, not of a model; name",
-        ),
-        (["export", "nothing"], "nothing is no folder"),
-        (["rehearse", "configs/cpu/mini_sudoku.yaml"], "nemo-ada train configs/cpu/mini_sudoku.yaml"),
-        (["whatif", "nothing.jsonl"], "whatif --help"),
-    ],
-)
-def test_a_command_that_cannot_work_names_one_that_does(words, message, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run/hf/step_5").mkdir(parents=True)
-    words = [*words[:2], "run", *words[2:]] if "--out" in words else words
-    assert guarded(lambda: app(words, standalone_mode=False)) == 2
-    assert message in capfd.readouterr().err
-
-
 @pytest.mark.parametrize("words", [["-h"], ["train", "-h"], ["eval", "-h"], ["eval", "run", "-h"], ["whatif", "-h"]])
 def test_the_short_option_of_help_works_everywhere(words):
     done = CliRunner().invoke(app, words)
@@ -120,11 +97,6 @@ def test_a_shell_completes_commands_and_their_options():
         done = subprocess.run([sys.executable, "-c", program], env=os.environ | environment, capture_output=True,
                               text=True, timeout=PATIENCE)  # fmt: skip
         assert wanted in done.stdout.split()
-
-
-def test_the_installed_command_ends_with_the_code_of_the_error(tmp_path):
-    done = subprocess.run(command("train", "nothing.yaml"), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 2 and "cannot read the configuration" in done.stderr
 
 
 @pytest.mark.parametrize("module", ["nemo_ada.cli", "nemo_ada.cli.main"])
