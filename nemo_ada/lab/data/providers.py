@@ -11,11 +11,12 @@ import asyncio
 import hashlib
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
 from nemo_ada.config.parsing import Size
 from nemo_ada.core.schema import STRICT, Bounds
@@ -86,7 +87,7 @@ class Limits:
     """Responses that decode at once."""
 
 
-class ResponseProvider(Protocol):
+class ResponseProvider(ABC):
     """A model that answers. It starts with the first request.
 
     Attributes:
@@ -95,22 +96,8 @@ class ResponseProvider(Protocol):
         limits: The limits of all requests.
     """
 
-    name: str
-    fingerprint: str
-    limits: Limits
-
-    def respond(self, requests: Iterable[tuple[Key, Request]]) -> Iterator[list[tuple[Key, MeasuredResponse]]]:
-        """Answer requests, and keep the model busy. Yields what has ended, with the key of its request, in any order.
-
-        The model is released at the end.
-        """
-        ...
-
-
-class FolderProvider:
-    """The base of both providers. Raises UserError where the longest prompt leaves no room for a response."""
-
     def __init__(self, folder: Path, limits: Limits) -> None:
+        """Raises UserError where the longest prompt leaves no room for a response."""
         self.folder, self.limits = folder, limits
         self.name, self.fingerprint = folder.name, model_fingerprint(folder)
         self.length = _longest_sequence(folder, limits.max_prompt_tokens, limits.max_new_tokens)
@@ -119,8 +106,15 @@ class FolderProvider:
         """Return the length of the longest possible response to this request, in tokens."""
         return min(request.max_new_tokens, self.length - len(request.prompt))
 
+    @abstractmethod
+    def respond(self, requests: Iterable[tuple[Key, Request]]) -> Iterator[list[tuple[Key, MeasuredResponse]]]:
+        """Answer requests, and keep the model busy. Yields what has ended, with the key of its request, in any order.
 
-class EngineProvider(FolderProvider):
+        The model is released at the end.
+        """
+
+
+class EngineProvider(ResponseProvider):
     """The CPU's vLLM engine, in this process."""
 
     def __init__(self, folder: Path, tokenizer: ModelTokenizer, limits: Limits) -> None:
@@ -168,7 +162,7 @@ class EngineProvider(FolderProvider):
         return engine, Sampling(limits.max_new_tokens, limits.temperature, limits.top_p, stop_tokens=stops)
 
 
-class ServerProvider(FolderProvider):
+class ServerProvider(ResponseProvider):
     """A model on a server. UserError is raised where the server has another model, or does not answer.
 
     Args:
