@@ -128,8 +128,8 @@ class DiscreteEventSource:
 class LengthModel:
     """Lengths of responses, in tokens: log-normal, or as they were measured.
 
-    Reasoning models have heavy tails. Most responses are short, and a few run to the limit. Measured lengths depend on
-    the label where those of wrong responses are given, and the log-normal's numbers have no meaning for them.
+    Reasoning models have heavy tails. Most responses are short, and a few run to the limit. The log-normal's numbers
+    have no meaning for measured lengths.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -143,8 +143,6 @@ class LengthModel:
     """Longer responses are cut to this length, tokens."""
     measured: tuple[int, ...] = ()
     """Measured lengths. A standard normal number chooses one by its quantile. Empty for the log-normal."""
-    measured_wrong: tuple[int, ...] = ()
-    """Measured lengths of wrong responses. Empty where `measured` has those of all responses."""
 
     @property
     def mean_tokens(self) -> int:
@@ -154,20 +152,11 @@ class LengthModel:
     def tokens(self, positive_N: BoolArray, normal_N: FloatArray) -> IntArray:
         """Lengths of responses [N], from their labels and standard normal numbers."""
         if self.measured:
-            share_N = np.array([NORMAL.cdf(z) for z in normal_N])
-            tokens_N = _quantile(self.measured, share_N)
-            if not self.measured_wrong:
-                return tokens_N
-            return np.where(positive_N, tokens_N, _quantile(self.measured_wrong, share_N))
+            share_N, sorted_L = np.array([NORMAL.cdf(z) for z in normal_N]), np.sort(np.array(self.measured, np.int64))
+            return np.asarray(sorted_L[np.minimum((share_N * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)])
         scale_N = np.where(positive_N, self.median, self.median * self.wrong_factor)
         tokens_N = np.rint(scale_N * np.exp(self.sigma * normal_N))
         return np.asarray(np.clip(tokens_N, 1, self.max_new_tokens), np.int64)
-
-
-def _quantile(measured: tuple[int, ...], share_N: FloatArray) -> IntArray:
-    """Return the measured lengths at these shares of their distribution."""
-    sorted_L = np.sort(np.array(measured, np.int64))
-    return np.asarray(sorted_L[np.minimum((share_N * len(sorted_L)).astype(np.int64), len(sorted_L) - 1)])
 
 
 @dataclass(frozen=True, slots=True)
