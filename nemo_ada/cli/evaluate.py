@@ -21,7 +21,7 @@ from nemo_ada.cli.progress import counted
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.measure import SamplingSpec
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
-from nemo_ada.lab.evaluation.benchmark import Benchmark, fitting, presets, resolve, run_of
+from nemo_ada.lab.evaluation.benchmark import Benchmark, presets, resolve, run_of
 from nemo_ada.lab.evaluation.evaluate import evaluate as run
 from nemo_ada.lab.evaluation.results import Evaluation, setting_differences
 from nemo_ada.lab.evaluation.results import compare as compare_evaluations
@@ -91,8 +91,9 @@ def evaluate(
             f"such as in `nemo-ada eval {model} --data my.jsonl --out runs/eval`; presets: {', '.join(presets())}"
         )
     benchmarks = resolve(data, {**changes, "system": text_from(system)})
-    if "max_prompt_tokens" not in changes and access.server is None:
-        benchmarks = fitting(benchmarks, positions(model))
+    if "max_prompt_tokens" not in changes and access.server is None and (room := positions(model)) is not None:
+        half = {"max_prompt_tokens": max(room // 2, 1)}  # of a small model; the rest is for the response
+        benchmarks = [one.model_copy(update=half) if one.max_prompt_tokens >= room else one for one in benchmarks]
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
     limits = replace(limits, max_prompt_tokens=prompts, max_new_tokens=new_tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -137,19 +137,6 @@ def run_of(model: Path, *, wanted: bool) -> Path | None:
     if found is None and above and wanted:
         raise trust.refusal(f"eval {model}", above[0] / HELDOUT, f"--data {above[0] / HELDOUT}")
     return found
-
-
-def fitting(benchmarks: Sequence[Benchmark], positions: int | None) -> list[Benchmark]:
-    """Return the benchmarks with prompts of at most half of a model's positions.
-
-    Args:
-        benchmarks: The benchmarks.
-        positions: Positions of the smallest model. None where they are not known.
-    """
-    if positions is None:
-        return list(benchmarks)
-    shorter = {"max_prompt_tokens": max(positions // 2, 1)}
-    return [one.model_copy(update=shorter) if one.max_prompt_tokens >= positions else one for one in benchmarks]
 
 
 def presets() -> dict[str, Path]:
