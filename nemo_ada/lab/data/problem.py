@@ -27,22 +27,18 @@ class Problem:
         line: The number of its line in the source, counted from 1.
         text: The problem.
         answer: The reference answer as text.
+        reference: What the judge gets as the reference: `answer`, or for a reward what the record has.
         columns: What else its record has, such as level, subject and source, and `system` of a list of messages.
         layout: Where the problem and its answer stood in the record, in words.
-        reference: What the judge gets as the reference: `answer`, or for a reward what the record has.
     """
 
     uid: str
     line: int
     text: str
     answer: str
+    reference: Any
     columns: Mapping[str, Any] = field(default_factory=dict)
     layout: str = ""
-    reference: Any = None
-
-    def __post_init__(self) -> None:
-        if self.reference is None:
-            object.__setattr__(self, "reference", self.answer)
 
 
 def problem_id(text: str) -> str:
@@ -59,10 +55,11 @@ def parse_record(
     as_it_is: keep the reference as the record has it, a list or an object as JSON has it.
     """
     pair = pair_of(record, prompt_fields, answer_fields, as_it_is=as_it_is)
-    raw = as_it_is and not isinstance(pair.reference, str)
-    reference = json.loads(pair.answer) if raw else pair.reference
+    reference: Any = pair.answer
+    if as_it_is:
+        reference = pair.reference if isinstance(pair.reference, str) else json.loads(pair.answer)
     columns = other_columns(record, pair.columns) | ({"system": pair.system} if pair.system else {})
-    return Problem(problem_id(pair.prompt), line, pair.prompt, pair.answer, columns, pair.layout, reference)
+    return Problem(problem_id(pair.prompt), line, pair.prompt, pair.answer, reference, columns, pair.layout)
 
 
 def other_columns(record: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Failing(Judge):
 
 def drawn(tmp_path, problems, k, judge, *, limits_are_wrong=False):
     texts = [f"{n}+1=" for n in range(problems)]
-    made = [Problem(problem_id(text), n + 1, text, str(n + 1)) for n, text in enumerate(texts)]
+    made = [Problem(problem_id(text), n + 1, text, str(n + 1), str(n + 1)) for n, text in enumerate(texts)]
     responses = Responses(tmp_path / "responses.jsonl")
     asked = [Question(problem, Characters(), judge, 9, responses) for problem in made]
     Measurement(Adder(), SamplingSpec(k, 7), limits_are_wrong=limits_are_wrong).draw(asked)
