@@ -264,11 +264,11 @@ def student_tail(t: float, freedom: float) -> float:
     return float(special.stdtr(freedom, -t))
 
 
-def student_quantile(freedom: float) -> float:
-    """Return the t that a variable of Student's t exceeds in size with a chance of 1 - CONFIDENCE."""
+def student_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Return the t that a variable of Student's t exceeds in size with a chance of 1 - `confidence`."""
     from scipy import special
 
-    return float(special.stdtrit(freedom, (1.0 + CONFIDENCE) / 2.0))
+    return float(special.stdtrit(freedom, (1.0 + confidence) / 2.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.errors import UserError
-from nemo_ada.lab.evaluation.statistics import CONFIDENCE, UNKNOWN, Estimate
+from nemo_ada.lab.evaluation.statistics import CONFIDENCE, UNKNOWN, Estimate, student_quantile
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, no_spread
 from nemo_ada.lab.whatif.reading import METRICS, STEPS, metric, numbers, opened, shown
 
@@ -55,15 +55,13 @@ class Averages:
 
 def mean_over_steps(value_T: FloatArray, confidence: float = CONFIDENCE) -> Estimate:
     """Return the mean over steps with Student's interval. What the steps differ by makes it wider, not narrower."""
-    from scipy.special import stdtrit
-
     there_T = value_T[np.isfinite(value_T)]
     count = len(there_T)
     if count < FEW:
         return UNKNOWN
     mean, error = float(there_T.mean()), float(there_T.std(ddof=1)) / math.sqrt(count)
     error = max(error, 0.5 / count**1.5)  # equal values of few steps are not exact
-    half = float(stdtrit(count - 1, (1.0 + confidence) / 2.0)) * error
+    half = student_quantile(count - 1, confidence) * error
     return Estimate(mean, max(mean - half, 0.0), min(mean + half, 1.0))
 
 

@@ -127,9 +127,9 @@ class Mixture:
             low_K, high_K = low_K - half_K, high_K + half_K
         return cls(weight_J, chance_KJ, low_K, high_K, widened)
 
-    def share(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Estimate:
+    def share(self, value_J: FloatArray) -> Estimate:
         """Return the mean of a quantity that is a share, with bounds between 0 and 1."""
-        return self.mean(value_J, per_J).clipped()
+        return self.mean(value_J).clipped()
 
     def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Estimate:
         """Return the mean of a quantity over prompts, or the ratio of two means.
