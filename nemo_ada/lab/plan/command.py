@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.sampling.budget import SECONDS
-from nemo_ada.core.schema import STRICT
+from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
 from nemo_ada.lab.plan.caps import SteadyCap, StepCap, SuggestedCaps, steady_cap, step_cap, suggest_caps
@@ -26,8 +26,8 @@ from nemo_ada.lab.plan.forecast import (
     of_roofline,
     trained_tokens,
 )
-from nemo_ada.lab.plan.history import MAX_VALUE, History
-from nemo_ada.lab.plan.job_slots import MAX_SECONDS, JobSlots, check_cold_start, clock, parse_time, plan_slots
+from nemo_ada.lab.plan.history import MAX_VALUE, MIN_STEPS, History
+from nemo_ada.lab.plan.job_slots import MAX_SECONDS, JobSlots, clock, parse_time, plan_slots
 from nemo_ada.lab.plan.planned_run import COLD_START, PlannedRun
 from nemo_ada.lab.plan.roofline import FAR, NEAR, PROMPT_TOKENS, Roofline
 from nemo_ada.lab.plan.sampling import SimulatedRun, SimulatedSteps, capped, variant
@@ -109,15 +109,15 @@ class PlanOptions:
     """Length of a job slot, as SLURM writes it."""
     run: Path | None = None
     """Folder of an earlier run to measure from."""
-    run_steps: int | None = None
+    run_steps: Annotated[int, Bounds(ge=MIN_STEPS)] | None = None
     """Use only the first steps of that run."""
     pass_rates: Path | None = None
     """File with one measured pass rate per line."""
     median_tokens: float | None = None
     """Median length of a response (default: 0.3 x max_new_tokens)."""
-    cold_start: float | None = None
+    cold_start: Annotated[float, Bounds(ge=0, le=MAX_SECONDS)] | None = None
     """Seconds from the job's start to its first step."""
-    step_seconds: float | None = None
+    step_seconds: Annotated[float, Bounds(gt=0, le=MAX_SECONDS)] | None = None
     """Print the cap under which no step takes longer than this."""
     steps: int = STEPS
     """Simulated steps."""
@@ -155,7 +155,6 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
             f"--run-steps={options.run_steps} needs --run with the folder of the run whose first steps it means"
         )
     seconds = parse_time(options.time)
-    cold_start = None if options.cold_start is None else check_cold_start(options.cold_start)
     run = PlannedRun.read(config, overrides)
     if run.draws_ahead and options.run is not None:
         raise UserError(
@@ -173,8 +172,8 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     forecast, work, model = _forecast(simulated, planned, history, past or same)
     slots = plan_slots(
         forecast, run.schedule, seconds=seconds, gpus=run.gpus,
-        cold_start=COLD_START[run.backend] if cold_start is None else cold_start,
-        origin="assumed" if cold_start is None else "given",
+        cold_start=COLD_START[run.backend] if options.cold_start is None else options.cold_start,
+        origin="assumed" if options.cold_start is None else "given",
     )  # fmt: skip
     caps, steady = None, None
     if run.rollout.max_calls == 1 and not run.draws_ahead:
@@ -211,8 +210,6 @@ def _step_cap(
 ) -> StepCap:
     """Return the cap for --step-seconds. Raises UserError where a cap on seconds would not bound a step."""
     run = simulated.run
-    if not 0 < wanted <= MAX_SECONDS:
-        raise UserError(f"--step-seconds={wanted:g} must be above 0 and at most a year, e.g. 240")
     if run.draws_ahead or run.rollout.max_calls > 1:
         why = (
             "in asynchronous training sampling and training overlap"
@@ -240,11 +237,9 @@ def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]
             return [error("--time", f"{text}; `nemo-ada plan CONFIG --time` tries longer ones")]
         if slots.useful >= MIN_USEFUL or slots.count <= 1:
             return [ok("--time", text)]
-        others = [make_plan(config, overrides, replace(options, time=other)).slots for other in LONGER]
+        advice = useful_slot(config, overrides, LONGER, options)[1].slots
     except UserError as problem:
         return [error("--time", str(problem))]
-    better = max(others, key=lambda other: other.useful)
-    advice = next((other for other in others if other.useful >= MIN_USEFUL), better)
     return [
         warning(
             "--time",
@@ -252,6 +247,16 @@ def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]
             f"{advice.useful:.0%} on steps, for {advice.gpu_hours:.0f} GPU hours",
         ),
     ]
+
+
+def useful_slot(config: Path, overrides: Sequence[str], times: Sequence[str], options: PlanOptions) -> tuple[str, Plan]:
+    """The shortest time that spends MIN_USEFUL of itself on steps, or the one that spends most, with its plan."""
+    plans: dict[str, Plan] = {}
+    for time in times:
+        plans[time] = make_plan(config, overrides, replace(options, time=time, compare=False))
+        if plans[time].slots.useful >= MIN_USEFUL:
+            return time, plans[time]
+    return max(plans.items(), key=lambda item: item[1].slots.useful)
 
 
 def _forecast(

@@ -68,15 +68,6 @@ def parse_time(text: str) -> float:
     return float(seconds)
 
 
-def check_cold_start(seconds: float) -> float:
-    """Return the seconds of --cold-start. Raises UserError for a number that is not a duration."""
-    if not 0 <= seconds <= MAX_SECONDS:
-        raise UserError(
-            f"--cold-start={seconds:g} must be seconds, 0 or more; 1800 is assumed for NeMo-RL, 60 on a CPU"
-        )
-    return seconds
-
-
 def clock(seconds: float) -> str:
     """Return the seconds as hh:mm:ss, rounded up to a minute."""
     minutes = math.ceil(seconds / 60)

@@ -35,7 +35,6 @@ class SimulatedSteps:
         zero_signal: mean share of groups without signal.
         utilisation: mean share of the engine's places that are occupied.
         cut: mean share of prompts that a cap refused another response.
-        batches: mean rollout calls of a step.
         unfilled: share of steps that dynamic sampling could not fill.
     """
 
@@ -46,7 +45,6 @@ class SimulatedSteps:
     zero_signal: float
     utilisation: float
     cut: float
-    batches: float = 1.0
     unfilled: float = 0.0
 
     @property
@@ -108,7 +106,7 @@ def drawn_again(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: i
     )
     return replace(
         batch, engine_steps_S=steps_S, tokens_S=tokens_S, responses_S=responses_S, seconds_S=seconds_S,
-        zero_signal=0.0, batches=float(np.mean([len(part) for part in parts])), unfilled=unfilled / count,
+        zero_signal=0.0, unfilled=unfilled / count,
     )  # fmt: skip
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from nemo_ada.config.load import RUN_DIR, backend_of
 from nemo_ada.config.values import Values
-from nemo_ada.lab.plan.command import LONGER, MIN_USEFUL, Plan, PlanOptions, make_plan
+from nemo_ada.lab.plan.command import LONGER, PlanOptions, useful_slot
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.finding import Finding, error, ok
 
@@ -38,7 +37,7 @@ def sbatch_options(
     if backend_of(loaded) == "embedded":
         return [*name, "--nodes=1"]
     nodes, gpus = _cluster(Values(loaded))
-    chosen, plan = _slot(config, overrides, times, options or PlanOptions(times[0]))
+    chosen, plan = useful_slot(config, overrides, times, options or PlanOptions(times[0]))
     lead = plan.slots.lead
     return [*name, f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={chosen}", f"--signal=B:USR1@{lead}"]
 
@@ -73,13 +72,3 @@ def job_fits(config: Path, overrides: Sequence[str], *, nodes: str = "", gpus: s
 def _cluster(values: Values) -> tuple[int, int]:
     """Nodes and GPUs per node."""
     return values.integer("cluster.num_nodes", 1), values.integer("cluster.gpus_per_node", 8)
-
-
-def _slot(config: Path, overrides: Sequence[str], times: Sequence[str], options: PlanOptions) -> tuple[str, Plan]:
-    """The shortest time that spends MIN_USEFUL of itself on steps, or the one that spends most, with its plan."""
-    plans: dict[str, Plan] = {}
-    for time in times:
-        plans[time] = make_plan(config, overrides, replace(options, time=time, compare=False))
-        if plans[time].slots.useful >= MIN_USEFUL:
-            return time, plans[time]
-    return max(plans.items(), key=lambda item: item[1].slots.useful)
