@@ -14,13 +14,13 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nemo_ada.rehearsal.standins.replacing import when_imported
+from nemo_ada.rehearsal.standins.replacing import Names, when_imported
 from nemo_ada.run.files import append
 
 FILE = "NEMO_ADA_REHEARSAL_EVENTS"
@@ -107,17 +107,6 @@ def end_of(error: BaseException) -> str:
     return CODES.sub("", str(error).strip())[-MAX_MESSAGE:]
 
 
-def _wrapped(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function as a phase of this name."""
-
-    @functools.wraps(function)
-    def observed(*args: Any, **kwargs: Any) -> Any:
-        with phase(name):
-            return function(*args, **kwargs)
-
-    return observed
-
-
 def install() -> None:
     """Wrap the functions of every observed module as soon as it is imported."""
     for name, module, dotted in FUNCTIONS:
@@ -130,11 +119,8 @@ def install() -> None:
 
 def _observe(name: str, dotted: str, module: ModuleType) -> None:
     """Wrap one function of a module."""
-    owner: Any = module
-    *path, last = dotted.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    setattr(owner, last, _wrapped(name, getattr(owner, last)))
+    names = Names(module, (dotted,))
+    names.put(dotted, phase(name)(names.get(dotted)))
 
 
 def _observe_timer(module: ModuleType) -> None:
@@ -143,12 +129,8 @@ def _observe_timer(module: ModuleType) -> None:
 
     @contextmanager
     def observed(self: Any, label: str) -> Iterator[None]:
-        with timed(self, label):
-            if label in TIMED:
-                with phase(TIMED[label]):
-                    yield
-            else:
-                yield
+        with timed(self, label), phase(TIMED[label]) if label in TIMED else nullcontext():
+            yield
 
     module.Timer.time = observed
 
