@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from nemo_ada.rehearsal.standins.replacing import Replacements
 
@@ -21,8 +22,5 @@ def _no_search() -> Iterator[None]:
     def untouched(**options: Any) -> Callable[[Any], Any]:
         return lambda kernel: kernel
 
-    search, triton.autotune = triton.autotune, untouched
-    try:
+    with patch.object(triton, "autotune", untouched):
         yield
-    finally:
-        triton.autotune = search

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from typing import Any
+from unittest.mock import patch
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 
@@ -85,13 +86,10 @@ def _norm_in_sequence_parallel(names: Names) -> None:
     create = names.get("WrappedTorchNorm.__new__")
 
     def __new__(cls: type, config: Any, *args: Any, **kwargs: Any) -> Any:
-        parallel, config.sequence_parallel = config.sequence_parallel, False
-        try:
+        with patch.object(config, "sequence_parallel", False):
             norm = create(cls, config, *args, **kwargs)
-        finally:
-            config.sequence_parallel = parallel
         for parameter in norm.parameters():
-            parameter.sequence_parallel = parallel
+            parameter.sequence_parallel = config.sequence_parallel
         return norm
 
     names.put("WrappedTorchNorm.__new__", __new__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
 
@@ -57,9 +58,6 @@ def _version_of_transformers() -> Iterator[None]:
     import transformers
 
     actual = transformers.__version__
-    if tuple(int(part) for part in actual.split(".")[:2]) >= (5, 12):
-        transformers.__version__ = LAST_ALLOWED
-    try:
+    newer = tuple(int(part) for part in actual.split(".")[:2]) >= (5, 12)
+    with patch.object(transformers, "__version__", LAST_ALLOWED if newer else actual):
         yield
-    finally:
-        transformers.__version__ = actual
