@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,19 +68,15 @@ class Draws:
 
     def as_json(self) -> str:
         """Return the content of the environment variable."""
-        return json.dumps({"rates": self.rates, "lengths": asdict(self.lengths)})
+        return json.dumps(asdict(self))
 
     @classmethod
     def here(cls) -> Draws | None:
         """The draws of this process's environment, or None."""
+        from pydantic import TypeAdapter
+
         text = os.environ.get(DRAWS)
-        if not text:
-            return None
-        content: Mapping[str, Any] = json.loads(text)
-        lengths: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in content["lengths"].items()
-        }
-        return cls(tuple(content["rates"]), LengthModel(**lengths))
+        return TypeAdapter(cls).validate_json(text) if text else None
 
     def draw(self, prompt: bytes, seed: int) -> tuple[float, int]:
         """Return the verdict (0 or 1) and the length, in tokens, of a response.
