@@ -10,9 +10,9 @@ class. Every interpreter loads the stand-ins through `startup/sitecustomize.py`,
 The rehearsal stands apart from the rest of the package (tests/test_layers.py holds both rules):
 
 - Only `nemo_ada/cli/rehearse.py` imports it, inside the command.
-- `command` imports the check and the reader of cluster configs, and `forecasts` the plan. The test says what each file
+- `command` imports the check and the reader of cluster configs, and `tables` the plan. The test says what each file
   imports beyond `errors`, `run` and this folder. `driver` loads `nemo_ada.nemo.launch.command` by its name.
 
-`gpu` spends the first hour on GPUs: `runs` makes the configs, `forecasts` says what `plan` expects, `slices` runs one
-after the other, and `tables` compares.
+`gpu` spends the first hour on GPUs: `runs` makes the configs, `gpu` runs one slice after the other, and `tables` says
+what `plan` expects, and compares.
 """

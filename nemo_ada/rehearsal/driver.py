@@ -100,7 +100,8 @@ def _probed_async(train: Callable[..., Any], logprobs: Path) -> Callable[..., An
         def probed_shutdown(self: Any) -> Any:  # the loop itself shuts its workers down, so this is the last chance
             engine.shutdown = shutdown
             try:
-                _engine(policy, self, logprobs)
+                with observe.phase("probe: engine"):  # after the last refit
+                    probe.engine_logprobs(policy, self, logprobs)
                 _last(policy, logprobs)
             finally:
                 ended = shutdown(self)
@@ -129,12 +130,6 @@ def _first(policy: Any, tokenizer: Any, logprobs: Path) -> None:
         if not logprobs.exists():
             probe.write_rows(policy, tokenizer, logprobs)
         probe.logprobs(policy, logprobs)
-
-
-def _engine(policy: Any, generation: Any, logprobs: Path) -> None:
-    """Compare the engine with the learner after the last refit."""
-    with observe.phase("probe: engine"):
-        probe.engine_logprobs(policy, generation, logprobs)
 
 
 def _last(policy: Any, logprobs: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.shrink import Layout, Shrinker, batches_of, data_of, model_of
+from nemo_ada.rehearsal.shrink import Layout, Shrinker, batches_of, data_of, model_of, small_engine
 from nemo_ada.rules.facts.memory import learner_phase
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
@@ -56,7 +56,9 @@ def fit(config: Mapping[str, Any], *, model: Path | None, data: Path | None, sca
         raise UserError(f"--scale {scale:g} must be above 0 and at most 1")
     s = Shrinker(copy.deepcopy(dict(config)))
     _layout(s)
-    _batches(s, scale)
+    share = batches_of(s, max(1, round(int(s.get("grpo.num_prompts_per_step", 1)) * scale)))
+    if reserve := s.get("reinforce_ada.reserve_prompts"):
+        s.set("reinforce_ada.reserve_prompts", max(1, round(reserve * share)))
     if model is not None:
         model_of(s, model)
     if data is not None:
@@ -73,17 +75,9 @@ def _layout(s: Shrinker) -> None:
     s.set(f"{prefix}.sequence_parallel", False, ONE)
     for which in ("first", "last"):
         s.set(f"{prefix}.num_layers_in_{which}_pipeline_stage", None, ONE)
-    for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
-        s.at_most(f"policy.generation.vllm_cfg.{key}", 1)
+    small_engine(s)
     s.set("cluster.num_nodes", 1, ONE)
     s.set("cluster.gpus_per_node", 1, ONE)
-
-
-def _batches(s: Shrinker, scale: float) -> None:
-    """Take a share of the prompts."""
-    share = batches_of(s, max(1, round(int(s.get("grpo.num_prompts_per_step", 1)) * scale)))
-    if reserve := s.get("reinforce_ada.reserve_prompts"):
-        s.set("reinforce_ada.reserve_prompts", max(1, round(reserve * share)))
 
 
 def layers_that_fit(config: NemoConfig, shape: ModelShape) -> int:

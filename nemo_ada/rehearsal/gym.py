@@ -13,7 +13,6 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import problems
-from nemo_ada.run.files import write_atomically
 
 SECTION = "env.nemo_gym"
 PATHS = f"{SECTION}.config_paths"
@@ -52,15 +51,10 @@ def write(folder: Path, names: Sequence[str]) -> list[str]:
     Returns:
         The texts of all prompts, and the calls of tools that the small model can make.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     rows = {MATH: _sums, OFFICE: _emails}
     each = [rows[name]() for name in names]
     mixed = [row for group in zip(*each, strict=False) for row in group]
-    for name, part in (
-        (problems.TRAIN, mixed[problems.VALIDATION_ROWS :]),
-        (problems.VALIDATION, mixed[: problems.VALIDATION_ROWS]),
-    ):
-        write_atomically(folder / name, "".join(json.dumps(row) + "\n" for row in part))
+    problems.write_rows(folder, mixed)
     texts = [message["content"] for row in mixed for message in row["responses_create_params"]["input"]]
     return [*(calls() if OFFICE in names else []), *texts]
 

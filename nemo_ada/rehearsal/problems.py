@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nemo_ada.run.files import write_atomically
 
@@ -51,11 +52,16 @@ def write(folder: Path, least: int = 0) -> list[str]:
         folder: Folder of the files.
         least: Problems that training needs at least.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     problems = rows(least=least + VALIDATION_ROWS)
-    for name, part in ((TRAIN, problems[VALIDATION_ROWS:]), (VALIDATION, problems[:VALIDATION_ROWS])):
-        write_atomically(folder / name, "".join(json.dumps(row) + "\n" for row in part))
+    write_rows(folder, problems)
     return [row["problem"] for row in problems]
+
+
+def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the first VALIDATION_ROWS for validation, and the others for training."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, part in ((TRAIN, rows[VALIDATION_ROWS:]), (VALIDATION, rows[:VALIDATION_ROWS])):
+        write_atomically(folder / name, "".join(json.dumps(row) + "\n" for row in part))
 
 
 def vocabulary(texts: Sequence[str], size: int = SIZE) -> list[str]:

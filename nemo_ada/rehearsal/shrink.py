@@ -244,9 +244,14 @@ def _layout(s: Shrinker) -> Layout:
     if apart:
         s.set(f"{colocated}.resources.num_nodes", None)
         s.set(f"{colocated}.resources.gpus_per_node", layout.engines, add=True)
-    for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
-        s.at_most(f"policy.generation.vllm_cfg.{key}", 1)
+    small_engine(s)
     return layout
+
+
+def small_engine(s: Shrinker) -> None:
+    """Give each engine of vLLM one GPU."""
+    for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
+        s.at_most(f"{GENERATION}.vllm_cfg.{key}", 1)
 
 
 def model_of(s: Shrinker, model: Path) -> None:

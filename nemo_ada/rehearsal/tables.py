@@ -232,25 +232,21 @@ def _cell(value: float | None) -> str:
 def _memory_table(slices: Mapping[str, Events], runs: Mapping[str, Events], forecast: Forecasts) -> Table:
     """Return the memory of the card in each phase beside the estimate of `check`."""
     estimates = {"update": "learner", "log-probs": "log-probs", "refit": "refit", "generate": "vLLM"}
+
+    def row(name: str, what: str, used: int, estimate: float | None) -> tuple[str, ...]:
+        largest = used / GIB
+        share = f"{largest / estimate:.2f}" if estimate else ""
+        return name, what, "" if estimate is None else f"{estimate:.1f}", f"{largest:.1f}", share
+
     rows = []
     for name, events in slices.items():
         used = events.used()
-        for phase in PHASES:
-            if phase in used:
-                estimate = forecast.memory.get(estimates.get(phase, ""))
-                rows.append((
-                    name, phase, "" if estimate is None else f"{estimate:.1f}", f"{used[phase] / GIB:.1f}",
-                    "" if not estimate else f"{used[phase] / GIB / estimate:.2f}",
-                ))  # fmt: skip
+        for phase in (phase for phase in PHASES if phase in used):
+            rows.append(row(name, phase, used[phase], forecast.memory.get(estimates.get(phase, ""))))
     for name, events in runs.items():
         for peak in events.of("memory"):
-            estimate = forecast.memory.get("learner")
-            largest = peak["allocated"] / GIB
-            rows.append((
-                name, "learner's tensors, so far", "" if estimate is None else f"{estimate:.1f}", f"{largest:.1f}",
-                "" if not estimate else f"{largest / estimate:.2f}",
-            ))  # fmt: skip
-            rows.append((name, "and what torch's allocator keeps", "", f"{peak['reserved'] / GIB:.1f}", ""))
+            rows.append(row(name, "learner's tensors, so far", peak["allocated"], forecast.memory.get("learner")))
+            rows.append(row(name, "and what torch's allocator keeps", peak["reserved"], None))
     head = ("slice or run", "phase", "check, GiB", "largest, GiB", "largest / check")
     return Table("Memory of the card in use, with what torch's allocator keeps", head, tuple(rows))
 
