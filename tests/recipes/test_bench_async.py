@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from tests.lazy import Lazy
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 bench = Lazy("bench_async")
 LENGTH = 130  # of a wrong answer: 1.3 times the median
 

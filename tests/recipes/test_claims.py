@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
+import claims
 import numpy as np
 import pytest
 
 from nemo_ada.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "recipes" / "benchmarks"))
-import claims  # noqa: E402
-
 PAGES = ("README.md", "recipes/guide/choosing.md")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.folder import RunDir
 from tests.lazy import Lazy
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 recipe = Lazy("compare_presets")
 SUDOKU = Path(__file__).parents[2] / "configs" / "cpu" / "mini_sudoku.yaml"
 

@@ -7,9 +7,9 @@
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
+import contract
 import pytest
 
 from nemo_ada.errors import UserError
@@ -18,8 +18,6 @@ from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import misfits
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "recipes" / "upstream"))
-import contract  # noqa: E402
 
 LOOP = """
 from typing import TypedDict

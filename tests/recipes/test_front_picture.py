@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
+import front_picture
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "recipes" / "benchmarks"))
-import front_picture  # noqa: E402
 
 
 def lines_of(svg: str) -> dict[str, np.ndarray]:

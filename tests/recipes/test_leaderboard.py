@@ -22,7 +22,6 @@ from tests.lazy import Lazy
 
 BENCHMARKS = Path(__file__).parents[2] / "recipes" / "benchmarks"
 RESULTS = BENCHMARKS.parent / "results"
-sys.path.insert(0, str(BENCHMARKS))
 bench, pages = Lazy("leaderboard"), Lazy("leaderboard_page")
 
 

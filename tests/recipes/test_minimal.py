@@ -1,8 +1,6 @@
 """recipes/minimal.py collects, keeps and weighs as nemo_ada.core does."""
 
-import sys
-from pathlib import Path
-
+import minimal
 import numpy as np
 import pytest
 import torch
@@ -13,9 +11,6 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.seeds import SeedStream, bits64
 from tests.core.scripted import Script, collect
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
-import minimal
 
 RATES = [0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.95, 1.0]
 RUN_SEED, STEP = 5, 1

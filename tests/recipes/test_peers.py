@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ from nemo_ada.cpu.trainer import evaluation_seed
 from nemo_ada.errors import UserError
 from tests.lazy import Lazy
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 recipe = Lazy("peers")
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+import signal_per_response as recipe
 
 from nemo_ada.lab.simulate.engine import beta_pass_rates
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
-import signal_per_response as recipe
 
 RATES = beta_pass_rates(4000, 0.3, 0.9, seed=1)
 NOTHING = np.full(len(RATES), 0.3), np.full(len(RATES), 0.9)

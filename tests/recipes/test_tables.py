@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-from nemo_ada.lab.report.run import Run
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "lab" / "report"))
 from made_runs import make_run
 from tables import ALL_AXES, FINAL, HALFWAY, against, comparison_rows, markdown_table
+
+from nemo_ada.lab.report.run import Run
 
 
 def test_methods_are_compared_in_pairs_of_seeds_at_their_common_cost(tmp_path):

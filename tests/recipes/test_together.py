@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+import together
 import yaml
 from omegaconf import OmegaConf
 
 from nemo_ada.rules import rulebook
+from recipes import changed
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "recipes/guide"))
-sys.path.insert(0, str(ROOT / "tests/rules/check"))
-import together  # noqa: E402
-
-from recipes import changed  # noqa: E402
-
 ROWS = together.rows()
 REFUSED = [row for row in ROWS if "refuse" in row]
 ISSUE = (

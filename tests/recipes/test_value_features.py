@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "t
 from tests.lazy import Lazy
 
 torch, transformers = Lazy("torch"), Lazy("transformers")
-sys.path.insert(0, str(Path(__file__).parents[2] / "recipes" / "benchmarks"))
 recipe = Lazy("value_features")
 
 pytestmark = pytest.mark.slow  # imports transformers for a benchmark

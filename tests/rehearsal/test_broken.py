@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
+import bench_rehearsal as recipe
 import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import installation
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recipes" / "benchmarks"))
-import bench_rehearsal as recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -11,7 +11,6 @@
 import json
 import os
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,8 +41,6 @@ from nemo_ada.lab.plan.sampling import (
 )
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import BetaRates, Setting, Variant
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "rules" / "check"))
 from recipes import changed
 
 ROOT = Path(__file__).parents[3]

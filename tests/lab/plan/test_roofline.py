@@ -1,11 +1,11 @@
 """The roofline: physics of each phase, and the constants and errors that its page reports."""
 
 import math
-import sys
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+import fit_forecast
 import numpy as np
 import pytest
 
@@ -25,11 +25,6 @@ from nemo_ada.lab.plan.roofline import (
 )
 from nemo_ada.lab.plan.sampling import SimulatedSteps
 from nemo_ada.rules.facts.cards import H100
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "rules" / "check"))
-sys.path.insert(0, str(Path(__file__).parents[3] / "recipes/benchmarks"))
-import fit_forecast
-
 from recipes import EXPERTS as EXPERTS_CONFIG
 from recipes import FP8_ROLLOUT, FP8_TRAINING, read
 
