@@ -10,19 +10,6 @@ import typer
 from nemo_ada.errors import UserError
 
 
-def _refuse_cpu(config: Path, overrides: list[str]) -> None:
-    """Refuse a YAML of the CPU back end, which runs here as it is."""
-    if config.is_file() or config.parts[:1] == ("configs",):
-        from nemo_ada.config.load import backend_of
-        from nemo_ada.rules.facts.config_file import load_config
-
-        if backend_of(load_config(config, overrides)) == "embedded":
-            raise UserError(
-                f"{config} trains on a CPU already, and rehearsals are for YAMLs of NeMo-RL; run `nemo-ada train "
-                f"{config} grpo.max_num_steps=5`, or rehearse configs/qwen2.5-math-1.5b.yaml"
-            )
-
-
 def rehearse(
     config: Annotated[Path, typer.Argument(help="a cluster YAML: ours, or any GRPO YAML of NeMo-RL")],
     overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
@@ -49,7 +36,14 @@ def rehearse(
     With --full it takes all GPUs of the config at its full size. Nobody has run that on GPUs yet. On a cluster:
     LAUNCH="nemo-ada rehearse --gpu --full" REQUEUE=none slurm/train.sh CONFIG.
     """
-    _refuse_cpu(config, overrides or [])
+    from nemo_ada.config.load import backend_of
+    from nemo_ada.rules.facts.config_file import load_config
+
+    if backend_of(load_config(config, overrides or [])) == "embedded":
+        raise UserError(
+            f"{config} trains on a CPU already, and rehearsals are for YAMLs of NeMo-RL; run `nemo-ada train "
+            f"{config} grpo.max_num_steps=5`, or rehearse configs/qwen2.5-math-1.5b.yaml"
+        )
     if gpu:
         from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
 
