@@ -11,7 +11,6 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded
 from nemo_ada.run.inputs import file_of
 from nemo_ada.tasks.reward import as_text, try_reward
-from nemo_ada.verify.audit import kind_of
 from nemo_ada.verify.judge import Judge, Unfinished, Verifier
 from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.verdict import Verdict
@@ -35,7 +34,6 @@ class RewardJudge(Judge):
         """Raises UserError where there is no such module."""
         super().__init__("exact", unfinished)
         self._reward, self._digest = reward, _source_digest(reward)
-        self._pool: MathVerifier | None = None
         self._boxed = self._tried = False
 
     def shown(self, answer: Any) -> str:
@@ -65,19 +63,12 @@ class RewardJudge(Judge):
         return self.verdicts([(text, answer, finished)])[0]
 
     def _judge(self, pairs: Sequence[tuple[str, Any]]) -> list[Verdict]:
-        self._pool = self._pool or MathVerifier(scorer=self._reward, whole=True, self_test=False)
-        verdicts = self._pool.verify_many(pairs)
+        verdicts = self._started().verify_many(pairs)
         return [one if one.label is None else Verdict(float(one.label >= 1.0)) for one in verdicts]
 
-    def audit(self, references: Sequence[str]) -> list[str | None]:
-        """Return which references hold a control character. What else it can read, only the function knows."""
-        return [kind if (kind := kind_of(text)) == "control" else None for text in references]
-
-    def close(self) -> None:
-        """End the processes. A later verdict starts them again."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+    def _started(self) -> MathVerifier:
+        self._math = self._math or MathVerifier(scorer=self._reward, whole=True, self_test=False)
+        return self._math
 
 
 def _source_digest(reward: str) -> str:
