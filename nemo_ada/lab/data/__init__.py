@@ -2,5 +2,3 @@
 
 source -> problem -> stages -> measured responses -> data set with a card. The evaluation uses all but the card.
 """
-
-from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ from nemo_ada.run.json_lines import DamagedLine, Record, records
 SETTINGS, RESPONSES = "settings.json", "responses.jsonl"
 
 
-def dump(record: Mapping[str, Any]) -> str:
-    """Return a record as one line of JSONL."""
-    return json.dumps(dict(record), ensure_ascii=False) + "\n"
+def dump(rows: Iterable[Record]) -> str:
+    """Return records as lines of JSONL."""
+    return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in rows)
 
 
 def continued(folder: Path, settings: Mapping[str, Any], result: str) -> dict[str, Any] | None:
@@ -83,5 +83,5 @@ class Responses:
     def add(self, new: Sequence[Record]) -> None:
         """Append records, and wait until the disk has them."""
         kept = [record if self._texts else {k: v for k, v in record.items() if k != "text"} for record in new]
-        append(self.path, "".join(map(dump, kept)))
+        append(self.path, dump(kept))
         self.done |= {(record["id"], record["index"]) for record in new}

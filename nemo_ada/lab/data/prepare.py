@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -133,17 +133,17 @@ def prepare(plan: Preparation, out: Path, watch: Watch = silent) -> dict[str, An
         if rates is not None:
             found.measure(rates)
             measured = ({"id": one.uid, "line": one.line, **rates[one.uid]} for one in found.problems)
-            write_atomically(out / "pass_rates.jsonl", _lines(measured))
+            write_atomically(out / "pass_rates.jsonl", dump(measured))
             if plan.band is not None:
                 found.band(rates, plan.band)
-        write_atomically(out / "rejected.jsonl", _lines(found.left_out))
+        write_atomically(out / "rejected.jsonl", dump(found.left_out))
         if not found.problems:
             raise UserError(
                 f"no problem is left of {found.counts['read']['inputs']}; {out / 'rejected.jsonl'} has the reasons; "
                 "change the settings, and name another --out"
             )
         rows = (_row(problem, (rates or {}).get(problem.uid, {})) for problem in found.problems)
-        write_atomically(out / "dataset.jsonl", _lines(rows))
+        write_atomically(out / "dataset.jsonl", dump(rows))
         card = {
             "problems": len(found.problems),
             "stages": found.counts,
@@ -177,10 +177,6 @@ def _rates(
         if labels:
             rates[uid] = {**counts, "pass_rate": counts["correct"] / len(labels)}
     return rates
-
-
-def _lines(rows: Iterable[Record]) -> str:
-    return "".join(map(dump, rows))
 
 
 def _row(problem: Problem, rate: Record) -> Record:

@@ -117,7 +117,7 @@ class _Task:
         found.distinct()
         found.length(encoder, benchmark.max_prompt_tokens)
         self._rejected = len(found.left_out)
-        write_atomically(self._folder / "rejected.jsonl", "".join(map(dump, found.left_out)))
+        write_atomically(self._folder / "rejected.jsonl", dump(found.left_out))
         if not found.problems:
             raise UserError(f"{benchmark.name}: no problem can be used; see {self._folder / 'rejected.jsonl'}")
         if found.left_out:
@@ -149,7 +149,7 @@ class _Task:
             if own["responses"]:
                 own["majority"] = majority(votes[uid])
         rows = list(counts.values())
-        write_atomically(self._folder / "problems.jsonl", "".join(map(dump, rows)))
+        write_atomically(self._folder / "problems.jsonl", dump(rows))
         return BenchmarkResult.of(self.benchmark.name, rows, self._rejected)
 
     def _no_counts(self, problem: Problem) -> Record:
