@@ -1,3 +1,1 @@
 """Evaluation: avg@k and pass@k of a model on benchmarks, with intervals, and paired comparisons of checkpoints."""
-
-from __future__ import annotations

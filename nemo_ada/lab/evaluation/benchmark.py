@@ -167,10 +167,7 @@ def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        data = read_yaml(path, "the benchmark")
-    except UserError as problem:
-        raise UserError(f"--data={path} cannot be read: {problem}") from None
+    data = read_yaml(path, "the benchmark")
     if not isinstance(data, dict):
         raise UserError(f"--data={path} must hold a benchmark's settings, like the files in configs/eval")
     return data

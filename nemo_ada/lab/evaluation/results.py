@@ -141,7 +141,9 @@ class Evaluation:
         try:
             content = json_of(folder / "results.json")
             benchmarks = {
-                name: BenchmarkResult.of(name, _lines(folder / name / "problems.jsonl"), summary["rejected_problems"])
+                name: BenchmarkResult.of(
+                    name, [one for _, one in records(folder / name / "problems.jsonl")], summary["rejected_problems"]
+                )
                 for name, summary in content["benchmarks"].items()
             }
             return cls(folder, content["settings"]["k"], content["settings"], benchmarks)
@@ -152,10 +154,6 @@ class Evaluation:
             raise UserError(
                 f"{folder} holds no complete evaluation ({why}); make one with nemo-ada eval MODEL --out {folder}"
             ) from None
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [record for _, record in records(path)]
 
 
 def compare(first: Evaluation, second: Evaluation) -> dict[str, dict[str, Any]]:

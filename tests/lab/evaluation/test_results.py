@@ -115,7 +115,7 @@ def test_a_preset_takes_a_local_copy_and_changes_from_the_command_line(tmp_path)
         (["mth500"], "no preset and no file; presets: aime_like"),
         (["a.jsonl", "b/a.jsonl"], "given twice"),
         (["paper=x.jsonl"], "is a suite"),
-        (["nowhere.yaml"], "cannot be read"),
+        (["nowhere.yaml"], "cannot read the benchmark .*nowhere.yaml"),
     ],
 )
 def test_names_that_mean_nothing_are_refused(names, message):
