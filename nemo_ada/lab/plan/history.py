@@ -54,11 +54,6 @@ class History:
     evaluation: float
     lengths_L: IntArray
 
-    @property
-    def step_S(self) -> FloatArray:
-        """Seconds of each step."""
-        return self.sampling_S + self.update_S + self.refit_S
-
     @classmethod
     def read(cls, run_dir: Path, *, steps: int | None = None) -> History:
         """Read the first `steps` steps of a run, all of them by default. Raises UserError for few or damaged steps."""

@@ -77,16 +77,13 @@ def taught(name: str, ada: AdaSettings, group: int, per_prompt: float | None = N
     declares = ada.advantage.weighting == "objective" or ada.advantage.baseline == "shrunk"
     if not declares:
         half = float(factor_P[SHOWN_P == 0.5][0])
-        return Taught(name, None, _tuple(factor_P / half), _tuple(error_P / half), None)
+        return Taught(name, None, tuple((factor_P / half).tolist()), tuple((error_P / half).tolist()), None)
     declared_P = objective.weight(SHOWN_P)
     inside_P = (RANGE[0] <= SHOWN_P) & (RANGE[1] >= SHOWN_P)
     missed = deviation(factor_P[inside_P], declared_P[inside_P])
     kind = objective.kind if objective.kind != "power" else f"power {objective.a:g}"
-    return Taught(name, kind, _tuple(factor_P / declared_P), _tuple(error_P / declared_P), missed)
-
-
-def _tuple(value_P: FloatArray) -> tuple[float, ...]:
-    return tuple(float(value) for value in value_P)
+    relative_P, spread_P = (factor_P / declared_P).tolist(), (error_P / declared_P).tolist()
+    return Taught(name, kind, tuple(relative_P), tuple(spread_P), missed)
 
 
 def _simulated(ada: AdaSettings, group: int, per_prompt: float | None) -> tuple[FloatArray, FloatArray]:

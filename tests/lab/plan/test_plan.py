@@ -97,7 +97,8 @@ def planned(run, *overrides, steps=10):
 
 @pytest.mark.long
 def test_ten_steps_predict_the_rest_of_a_run(past):
-    rest = History.read(past).step_S[10:]
+    history = History.read(past)
+    rest = (history.sampling_S + history.update_S + history.refit_S)[10:]
     made = planned(past, steps=24)
     step = made.forecast.step
     assert step.p50 == pytest.approx(np.median(rest), rel=0.10)
