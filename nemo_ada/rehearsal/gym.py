@@ -99,13 +99,10 @@ def calls() -> list[str]:
         delete = {"name": DELETE, "arguments": {"email_id": email}}
         look = {"name": READ, "arguments": {"email_id": email, "field": "subject"}}
         endings = problems.ENDINGS[: 3 - index // 2]
-        texts += [f"<tool_call>{_compact(call)}</tool_call>{end}" for call in (delete, look) for end in endings]
+        for call in (delete, look):  # transformers' tokenizer for Qwen would drop spaces
+            text = json.dumps(call, separators=(",", ":"))
+            texts += [f"<tool_call>{text}</tool_call>{end}" for end in endings]
     return texts
-
-
-def _compact(call: dict[str, Any]) -> str:
-    """JSON without spaces, which transformers' tokenizer for Qwen would drop."""
-    return json.dumps(call, separators=(",", ":"))
 
 
 def link_servers(folder: Path, names: Sequence[str], python: Path) -> None:

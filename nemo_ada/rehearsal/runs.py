@@ -94,9 +94,11 @@ class Configs:
         Raises:
             UserError: The config cannot run there.
         """
-        real, known = not dry_run if full else has_weights(config), named(card)
+        weights = Path(str(Values(config).get("policy.model_name", ""))).expanduser().glob("*.safetensors")
+        real, known = not dry_run if full else any(weights), named(card)
         user = {**config, KEY: known.name} if known is not None and not full else dict(config)
-        saved = saved_of(runs)
+        repeatable = [name for name in runs if name not in UNREPEATED]
+        saved = repeatable[-1] if RESUMED in runs else None
         configs, changes, layout = {}, [], layout_of(config) if full else ONE_GPU
         model, data = (None, None) if real else (folder / "model", folder / "data")
         for name in (name for name in runs if name != RESUMED):
@@ -140,12 +142,6 @@ class Configs:
     def problems(self, steps: int) -> int:
         """Problems that the longest run needs."""
         return steps * max(int(config["grpo"]["num_prompts_per_step"]) for config in self.configs.values())
-
-
-def saved_of(runs: Sequence[str]) -> str | None:
-    """Return the run whose checkpoint is resumed: the last that can be repeated. None without a resumed run."""
-    repeatable = [name for name in runs if name not in UNREPEATED]
-    return repeatable[-1] if RESUMED in runs else None
 
 
 def _fitting(config: NemoConfig, shape: ModelShape, *, real: bool) -> ModelShape:
@@ -192,11 +188,6 @@ def wanted_of(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bo
     if RESUMED in runs and not set(runs) - set(UNREPEATED):
         raise UserError(f"{given}: {RESUMED} repeats a step of our loop; add one such as {first}")
     return tuple(dict.fromkeys(runs))
-
-
-def has_weights(config: Mapping[str, Any]) -> bool:
-    """Return whether policy.model_name is a folder with weights on this machine."""
-    return any(Path(str(Values(config).get("policy.model_name", ""))).expanduser().glob("*.safetensors"))
 
 
 def variant_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
