@@ -99,6 +99,7 @@ def test_each_response_has_a_seed_that_a_phase_repeats() -> None:
         before = [seed(row) for row in rows]
         nemo_rl_gym.give_seeds(rows)  # v0.7.0's function is called twice for a response
         assert [seed(row) for row in rows] == before and len(set(before)) == 3
+        assert all(0 <= one < 2**31 for one in before)
         assert rows[1]["responses_create_params"]["metadata"]["mine"] == "1"
         phases.append(before)
     assert phases[0] == phases[1]

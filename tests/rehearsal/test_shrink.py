@@ -114,7 +114,6 @@ def test_tokens_of_another_vocabulary_go_and_checkpoints_are_saved(tmp_path: Pat
     own["policy"]["generation"]["stop_token_ids"] = [128009]
     own["checkpointing"]["enabled"] = False
     own["cluster"]["segment_size"] = 2  # GB200's, which would ask for two nodes
-    own["cluster"]["segment_size"] = 2  # GB200's, which would ask for two nodes
     shrinker, _ = small(own, tmp_path)
     assert shrinker.get("policy.generation.stop_token_ids") is None
     assert shrinker.get("checkpointing.enabled") is True and shrinker.get("cluster.segment_size") is None
