@@ -168,18 +168,18 @@ class Rehearsal:
             return
         process.wait()
 
-    def export(self, run: Path) -> list[Deviation]:
+    def export(self, run: Path) -> tuple[list[Deviation], float]:
         """Export the run's newest checkpoint and load it with transformers and vLLM.
 
         Adapters of LoRA are exported twice: merged into the model, and alone for PEFT.
 
         Returns:
-            Per library, the largest difference of its log-probabilities to the learner's.
+            Per library, the largest difference of its log-probabilities to the learner's. The seconds that it took.
 
         Raises:
             UserError: The export or one of the libraries failed.
         """
-        out = self.folder / "exported"
+        out, started = self.folder / "exported", time.monotonic()
         self.say(f"export: {out}")
         environment = self.installed.environment(
             name=f"{os.getpid()}-export", gpus=1, events=Path(os.devnull), conversions=self.folder / "megatron"
@@ -200,7 +200,7 @@ class Rehearsal:
             lines = _child(command, self.installed.plain_environment())
             name = f"exported, in {library}: |log-prob - the learner's|, nats"
             differences.append(Deviation(name, float(lines[-1]), MAX_LOGPROB_DIFFERENCE))
-        return differences
+        return differences, time.monotonic() - started
 
     def checkpoint_of(self, config: Mapping[str, Any], step: int, out: Path) -> dict[str, Any]:
         """Make a run folder with only this step's checkpoint. Returns the config that continues from it."""
@@ -332,7 +332,7 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
             report.measurements = measurements(undisturbed, ahead=Loop.of(Values(config)).draws_ahead)
             if report.failure is not None:
                 return code
-            exporting = beside.submit(_timed, lambda: rehearsal.export(Path(config["run_dir"])))
+            exporting = beside.submit(rehearsal.export, Path(config["run_dir"]))
             if second is None:
                 report.absent["resume"] = "--no-resume"
             else:
@@ -347,12 +347,6 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
     report.measurements += differences
     report.phases["export"] = (1, seconds)
     return code
-
-
-def _timed(work: Callable[[], list[Deviation]]) -> tuple[list[Deviation], float]:
-    """Call `work`. Returns its result and the seconds that it took."""
-    started = time.monotonic()
-    return work(), time.monotonic() - started
 
 
 def _continue(rehearsal: Rehearsal, config: dict[str, Any], first: Future[tuple[int, Events]]) -> tuple[int, Events]:

@@ -79,10 +79,13 @@ def _with_probes(loop: Any, logprobs: Path | None) -> None:
 
 
 def _probed(train: Callable[..., Any], logprobs: Path | None) -> Callable[..., Any]:
-    if logprobs is None:
-        return _with_memory(train)
-
+    @functools.wraps(train)
     def probed(policy: Any, *args: Any, **kwargs: Any) -> Any:
+        if logprobs is None:
+            try:
+                return train(policy, *args, **kwargs)
+            finally:
+                probe.memory(policy)
         _first(policy, args[TOKENIZER], logprobs)
         result = train(policy, *args, **kwargs)
         _last(policy, logprobs)
@@ -111,17 +114,6 @@ def _probed_async(train: Callable[..., Any], logprobs: Path) -> Callable[..., An
         return train(policy, generation, *args, **kwargs)
 
     return probed
-
-
-def _with_memory(train: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(train)
-    def noted(policy: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return train(policy, *args, **kwargs)
-        finally:
-            probe.memory(policy)
-
-    return noted
 
 
 def _first(policy: Any, tokenizer: Any, logprobs: Path) -> None:

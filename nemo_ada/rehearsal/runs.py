@@ -119,7 +119,13 @@ class Configs:
         shape = (find_shape(name) or (None,))[0] if full else shape_of(name)
         if shape is not None and not dry_run and not full:
             own = NemoConfig.of_megatron(next(iter(configs.values())))
-            shape = _fitting(own, shape, real=real)
+            fits = layers_that_fit(own, shape)
+            if real and fits < shape.layers:
+                raise UserError(
+                    f"policy.model_name={own.model_name}: {fits} of its {shape.layers} layers fit on a "
+                    f"{own.card.name} by the estimate of `check`; take a smaller model"
+                )
+            shape = replace(shape, layers=fits)
             if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * checkpoint_bytes(own, shape):
                 configs[saved]["checkpointing"]["enabled"] = False
         slices = chosen(gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
@@ -142,17 +148,6 @@ class Configs:
     def problems(self, steps: int) -> int:
         """Problems that the longest run needs."""
         return steps * max(int(config["grpo"]["num_prompts_per_step"]) for config in self.configs.values())
-
-
-def _fitting(config: NemoConfig, shape: ModelShape, *, real: bool) -> ModelShape:
-    """Return the shape with the layers that fit on the card. Raises UserError where real weights need all of them."""
-    fits = layers_that_fit(config, shape)
-    if real and fits < shape.layers:
-        raise UserError(
-            f"policy.model_name={config.model_name}: {fits} of its {shape.layers} layers fit on a {config.card.name} "
-            "by the estimate of `check`; take a smaller model"
-        )
-    return replace(shape, layers=fits)
 
 
 def _draws_of(config: Mapping[str, Any], run: Mapping[str, Any]) -> Draws:

@@ -136,7 +136,8 @@ def judge(
         steps: Training steps of a run.
     """
     config, saved = made.typical, made.saved
-    runs, ahead = _runs(events), Loop.of(Values(config)).draws_ahead
+    runs = {run: one for of_slice in events.values() for run, one in of_slice.runs().items()}  # in order
+    ahead = Loop.of(Values(config)).draws_ahead
     report.take_phases(*events.values())
     for name, of_run in runs.items():
         wanted = steps if name != RESUMED else 1
@@ -160,11 +161,6 @@ def judge(
         Table("Failures", ("slice or run", "what"), tuple(failures.items())),
         _versions_table(events),
     ]
-
-
-def _runs(slices: Mapping[str, Events]) -> dict[str, Events]:
-    """Return the training runs of the slices by name, in order."""
-    return {run: events for of_slice in slices.values() for run, events in of_slice.runs().items()}
 
 
 def seconds_of(events: Events, phase: str) -> float | None:

@@ -42,9 +42,4 @@ def _arrays_of_the_exchange(names: Names) -> None:
 )
 def _without_cuda(names: Names) -> None:
     initialize = names.get("initialize_megatron")
-
-    @functools.wraps(initialize)
-    def initialize_megatron(*args: Any, **kwargs: Any) -> Any:
-        return initialize(*args, **{**kwargs, "allow_no_cuda": True})
-
-    names.put("initialize_megatron", initialize_megatron)
+    names.put("initialize_megatron", functools.partial(initialize, allow_no_cuda=True))
