@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.lab.evaluation.statistics import student_quantile, student_tail
+from nemo_ada.lab.evaluation.statistics import student_quantile
 from nemo_ada.lab.plan.roofline import FAR, H200_STEP, MEAN, NEAR
 from nemo_ada.lab.report.draw import colour_of
 from nemo_ada.run.files import write_atomically
@@ -89,7 +90,7 @@ def effect(difference_S: Sequence[float], bound: str = "") -> Effect:
         return Effect(float(value_S.mean()) if count else math.nan, math.nan, math.nan, bound)
     error = float(value_S.std(ddof=1)) / math.sqrt(count)
     mean = float(value_S.mean())
-    p = 2.0 * student_tail(abs(mean) / error, count - 1) if error > 0 else float(mean == 0.0)
+    p = 2.0 * float(special.stdtr(count - 1, -abs(mean) / error)) if error > 0 else float(mean == 0.0)
     return Effect(mean, student_quantile(count - 1) * error, p, bound)
 
 

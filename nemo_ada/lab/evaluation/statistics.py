@@ -188,6 +188,8 @@ def paired_test(
     Raises:
         UserError: There are fewer than two problems.
     """
+    from scipy import special
+
     difference_P = np.asarray(second_P, np.float64) - np.asarray(first_P, np.float64)
     count = len(difference_P)
     if count < 2:
@@ -199,7 +201,7 @@ def paired_test(
     shares = 1.0 / sum(one.weight**2 / len(one.value_P) for one in strata)
     bound = _largest_variance(difference_P, shares)
     if variance > 0.0:
-        p_t = 2.0 * student_tail(abs(mean) / math.sqrt(variance), freedom)
+        p_t = 2.0 * float(special.stdtr(freedom, -abs(mean) / math.sqrt(variance)))
         if 0.0 < bound < variance:
             p_t = min(p_t, 2.0 * (1.0 - NormalDist().cdf(abs(mean) / math.sqrt(bound))))
     else:
@@ -257,16 +259,9 @@ def detectable_difference(spread: float, prompts: int) -> float:
     return (quantile(0.975) + quantile(0.8)) * spread / math.sqrt(prompts)
 
 
-def student_tail(t: float, freedom: float) -> float:
-    """Return the chance that Student's t exceeds this value."""
-    from scipy import special  # its functions take microseconds, those of scipy.stats 50 times as long
-
-    return float(special.stdtr(freedom, -t))
-
-
 def student_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Return the t that a variable of Student's t exceeds in size with a chance of 1 - `confidence`."""
-    from scipy import special
+    from scipy import special  # its functions take microseconds, those of scipy.stats 50 times as long
 
     return float(special.stdtrit(freedom, (1.0 + confidence) / 2.0))
 
