@@ -44,10 +44,8 @@ def steady_cap(steps_under: Callable[[float | None], SimulatedSteps]) -> SteadyC
     """Try caps on seconds from wide to narrow. `steps_under` simulates steps under one cap."""
     free = steps_under(None)
     uncapped = ratio(free)
-    if uncapped <= STEADY:
-        return SteadyCap(uncapped, None, uncapped, free.cut)
     best, slowest = SteadyCap(uncapped, None, uncapped, free.cut), np.inf
-    for share in SHARES:
+    for share in SHARES if uncapped > STEADY else ():
         cap = _rounded(share * float(np.median(free.seconds_S)))
         if cap <= 0.0:  # a toy's phase, below what the rounding keeps
             break
