@@ -231,8 +231,7 @@ def _layout(s: Shrinker) -> Layout:
         for key, layers in zip(uneven, (1, STAGE_LAYERS * pp - 1), strict=False):
             s.set(key, layers)
     else:
-        why = "DTensor packs with flash-attention's kernels"
-        s.set("policy.sequence_packing.enabled", False, why)
+        s.set("policy.sequence_packing.enabled", False, "DTensor packs with flash-attention's kernels")
         s.set("policy.dtensor_cfg.lora_cfg.use_triton", False, "Triton's kernels need a GPU")
     dp = 2 if tp * pp == 1 or tp % ep else 1
     colocated = "policy.generation.colocated"
@@ -403,11 +402,8 @@ def data_of(s: Shrinker, data: Path) -> None:
         old = s.get(f"data.{name}")
         if old is None and not (name == "validation" and split):
             continue
-        users = {}
-        if isinstance(old, Mapping):
-            users = {
-                key: old[key] for key in ("env_name", "processor", "prompt_file", "system_prompt_file") if key in old
-            }
+        own = ("env_name", "processor", "prompt_file", "system_prompt_file")
+        users = {key: old[key] for key in own if isinstance(old, Mapping) and key in old}
         new = {"dataset_name": "ResponseDataset", "data_path": str(data / file), "input_key": "problem",
                "output_key": "gt", "split_validation_size": 0, **users}  # fmt: skip
         s.set(f"data.{name}", new, why, add=True)
