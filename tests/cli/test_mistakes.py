@@ -1,4 +1,4 @@
-"""Sixty-four slips of new users: each ends with exit code 2, names what is wrong, and has a remedy that works."""
+"""Slips of new users: each ends with exit code 2, names what is wrong, and has a remedy that works."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ SLIPS = [
     (f"plan {S}", "--run", None),
     (f"plan {Q} --time 4", "NEMO_RL_HOME", None),
     (f"plan {Q} --price", "--price", None),
+    (f"plan {Q} --price inf", "--price", None),
     (f"plan {Q} --cold-start -5000", "--cold-start=-5000.0: input should be greater than or equal to 0", None),
     (f"plan {Q} --cold-start nan", "--cold-start=nan", None),
     (f"plan {Q} --run-steps 2", "--run-steps=2: input should be greater than or equal to 3", None),
@@ -80,8 +81,15 @@ SLIPS = [
     ("whatif state", "--group", "whatif state --group 8"),
     ("whatif sft --group 8", "--column", "whatif sft --group 8 --column reward=loss"),
     (f"whatif {Q}", Q, "whatif --help"),
+    ("whatif state --column reward", "--column=reward: write", None),
+    ("whatif state --column rewards=x", "--column=rewards=x", None),
+    ("whatif state --group 1", "--group=1", "whatif state --group 2"),
+    ("whatif state --threshold nan", "--threshold=nan", None),
+    ("whatif state --group 8 --max-responses 1", "--max-responses", "whatif state --group 8 --max-responses 16"),
+    ("whatif state --group 8 --preset ada_est_ema", "simulate --preset ada_est_ema", None),
     ("config", S, f"config {S}"),
     ("status nothing", "nothing", None),
+    ("status nothing --watch inf", "--watch", None),
     ("train my.yaml", "overlay", f"config {S}"),
     ("train tabs.yaml", "tabs.yaml", "config spaces.yaml"),
 ]  # fmt: skip

@@ -52,6 +52,7 @@ def test_presets_are_compared_side_by_side():
         (words("--preset ada_seq_positive sampling.exit.k_neg=2"), "k_neg"),
         (words("--pass-rate .1 --preset grpo --preset ada_seq_lean"), "takes one preset, not 2"),
         (words("--pass-rate .1 --preset ada_est_ema --group 8"), "depends on the others of its step"),
+        (words("--objective --preset ada_est_ema --group 65"), "at most 64"),
     ],
 )
 def test_bad_input_says_what_would_work(arguments, message):

@@ -200,9 +200,7 @@ def test_what_a_reader_must_know_is_noted():
     assert "3 to 4 responses" in notes
 
 
-def test_groups_of_one_say_which_field_may_be_wrong_and_presets_that_do_not_fit_are_refused():
-    with pytest.raises(UserError, match="--column"):
-        answer(rollouts(rates(50), 1), FEW)
+def test_presets_that_do_not_fit_are_refused():
     for options in (replace(FEW, presets=("nope",)), replace(FEW, presets=("ada_seq_balance",), group=1)):
         with pytest.raises(UserError):
             answer(rollouts(rates(200), 2), options)
@@ -225,21 +223,6 @@ def test_the_command_prints_tables_and_json(tmp_path):
     found = json.loads(run(*quick, "--json"))
     assert found["rows"][1]["zero_signal"]["value"] is None, "equal labels teach a single stream"
     assert found["log"]["groups"] == 120
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--column", "reward"), ("--column", "rewards=x"), ("--group", "1"), ("--threshold", "nan"),
-        ("--max-responses", "1"), ("--preset", "ada_est_ema"),
-    ],
-)  # fmt: skip
-def test_options_that_cannot_work_are_refused(arguments, tmp_path):
-    path = tmp_path / "log.jsonl"
-    path.write_text("".join(json.dumps({"prompt": i // 4, "reward": i % 2, "tokens": 5}) + "\n" for i in range(80)))
-    quick = ["--preset", "grpo"]
-    with pytest.raises(UserError):
-        CliRunner().invoke(app, ["whatif", str(path), *quick, *arguments], catch_exceptions=False)
 
 
 def test_every_preset_has_a_row_or_a_reason():
