@@ -14,16 +14,19 @@ import numpy as np
 import pytest
 import torch
 
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.seeds import shuffled
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, UserError
 from nemo_ada.nemo import StepDroppedError, reinforce_ada
-from nemo_ada.nemo.features import request_features
+from nemo_ada.nemo.features import WIDTH, request_features
 from nemo_ada.nemo.gym import actor as watched
 from nemo_ada.nemo.gym.request import canonical, prompt_id
 from nemo_ada.nemo.rollouts.call import Prompts
+from tests.nemo.test_contract import RATES, TableSource, check_decided
 
 pytestmark = pytest.mark.nemo_rl
 PROMPTS = ("p11=", "p12=", "p13=", "p14=")
-GROUP = 4
+GROUP, LONGEST, SEED = 4, 8, 7  # of nemo_support/harness.py
 
 
 def hooks(parts):
@@ -333,19 +336,17 @@ def test_the_tokenizer_is_built_once_in_the_actor(gym, step):
     assert len(done.calls) >= GROUP * len(PROMPTS) and done.tokenizers == 1
 
 
-# -- the same labels through NeMo-RL's math environment ----------------------------------------------------------------
+# -- the sampler on a table --------------------------------------------------------------------------------------------
 
 CONTRACT = ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", "ada_est_ema")
 
 
 def labelled():
-    """Label and length of a draw, the same on both paths."""
+    """A function of label and length of a draw. An inner function goes to the actor as it is."""
 
     def script(prompt, draw):
         random = np.random.default_rng([int(prompt[1:3]), draw])
-        return float(random.random() < {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9}[int(prompt[1:3])]), int(
-            random.integers(2, 9)
-        )
+        return float(random.random() < RATES[int(prompt[1:3])]), int(random.integers(2, 9))
 
     return script
 
@@ -367,30 +368,27 @@ def numbered(monkeypatch):
 
 @pytest.mark.usefixtures("numbered")
 @pytest.mark.parametrize("ada", CONTRACT)
-def test_rows_pools_and_advantages_are_those_of_the_same_labels_through_the_math_environment(gym, step, tmp_path, ada):
+def test_pools_rows_and_advantages_are_those_of_the_sampler_on_the_same_labels(gym, step, ada):
+    """test_contract.py compares the other paths with the same table."""
     section = {"preset": ada, **({"sampling": {"min_responses": 2}} if "_est_" in ada else {})}
+
     Made, script = gym.Rollout, labelled()
 
     def did(prompt, draw):
         label, tokens = script(prompt, draw)
         return Made(label, turns=(tokens,))
 
-    ours = step(did, section, steps=3)
-    theirs = gym.through_the_math_environment(tmp_path / "math", section, PROMPTS, labelled(), 3, watch)
-    for (one, other), (batch, expected) in zip(
-        zip(ours.sampled, theirs.sampled, strict=True),
-        zip([result.final_batch for result in ours.results], theirs.batches, strict=True),
-        strict=True,
-    ):
-        for name in ("prompt_N", "index_N", "reward_N", "tokens_N", "drawn_P", "resolved_P"):
-            np.testing.assert_array_equal(getattr(one.result, name), getattr(other.result, name), err_msg=name)
-        for name in ("prompt_R", "pool_R", "weight_R", "advantage_R"):
-            np.testing.assert_array_equal(getattr(one.rows, name), getattr(other.rows, name), err_msg=name)
-        for name in ("ada_uid", "ada_advantage", "ada_weight", "ada_baseline", "ada_std", "total_reward", "length"):
-            np.testing.assert_array_equal(batch[name].numpy(), expected[name].numpy(), err_msg=name)
-        for log, other_log in zip(batch["message_log"], expected["message_log"], strict=True):
-            lengths, others = ([len(m["token_ids"]) for m in side[:2]] for side in (log, other_log))
-            assert lengths == others
+    ours, drawn = step(did, section, steps=3), dict.fromkeys(PROMPTS, 0)
+    table = ada_settings(section).sampler(GROUP, LONGEST, run_seed=SEED, features=WIDTH)
+    for number, (found, result) in enumerate(zip(ours.sampled, ours.results, strict=True), start=1):
+        expected = table.run_step(number, PROMPTS, TableSource(script, drawn))
+        check_decided((found.result, found.rows), (expected.result, expected.rows))
+        batch, order_R = result.final_batch, shuffled(found.rows.prompt_R, SEED, number)
+        for name in ("advantage", "weight"):
+            column_R = getattr(expected.rows, f"{name}_R")[order_R]
+            np.testing.assert_array_equal(batch[f"ada_{name}"].numpy(), column_R.astype(np.float32), err_msg=name)
+        reward_R = expected.result.reward_N[expected.rows.pool_R[order_R]]
+        np.testing.assert_array_equal(batch["total_reward"].numpy(), reward_R)
 
 
 # -- grpo_train --------------------------------------------------------------------------------------------------------

@@ -9,8 +9,7 @@ import functools
 import inspect
 import json
 import os
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +26,10 @@ from nemo_rl.algorithms.utils import set_seed
 from nemo_rl.data.collate_fn import rl_collate_fn
 from nemo_rl.data.interfaces import TaskDataSpec
 from nemo_rl.data.processors import nemo_gym_data_processor
-from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.checkpoint import CheckpointManager
 from nemo_rl.utils.logger import Logger
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from nemo_ada.nemo import reinforce_ada
 from nemo_ada.rules.facts.upstream import PER_PROMPT
 from nemo_support.gym_actor import Rollout, Script, ScriptedGym
 from nemo_support.gym_actor import failing_once as failing_once  # tests find it here
@@ -154,74 +151,6 @@ def draw(parts: Parts, rows: list[dict[str, Any]], actor: Any) -> Any:
             arguments[PER_PROMPT] = group
         return grpo.run_nemo_gym_rollout_sync(**arguments, log_full_result_tables=True)
     return grpo.run_async_nemo_gym_rollout(**arguments)
-
-
-class FixedGeneration:
-    """An engine whose answers a script chooses. Padding makes them long, and is not in their text."""
-
-    def __init__(self, cfg: dict[str, Any], script: Callable[[str, int], tuple[float, int]]) -> None:
-        self.cfg, self._script, self._drawn = cfg, script, Counter[str]()
-        self._tokenizer = tiny_tokenizer()
-
-    async def generate_async(self, data: Any, greedy: bool = False) -> AsyncIterator[tuple[int, Any]]:
-        prompt = data["input_ids"][0, : int(data["input_lengths"][0])].tolist()
-        text = self._tokenizer.decode(prompt)
-        self._drawn[text] += 1
-        label, tokens = self._script(text, self._drawn[text] - 1)
-        words = self._tokenizer.convert_tokens_to_ids("7" if label else "8")
-        new = [self._tokenizer.pad_token_id] * (tokens - 2) + [words, self._tokenizer.eos_token_id]
-        ids = [*prompt, *new]
-        yield (
-            0,
-            BatchedDataDict(
-                {
-                    "output_ids": torch.tensor([ids]),
-                    "generation_lengths": torch.tensor([tokens]),
-                    "unpadded_sequence_lengths": torch.tensor([len(ids)]),
-                    "logprobs": torch.tensor([[0.0] * len(prompt) + [-1.0] * tokens]),
-                    "truncated": torch.tensor([False]),
-                    "gen_leader_worker_idx": [0],
-                }
-            ),
-        )
-
-
-def through_the_math_environment(
-    folder: Path, ada: dict[str, Any], prompts: Sequence[str], script: Any, steps: int, watch: Callable[[Any], Any]
-) -> SimpleNamespace:
-    """Steps of sampling by NeMo-RL's own rollouts and math environment, whose verifier reads the answers."""
-    from nemo_rl.environments.math_environment import MathEnvironment
-
-    config = make_config(folder, steps, {**OURS, "reinforce_ada": ada}, async_engine=True)
-    master_config, checkpointer = grpo.MasterConfig(**config), CheckpointManager(config["checkpointing"])
-    tokenizer, generation = tiny_tokenizer(), FixedGeneration(config["policy"]["generation"], script)
-    environment = MathEnvironment.options(num_cpus=0).remote({"num_workers": 1})
-    batches = []
-    with reinforce_ada(master_config, checkpointer=checkpointer) as hooks:
-        sampled = watch(hooks.sampler)
-        grpo._create_advantage_estimator(master_config)
-        for _ in range(steps):
-            data = [
-                {
-                    "message_log": [{"role": "user", "content": prompt, "token_ids": ids}],
-                    "length": len(ids),
-                    "extra_env_info": {"ground_truth": "7"},
-                    "loss_multiplier": 1.0,
-                    "idx": index,
-                    "task_name": "math",
-                }
-                for index, prompt in enumerate(prompts)
-                for ids in [tokenizer(prompt, return_tensors="pt")["input_ids"][0]]
-            ]
-            batch = rl_collate_fn(data).repeat_interleave(config["grpo"]["num_generations_per_prompt"])
-            final, _ = grpo.run_async_multi_turn_rollout(
-                policy_generation=generation, input_batch=batch, tokenizer=tokenizer,
-                task_to_env={"math": environment}, max_seq_len=config["policy"]["max_total_sequence_length"],
-                max_rollout_turns=1, greedy=False,
-            )  # fmt: skip
-            batches.append(final)
-    ray.kill(environment)
-    return SimpleNamespace(sampled=sampled, batches=batches)
 
 
 def seeded(rates: Mapping[str, float] | None = None) -> Script:
