@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,8 +27,6 @@ class Finding:
 
 
 Findings = Iterator[Finding]
-MakeFinding = Callable[[str, str], Finding]
-"""One of the four functions below: (key, message) -> Finding."""
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
