@@ -306,7 +306,6 @@ def launched(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, LOOP, SimpleNamespace(MasterConfig=SimpleNamespace))
         monkeypatch.setattr(launch_module.rulebook, "refuse", lambda *_: None)
         monkeypatch.setattr(launch_module, "check_environments", lambda _: None)
-        monkeypatch.setattr(launch_module.nemo_settings, "uses_reinforce_ada", lambda _: False)
         monkeypatch.setattr(launch_module, "_set_up", set_up)
         monkeypatch.setattr(launch_module, "supervised", supervised)
         config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3, "num_prompts_per_step": 4}, **settings}
