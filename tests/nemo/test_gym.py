@@ -29,10 +29,6 @@ PROMPTS = ("p11=", "p12=", "p13=", "p14=")
 GROUP, LONGEST, SEED = 4, 8, 7  # of nemo_support/harness.py
 
 
-def hooks(parts):
-    return reinforce_ada(parts.master_config, checkpointer=parts.checkpointer)
-
-
 @pytest.fixture
 def gym(harness, monkeypatch):
     """The module nemo_support.gym."""
@@ -281,7 +277,7 @@ def test_caps_latency_and_loss_mask_count_all_turns(gym, step, tmp_path):
     latency = done.hooks.sampler.latency
     assert latency.ready and latency.length_quantile(0.5) == 6
     (batch,) = gym.run_gym(
-        tmp_path / "run", 1, {"reinforce_ada": {"preset": "grpo"}}, hooks=hooks, script=script
+        tmp_path / "run", 1, {"reinforce_ada": {"preset": "grpo"}}, hooks=gym.hooks, script=script
     ).batches
     whole_R = (batch["advantages"] != 0).any(dim=1)
     assert whole_R.any() and (batch["token_mask"][whole_R].sum(dim=1) == 6).all()
@@ -298,24 +294,6 @@ def test_a_response_that_was_cut_is_told_apart_from_a_finished_one(gym, step):
 
 
 # -- schedulers, budget, endings ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheduler", ["rounds", "continuous"])
-def test_every_scheduler_draws_uneven_pools(gym, step, scheduler):
-    Made = gym.Rollout
-    rates = {"p11=": 1, "p12=": 2, "p13=": 5, "p14=": 100}
-    ada = {"preset": "ada_seq_positive", "sampling": {"kind": "sequential", "scheduler": scheduler}}
-    done = step(lambda prompt, draw: Made(float((draw + 1) % rates[prompt] == 0)), ada)
-    assert len(set(done.drawn.values())) > 1 and done.metrics["ada/samples_drawn"] == sum(done.drawn.values())
-
-
-@pytest.mark.parametrize("cap", [{"max_samples": 40}, {"max_tokens": 1100}, {"max_seconds": 30.0}])
-def test_every_budget_holds(gym, step, cap):
-    Made = gym.Rollout
-    done = step(lambda prompt, draw: Made(float(draw == 9)), {"preset": "ada_seq_positive", "budget": cap})
-    drawn = done.metrics["ada/samples_drawn"]
-    assert GROUP * len(PROMPTS) <= drawn <= cap.get("max_samples", 1000)
-    assert done.metrics["ada/tokens_drawn"] <= cap.get("max_tokens", 10**6)
 
 
 def test_the_end_of_a_job_gives_up_what_still_runs(gym, step):
@@ -402,7 +380,7 @@ def test_every_preset_trains(gym, tmp_path, ada):
     section = {"preset": ada, **({"sampling": {"min_responses": 2}} if "_est_" in ada else {})}
     group = GROUPS.get(ada, GROUP)
     sizes = {"grpo.num_generations_per_prompt": group, "policy.train_global_batch_size": group * len(PROMPTS)}
-    run = gym.run_gym(tmp_path, 3, {"reinforce_ada": section, **sizes}, hooks=hooks)
+    run = gym.run_gym(tmp_path, 3, {"reinforce_ada": section, **sizes}, hooks=gym.hooks)
     for number in (1, 2, 3):
         metrics = run.metrics[number]
         first_wave = min(group, GROUP) * len(PROMPTS)
@@ -426,9 +404,9 @@ def test_a_killed_run_resumes_as_if_nothing_happened(gym, tmp_path):
     def script(prompt, draw):
         return Made(float(int(prompt[1:3]) % 2))
 
-    whole = gym.run_gym(tmp_path / "whole", 4, overrides, hooks=hooks, script=script)
-    gym.run_gym(tmp_path / "parts", 2, overrides, hooks=hooks, script=script)
-    rest = gym.run_gym(tmp_path / "parts", 4, overrides, hooks=hooks, script=script)
+    whole = gym.run_gym(tmp_path / "whole", 4, overrides, hooks=gym.hooks, script=script)
+    gym.run_gym(tmp_path / "parts", 2, overrides, hooks=gym.hooks, script=script)
+    rest = gym.run_gym(tmp_path / "parts", 4, overrides, hooks=gym.hooks, script=script)
     assert all(torch.equal(whole.weights[name], rest.weights[name]) for name in whole.weights)
     for number in (3, 4):
         for name in ("train/loss", "train/ada/samples_drawn", "train/ada/pass_rate"):
@@ -445,7 +423,7 @@ def test_a_failed_rollout_of_a_validation_counts_as_wrong_and_is_counted(gym, tm
 
     @contextmanager
     def counting(parts):
-        with hooks(parts) as ours:
+        with gym.hooks(parts) as ours:
             ours.on_wait = lambda: waits.append(1)
             yield ours
 
@@ -456,13 +434,13 @@ def test_a_failed_rollout_of_a_validation_counts_as_wrong_and_is_counted(gym, tm
 
 
 def test_without_the_section_nemo_rl_trains_its_own(gym, tmp_path):
-    run = gym.run_gym(tmp_path, 2, {}, hooks=hooks)
+    run = gym.run_gym(tmp_path, 2, {}, hooks=gym.hooks)
     assert all(len(call) in (4, 16) for call in run.calls) and "train/ada/samples_drawn" not in run.metrics[1]
 
 
 def test_dapo_filtering_leaves_no_group_without_signal(gym, tmp_path):
     changes = {"reinforce_ada": {"preset": "ada_seq_balance"}, "grpo.use_dynamic_sampling": True}
-    run = gym.run_gym(tmp_path, 2, {**changes, "grpo.dynamic_sampling_max_gen_batches": 20}, hooks=hooks)
+    run = gym.run_gym(tmp_path, 2, {**changes, "grpo.dynamic_sampling_max_gen_batches": 20}, hooks=gym.hooks)
     assert math.isfinite(run.metrics[2]["train/loss"])
 
 

@@ -9,9 +9,7 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,29 +19,18 @@ import nemo_rl.environments.nemo_gym as nemo_gym
 import nemo_rl.experience.rollouts as rollouts
 import ray
 import torch
-from nemo_rl.algorithms.loss import ClippedPGLossFn
-from nemo_rl.algorithms.utils import set_seed
 from nemo_rl.data.collate_fn import rl_collate_fn
 from nemo_rl.data.interfaces import TaskDataSpec
 from nemo_rl.data.processors import nemo_gym_data_processor
 from nemo_rl.utils.checkpoint import CheckpointManager
-from nemo_rl.utils.logger import Logger
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 from nemo_ada.rules.facts.upstream import PER_PROMPT
 from nemo_support.gym_actor import Rollout, Script, ScriptedGym
 from nemo_support.gym_actor import failing_once as failing_once  # tests find it here
-from nemo_support.harness import (
-    OURS,
-    TRAIN_PROMPTS,
-    VALIDATION_PROMPTS,
-    MetricRecorder,
-    _save_state,
-    make_config,
-)
+from nemo_support.harness import OURS, TRAIN_PROMPTS, VALIDATION_PROMPTS, RunRecord, make_config, run_grpo
+from nemo_support.harness import hooks as hooks  # tests find it here, too
 from nemo_support.tiny_generation import TinyGeneration, WeightChannel, seeded_labels
 from nemo_support.tiny_model import tiny_model, tiny_tokenizer
-from nemo_support.tiny_policy import TinyPolicy
 
 ON_MAIN = hasattr(grpo, "run_nemo_gym_rollout_sync")
 AGENT = "scripted_agent"
@@ -104,34 +91,21 @@ def environment_of(actor: Any) -> dict[str, Any]:
     return {"nemo_gym": actor if shards is None else shards({"main": [actor]})}
 
 
-@dataclass
-class Parts:
-    """What a run over NeMo-Gym is made of."""
-
-    master_config: Any
-    config: dict[str, Any]
-    checkpointer: Any
-    generation: TinyGeneration
-    channel: WeightChannel
-    logger: Any
-    recorder: MetricRecorder
-
-
-def parts_of(folder: Path, steps: int, overrides: Mapping[str, Any]) -> Parts:
-    """Configuration, logger, checkpoints and a sleeping engine, for a folder of its own."""
+def parts_of(folder: Path, steps: int, overrides: Mapping[str, Any]) -> SimpleNamespace:
+    """Configuration, checkpoints and a sleeping engine, for a folder of its own."""
     config = make_config(folder, steps, {**SETTINGS, **OURS, **overrides}, async_engine=True)
-    recorder, logger = MetricRecorder(), Logger(config["logger"])
-    logger.loggers.append(recorder)
-    tokenizer, channel = tiny_tokenizer(), WeightChannel()
+    tokenizer = tiny_tokenizer()
     generation = TinyGeneration(
-        config["policy"]["generation"], tiny_model(len(tokenizer), seed=2), tokenizer, channel,
+        config["policy"]["generation"], tiny_model(len(tokenizer), seed=2), tokenizer, WeightChannel(),
         max_length=config["policy"]["max_total_sequence_length"], labels=None,
     )  # fmt: skip
-    master_config, checkpointer = grpo.MasterConfig(**config), CheckpointManager(config["checkpointing"])
-    return Parts(master_config, config, checkpointer, generation, channel, logger, recorder)
+    return SimpleNamespace(
+        master_config=grpo.MasterConfig(**config), config=config, generation=generation,
+        checkpointer=CheckpointManager(config["checkpointing"]),
+    )  # fmt: skip
 
 
-def draw(parts: Parts, rows: list[dict[str, Any]], actor: Any) -> Any:
+def draw(parts: SimpleNamespace, rows: list[dict[str, Any]], actor: Any) -> Any:
     """Call the rollout of the loop's module as grpo_train does. Returns its result."""
     group = parts.config["grpo"]["num_generations_per_prompt"]
     generation_config = {**parts.config["policy"]["generation"], "stop_token_ids": None, "stop_strings": None}
@@ -170,63 +144,28 @@ def run_gym(
     overrides: Mapping[str, Any],
     *,
     script: Script | None = None,
-    hooks: Callable[[Any], AbstractContextManager[Any]] = lambda parts: nullcontext(),
     actor: Any = None,
     rows: Sequence[dict[str, Any]] | None = None,
-    policy_class: Callable[..., TinyPolicy] = TinyPolicy,
-    loop: Callable[..., None] = grpo.grpo_train,
     **options: Any,
-) -> SimpleNamespace:
-    """Train with a loop until step `steps`, from the newest checkpoint of `folder` where it has one.
+) -> RunRecord:
+    """`run_grpo` over NeMo-Gym, from the newest checkpoint of `folder` where it has one.
 
     `actor` is NeMo-RL's, over servers of its own; without it the script answers. `rows` are for training and
-    validation.
+    validation. `options` are those of `run_grpo`.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
-    parts = parts_of(folder, steps, overrides)
-    config, settings = parts.config, parts.config["grpo"]
-    set_seed(settings["seed"])
-    newest = parts.checkpointer.get_latest_checkpoint_path()
-    weights_path, optimizer_path = parts.checkpointer.get_resume_paths(newest)
-    tokenizer, size = tiny_tokenizer(), int(settings["num_prompts_per_step"])
-
-    def loader(prompts: Mapping[str, Any], batch: int, **more: Any) -> Any:
-        data = Rows(rows or [row(prompt) for prompt in prompts])
-        return StatefulDataLoader(data, batch_size=batch, collate_fn=rl_collate_fn, num_workers=0, **more)
-
-    train = loader(TRAIN_PROMPTS, size, shuffle=config["data"]["shuffle"], drop_last=True)
-    if newest is not None:
-        train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
-    policy = policy_class(
-        config["policy"], tiny_model(len(tokenizer), seed=1), tokenizer, parts.channel,
-        weights_path=weights_path, optimizer_path=optimizer_path,
-    )  # fmt: skip
     scripted = actor is None
     if scripted:
-        actor = actor_of(script or seeded(), **options)
-    try:
-        with hooks(parts):
-            loop(
-                policy,
-                parts.generation,
-                train,
-                loader(VALIDATION_PROMPTS, settings["val_batch_size"], shuffle=False),
-                tokenizer,
-                ClippedPGLossFn(parts.master_config.loss_fn),
-                environment_of(actor),
-                environment_of(actor),
-                parts.logger,
-                parts.checkpointer,
-                _save_state(parts.checkpointer.load_training_info(newest)),
-                parts.master_config,
-            )
-    finally:
-        if hasattr(parts.checkpointer, "shutdown"):
-            parts.checkpointer.shutdown()
-    facts = ray.get(actor.facts.remote()) if scripted else {}
-    return SimpleNamespace(
-        metrics=parts.recorder.metrics,
-        batches=policy.batches,
-        weights={name: tensor.clone() for name, tensor in policy.model.state_dict().items()},
-        **facts,
+        actor = actor_of(script or seeded())
+    record = run_grpo(
+        folder,
+        steps,
+        {**SETTINGS, **OURS, **overrides},
+        resume=None,
+        async_engine=True,
+        data=lambda prompts, *_: Rows(rows or [row(prompt) for prompt in prompts]),
+        environments=lambda: environment_of(actor),
+        **options,
     )
+    vars(record).update(ray.get(actor.facts.remote()) if scripted else {})
+    return record
