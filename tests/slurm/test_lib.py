@@ -27,6 +27,7 @@ import pytest
 
 from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
+from tests.slurm.test_dry_run import call
 
 pytestmark = pytest.mark.long
 
@@ -49,9 +50,7 @@ def script(
     path = folder / "site.env"
     runs = {} if "DRY_RUN" in variables else {"RUN_ROOT": f"{folder}/runs"}  # a submission makes its run's folder
     path.write_text("".join(f"{key}={value}\n" for key, value in (SITE | runs).items()) if site is None else site)
-    environment = {"PATH": os.environ["PATH"], "NEMO_ADA_SITE": str(path), **variables}
-    command = ["bash", str(ROOT / "slurm" / name), *arguments]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    return call(name, path, *arguments, **{"DRY_RUN": "", **variables})
 
 
 def programs(folder: Path, **texts: str) -> dict[str, str]:
