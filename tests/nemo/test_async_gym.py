@@ -88,7 +88,6 @@ def test_a_step_has_the_rows_and_advantages_of_synchronous_training(harness, gym
         tmp_path / "synchronous", 1, {**changes, "reinforce_ada": ada, "grpo.val_at_start": False}, script=script,
         hooks=harness.hooks,
     )  # fmt: skip
-
     assert sorted(harness.rows_of(found.batches[0])) == sorted(harness.rows_of(expected.batches[0]))
     for name in ("samples_drawn", "pass_rate", "live_rows", "tokens_trained", "tokens_drawn"):
         assert found.metrics[1][f"train/ada/{name}"] == expected.metrics[1][f"train/ada/{name}"], name

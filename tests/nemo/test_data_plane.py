@@ -126,7 +126,6 @@ def test_a_resumed_run_is_the_uninterrupted_one(harness, plane, tmp_path, killed
     assert left == 2 or (killed and left < 4)
     assert [*map(harness.rows_of, rest.batches)] == [*map(harness.rows_of, whole.batches[-left:])]
     assert all(torch.equal(rest.weights[name], whole.weights[name]) for name in whole.weights)
-
     assert rest.sampler == whole.sampler and rest.sampler["draws"] == 4
 
 

@@ -349,7 +349,6 @@ def numbered(monkeypatch):
 def test_pools_rows_and_advantages_are_those_of_the_sampler_on_the_same_labels(gym, step, ada):
     """test_contract.py compares the other paths with the same table."""
     section = {"preset": ada, **({"sampling": {"min_responses": 2}} if "_est_" in ada else {})}
-
     Made, script = gym.Rollout, labelled()
 
     def did(prompt, draw):

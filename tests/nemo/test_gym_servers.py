@@ -85,7 +85,6 @@ def test_a_step_draws_uneven_pools_from_two_environments(gym, running, tmp_path)
 def test_grpo_train_trains_on_it(gym, running, tmp_path):
     lab, servers = gym
     actor, _ = running
-
     overrides = {**LONG, "reinforce_ada": {"preset": "ada_seq_lean"}, "grpo.val_period": 2}
     run = lab.run_gym(tmp_path, 3, overrides, hooks=lab.hooks, actor=actor, rows=rows(servers))
     for number in (1, 2, 3):

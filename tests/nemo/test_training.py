@@ -128,7 +128,6 @@ def test_a_killed_run_resumes_as_if_nothing_happened(run, preset):
     resumed = run(preset, steps=6, resume=True)
     assert resumed.losses == straight.losses[4:]
     assert same_weights(resumed.weights, straight.weights)
-
     assert resumed.sampler == straight.sampler and resumed.sampler["draws"] == 6
 
 
