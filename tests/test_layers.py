@@ -33,16 +33,16 @@ BUDGETS = {
     "verify": 3800,  # wanted: 3,300
     "tasks": 1950,  # wanted: 1,900
     "run": 2200,  # wanted: 1,900
-    "rules": 5500,  # wanted: 5,400
-    "nemo": 7050,  # wanted: 7,000
-    "cpu": 5000,  # wanted: 4,900
+    "rules": 5450,  # wanted: 5,400
+    "nemo": 7000,  # wanted: 7,000
+    "cpu": 4950,  # wanted: 4,900
     "lab": 7600,  # wanted: 7,600
     "rehearsal": 5350,  # wanted: 5,300
     "cli": 1450,  # wanted: 1,400
 }
 JOB_LINES = 16_500  # of all files that importing `nemo_ada.nemo.launch.command` loads; wanted: 17,500
 TRL_LINES = 5_650  # of those that importing `nemo_ada.trl` loads
-TEST_LINES, PAGE_WORDS = 42_050, 45_000  # wanted for tests: 40,000
+TEST_LINES, PAGE_WORDS = 41_400, 45_000  # wanted for tests: 40,000
 FILE_LINES, FUNCTION_LINES, MEAN_FUNCTION_LINES = 500, 80, 12
 LONG_FILES: dict[str, int] = {}
 

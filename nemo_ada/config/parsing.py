@@ -165,3 +165,14 @@ def suggestion(name: str, known: Sequence[str], title: str) -> str:
     """Ask "did you mean ...?" for a name that is close to a known one, or list the known ones."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"{title}: {', '.join(known)}"
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Return the numbers as text, such as "1, 2 or 4"."""
+    texts = [str(number) for number in numbers]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}" if texts else "none"
+
+
+def divisors(*numbers: int) -> list[int]:
+    """Return the common divisors in ascending order."""
+    return [d for d in range(1, min(numbers) + 1) if all(number % d == 0 for number in numbers)]

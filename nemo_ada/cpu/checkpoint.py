@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,8 +69,8 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
         learner.export_hf(folder / "hf", kept_config(config.policy.model_name) | ends)
         tokenizer.write_hf(folder / "hf")
         settings = config.model_dump(mode="json")
-        content = _jsonable(asdict(state)) | {"fingerprint": fingerprint(settings)}
-        write_atomically(folder / STATE, json.dumps(content))
+        content = asdict(state) | {"fingerprint": fingerprint(settings)}
+        write_atomically(folder / STATE, json.dumps(content, default=np.ndarray.tolist))
         run_dir.copy_inputs(folder)
 
     folder = run_dir.checkpoint_folder(state.step)
@@ -111,9 +110,3 @@ def read_state(folder: Path, wanted: str, run_dir: Path) -> SavedState:
     if content.pop("fingerprint", None) != wanted:
         raise UserError(f"{folder} belongs to another configuration than {run_dir / 'config.yaml'}")
     return parse(SavedState, content, str(path))
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _jsonable(inner) for key, inner in value.items()}
-    return value.tolist() if isinstance(value, np.ndarray) else value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def _convert(source: Path, folder: Path) -> None:
     """Write the weights (in float32) and the tokenizer of a GGUF file for transformers."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with _quiet():
+    with contextlib.redirect_stderr(io.StringIO()):  # the library's progress bars
         tokenizer = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name)
         model: Any = AutoModelForCausalLM.from_pretrained(source.parent, gguf_file=source.name, dtype="float32")
         model.hf_quantizer, model.is_quantized = None, False  # the weights are plain numbers now
@@ -105,10 +105,3 @@ def _convert(source: Path, folder: Path) -> None:
             del model.config.quantization_config
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Within the block the library's progress bars do not show."""
-    with contextlib.redirect_stderr(io.StringIO()):
-        yield

@@ -34,6 +34,7 @@ from nemo_ada.rules.facts.upstream import (
     SYNC_LOOP,
     gym_point,
 )
+from nemo_ada.rules.method import uses_reinforce_ada
 
 DATA_PLANE_DRIVER = "nemo_ada.nemo.data_plane.driver"
 PLUG_IN = "nemo_ada.nemo.single_controller"
@@ -61,7 +62,7 @@ def reinforce_ada(
         UserError: for settings that cannot work together, and for a NeMo-RL that is not as expected. It is raised
             before anything is changed.
     """
-    if not nemo_settings.uses_reinforce_ada(master_config):
+    if not uses_reinforce_ada(Values(master_config)):
         yield None
         return
     loop, rollouts = importlib.import_module(LOOP), importlib.import_module(ROLLOUTS)
@@ -111,7 +112,7 @@ def check_config(master_config: Any) -> None:
 
     Call it before NeMo-RL's set-up, which loads engine and learner for minutes.
     """
-    if nemo_settings.uses_reinforce_ada(master_config):
+    if uses_reinforce_ada(Values(master_config)):
         if Loop.of(Values(master_config)) is Loop.CONTROLLER:
             nemo_settings.read(master_config)
             return

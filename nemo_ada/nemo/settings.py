@@ -16,7 +16,7 @@ from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.nemo.features import WIDTH
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
-from nemo_ada.rules.gym import GYM, uses_gym
+from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import (
     ASYNC_ENGINE,
     asynchronous_training,
@@ -95,16 +95,6 @@ class NemoSettings:
     def sampler(self) -> AdaSampler:
         """The run's sampler."""
         return self.ada.sampler(self.group, self.longest, run_seed=self.seed, features=WIDTH)
-
-
-def uses_reinforce_ada(master_config: Any) -> bool:
-    """Return whether the configuration chooses Reinforce-Ada: it has the section `reinforce_ada:`."""
-    return Values(master_config).get(SECTION) is not None
-
-
-def uses_gym_servers(master_config: Any) -> bool:
-    """Return whether NeMo-Gym's servers run the rollouts."""
-    return bool(Values(master_config).get(GYM, False))
 
 
 def read(master_config: Any) -> NemoSettings:

@@ -39,6 +39,7 @@ from nemo_ada.nemo.groups.step import RANK
 from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.response import Response, read
 from nemo_ada.nemo.settings import NemoSettings
+from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.rules.single_controller import lookahead
 
 TARGET = "ada_target"
@@ -56,7 +57,7 @@ def plugged_in(master_config: Any, actor_args: Any) -> Any:
     Raises:
         UserError: settings cannot work together.
     """
-    if not nemo_settings.uses_reinforce_ada(master_config):
+    if not uses_reinforce_ada(Values(master_config)):
         return actor_args
     settings = nemo_settings.read(master_config)
     # Rows without advantage leave the loss only where its mean is over the others: no later stage knows their tokens.

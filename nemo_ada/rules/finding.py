@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,8 +27,6 @@ class Finding:
 
 
 Findings = Iterator[Finding]
-MakeFinding = Callable[[str, str], Finding]
-"""One of the four functions below: (key, message) -> Finding."""
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -55,14 +53,3 @@ def ok(key: str, message: str) -> Finding:
 def skipped(key: str, message: str) -> Finding:
     """It could not be checked here."""
     return Finding("skipped", key, message)
-
-
-def listed(numbers: Sequence[int]) -> str:
-    """Return the numbers as text, such as "1, 2 or 4"."""
-    texts = [str(number) for number in numbers]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}" if texts else "none"
-
-
-def divisors(*numbers: int) -> list[int]:
-    """Return the common divisors in ascending order."""
-    return [d for d in range(1, min(numbers) + 1) if all(number % d == 0 for number in numbers)]

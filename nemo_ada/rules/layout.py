@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.parsing import divisors, listed, suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
-from nemo_ada.rules.finding import Findings, divisors, error, listed, warning
+from nemo_ada.rules.finding import Findings, error, warning
 
 LEARNER = "policy.megatron_cfg"
 VLLM = "policy.generation.vllm_cfg"
@@ -37,10 +37,12 @@ def gpus_divide(config: NemoConfig, shape: ModelShape) -> Findings:
     if shape.experts:
         expert = learner.ep * learner.etp * learner.pp
         if learner.gpus % expert:
+            others = learner.etp * learner.pp
+            works = [size for size in divisors(learner.gpus, shape.experts) if learner.gpus % (size * others) == 0]
             yield error(
                 f"{LEARNER}.expert_model_parallel_size",
                 f"{learner.gpus} GPUs do not divide by EP {learner.ep} * expert TP {learner.etp} * PP {learner.pp} = "
-                f"{expert}; EP of {listed(_fitting(learner.gpus, shape.experts, learner.etp * learner.pp))} would work",
+                f"{expert}; EP of {listed(works)} would work",
             )
         if shape.experts % learner.ep:
             yield error(
@@ -52,10 +54,6 @@ def gpus_divide(config: NemoConfig, shape: ModelShape) -> Findings:
         yield error(
             f"{LEARNER}.expert_model_parallel_size", f"EP {learner.ep} for a model without experts; set it to 1"
         )
-
-
-def _fitting(gpus: int, experts: int, others: int) -> list[int]:
-    return [size for size in divisors(gpus, experts) if gpus % (size * others) == 0]
 
 
 def heads_divide(config: NemoConfig, shape: ModelShape) -> Findings:

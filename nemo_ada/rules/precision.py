@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from nemo_ada.config.parsing import listed
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
-from nemo_ada.rules.finding import Findings, error, listed, warning
+from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
 from nemo_ada.run import policy_gap
 

@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -49,16 +50,34 @@ def seconds_of(work: Callable[[], Any], repeats: int) -> float:
 def own_rollout(folder: Path, prompts: int) -> Callable[[], Any]:
     """NeMo-RL's own rollout of a wave, with its math environment."""
     import nemo_rl.algorithms.grpo as grpo
+    import torch
     from nemo_rl.data.collate_fn import rl_collate_fn
+    from nemo_rl.distributed.batched_data_dict import BatchedDataDict
     from nemo_rl.environments.math_environment import MathEnvironment
-    from nemo_support.gym import FixedGeneration
     from nemo_support.harness import make_config
     from nemo_support.tiny_model import tiny_tokenizer
 
     tokenizer, config = tiny_tokenizer(), make_config(folder, 1, {}, async_engine=True)
     environment = MathEnvironment.options(num_cpus=0).remote({"num_workers": 2})
-    generation = FixedGeneration(config["policy"]["generation"], lambda text, number: (float(number % 4 == 1), 4))
-    ids = tokenizer("p11=", return_tensors="pt")["input_ids"][0]
+    ids, draws = tokenizer("p11=", return_tensors="pt")["input_ids"][0], itertools.count()
+
+    class FixedGeneration:
+        """An engine that answers at once: two tokens of padding, 7 or 8, and the end."""
+
+        cfg = config["policy"]["generation"]
+
+        async def generate_async(self, data: Any, greedy: bool = False) -> AsyncIterator[tuple[int, Any]]:
+            answer = tokenizer.convert_tokens_to_ids("7" if next(draws) % 4 == 1 else "8")
+            tokens = [*ids.tolist(), *[tokenizer.pad_token_id] * 2, answer, tokenizer.eos_token_id]
+            columns = {
+                "output_ids": torch.tensor([tokens]),
+                "generation_lengths": torch.tensor([4]),
+                "unpadded_sequence_lengths": torch.tensor([len(tokens)]),
+                "logprobs": torch.tensor([[0.0] * len(ids) + [-1.0] * 4]),
+                "truncated": torch.tensor([False]),
+                "gen_leader_worker_idx": [0],
+            }
+            yield 0, BatchedDataDict(columns)
 
     def wave() -> Any:
         data = [
@@ -73,7 +92,7 @@ def own_rollout(folder: Path, prompts: int) -> Callable[[], Any]:
             for index in range(prompts)
         ]
         return grpo.run_async_multi_turn_rollout(
-            policy_generation=generation, input_batch=rl_collate_fn(data).repeat_interleave(GROUP),
+            policy_generation=FixedGeneration(), input_batch=rl_collate_fn(data).repeat_interleave(GROUP),
             tokenizer=tokenizer, task_to_env={"math": environment}, max_seq_len=LENGTH, max_rollout_turns=1,
             greedy=False,
         )  # fmt: skip

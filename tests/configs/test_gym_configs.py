@@ -21,6 +21,7 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.check.command import examine
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.nemo_config import RolloutFacts
+from tests.nemo.nemo_support.compat import MODULE, why_not_importable
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = [CONFIGS / f"qwen3-4b-instruct-2507-gym-{name}.yaml" for name in ("math", "tools")]
@@ -154,14 +155,8 @@ def test_a_data_set_without_requests_says_who_writes_one(tmp_path):
 @every_recipe
 def test_nemo_rl_itself_loads_it(path, data):
     """Its own recipe beneath lacks a key that its loop asks for."""
-    import typing
-
-    import typing_extensions
-
-    typing.TypedDict = typing_extensions.TypedDict  # type: ignore[assignment]  # pydantic insists below Python 3.12
-    try:
-        grpo = importlib.import_module("nemo_rl.algorithms.grpo")
-    except ImportError as error:
-        pytest.skip(f"NeMo-RL cannot be imported: {error}")
+    if reason := why_not_importable():
+        pytest.skip(reason)
+    grpo = importlib.import_module(MODULE)
     loaded = importlib.import_module("nemo_ada.nemo.launch.command").load(path, data)
     assert grpo.MasterConfig(**loaded).policy["megatron_cfg"]["enabled"] is True

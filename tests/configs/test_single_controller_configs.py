@@ -53,11 +53,7 @@ def test_plan_forecasts_a_step(newer):
 @pytest.mark.parametrize(
     ("override", "key"),
     [
-        ("grpo.async_grpo.enabled=true", "grpo.async_grpo"),
-        ("grpo.reward_scaling.enabled=true", "grpo.reward_scaling.enabled"),
         ("async_rl.sampler.max_lookahead_versions=5", "async_rl.max_buffered_rollouts"),
-        ("async_rl.sampler.name=ready_first", "async_rl.sampler.name"),
-        ("checkpointing.save_data_plane=false", "checkpointing.save_data_plane"),
         ("+async_rl.num_advantage_workers=2", "async_rl.num_advantage_workers"),
         ("reinforce_ada.preset=ada_single", "reinforce_ada.advantage.baseline"),
         ("env.should_use_nemo_gym=true", "env.should_use_nemo_gym"),

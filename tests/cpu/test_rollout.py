@@ -68,15 +68,6 @@ def test_training_samples_at_the_configured_temperature_and_evaluation_at_its_ow
     assert [sampling.temperature for sampling in engine.samplings] == [0.3, 1.0]
 
 
-def test_every_response_of_a_step_draws_from_its_own_seed(opened):
-    rollout, engine = opened("stop")
-    rollout.sample(1, [0, 1], 0)
-    rollout.sample(2, [0, 1], 0)
-    seeds = [sampling.seed for sampling in engine.samplings]
-    assert None not in seeds
-    assert len(set(seeds)) == len(seeds) == 16
-
-
 def test_a_verifier_that_fails_now_and_then_makes_answers_wrong_and_one_that_fails_often_ends_the_run(
     opened, monkeypatch
 ):

@@ -6,6 +6,7 @@ PYTHONPATH=<NeMo-RL checkout>:. python -m pytest tests/nemo -m nemo_rl
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,16 @@ from nemo_support.compat import why_not_importable
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "nemo_rl: runs the real NeMo-RL; skipped where it cannot be imported")
+
+
+@pytest.fixture
+def main() -> Path:
+    """The checkout of NeMo-RL's main branch, which NEMO_RL_MAIN_HOME names, else RL-main beside NEMO_RL_HOME."""
+    home = os.environ.get("NEMO_RL_HOME")
+    found = Path(os.environ.get("NEMO_RL_MAIN_HOME") or (Path(home).parent / "RL-main" if home else "missing"))
+    if not (found / "nemo_rl").is_dir():
+        pytest.skip("NEMO_RL_MAIN_HOME names no checkout of NeMo-RL's main branch")
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -187,17 +187,6 @@ class Driver:
             thread.join(30)
 
 
-def test_every_step_has_its_own_groups_and_an_epoch_every_prompt_once(upstream):
-    driver = Driver(upstream, Engine(labels(RATES), seconds_per_token=0.002))
-    taken = [driver.take() for _ in range(2 * STEPS_PER_EPOCH)]
-    driver.kill()
-    tickets = [ticket for tickets, _ in taken for ticket in tickets]
-    assert sorted(tickets) == list(range(2 * PROMPTS * STEPS_PER_EPOCH))
-    for _, metrics in taken:
-        assert PROMPTS * GROUP_SIZE <= metrics["ada/samples_drawn"] <= CAP
-        assert 0 <= metrics["ada/response_age"] <= 1
-
-
 def test_updates_have_prompts_of_every_difficulty_whatever_was_finished_first(upstream, monkeypatch):
     """Easy prompts, whose responses are short, are finished first; NeMo-RL takes groups in that order."""
     prompts, updates, steps = 16, 4, 8

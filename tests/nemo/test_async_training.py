@@ -12,13 +12,12 @@ import math
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 
 import psutil
 import pytest
 
 from nemo_ada.errors import FailedResponsesError, ProcessLostError
-from nemo_ada.nemo import reinforce_ada
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.slow]
 
@@ -39,17 +38,10 @@ def run(harness, tmp_path):
     def train(steps, ada=BALANCE, changes=None, trained=None, **options):
         trained = [] if trained is None else trained
 
-        @contextmanager
-        def hooks(parts):
-            with reinforce_ada(parts.master_config, checkpointer=parts.checkpointer) as own:
-                finish = own.sampler.finish_step
-                own.sampler.finish_step = lambda pools, rows: (trained.append(pools), finish(pools, rows))[1]
-                yield own
-
         before = dict(vars(actors))
         overrides = {**harness.OURS, "reinforce_ada": ada, **(changes or {})}
         try:
-            record = ahead.run_async(tmp_path / "run", steps, overrides, hooks=hooks, **options)
+            record = ahead.run_async(tmp_path / "run", steps, overrides, hooks=ahead.noting(trained), **options)
         finally:
             assert all(vars(actors)[name] is value for name, value in before.items())
         return record, trained
@@ -57,15 +49,11 @@ def run(harness, tmp_path):
     return train
 
 
-def steps_of(record):
-    return {step: numbers for step, numbers in record.metrics.items() if "train/loss" in numbers}
-
-
 @pytest.mark.parametrize("in_flight", [False, True], ids=["drained", "in flight"])
 def test_steps_train_on_adaptive_groups_within_their_caps(run, in_flight):
     changes = {"grpo.async_grpo.in_flight_weight_updates": in_flight}
     record, trained = run(4, changes=changes)
-    steps = steps_of(record)
+    steps = record.trained
     assert sorted(steps) == [1, 2, 3, 4] and [pools[0].step for pools in trained] == [0, 1, 2, 3]
     for numbers in steps.values():
         assert math.isfinite(numbers["train/loss"])
@@ -91,7 +79,7 @@ def test_a_resumed_run_trains_on_every_prompt_once(run):
     with pytest.raises(Killed):
         run(4, before_train=kill, trained=trained)
     record, _ = run(4, trained=trained)
-    assert sorted(steps_of(record)) == [3, 4]
+    assert sorted(record.trained) == [3, 4]
     steps = {pools[0].step: pools for pools in trained}  # step 2 was begun twice, and killed before its update
     ids = Counter(pool.prompt_id for pools in steps.values() for pool in pools)
     assert sorted(steps) == [0, 1, 2, 3] and set(ids.values()) == {1} and len(ids) == 16
@@ -101,8 +89,8 @@ def test_a_group_that_hangs_is_given_up_and_wedges_no_step(run):
     ada = BALANCE | {"budget": {"max_group_seconds": 3.0}}
     record, trained = run(2, ada, hangs={f"p{number}=" for number in range(10, 26, 2)})
     given_up = [pool for pools in trained for pool in pools if pool.given_up]
-    assert given_up and sorted(steps_of(record)) == [1, 2]
-    assert sum(numbers["train/ada/groups_given_up"] for numbers in steps_of(record).values()) == len(given_up)
+    assert given_up and sorted(record.trained) == [1, 2]
+    assert sum(numbers["train/ada/groups_given_up"] for numbers in record.trained.values()) == len(given_up)
     assert all(len(pool.result.reward_N) % 4 == 0 for pool in given_up)
 
 

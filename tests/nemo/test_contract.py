@@ -97,15 +97,15 @@ class Trace:
 
 
 class TableSource:
-    """A ResponseSource over the script. Draws go on counting over the steps."""
+    """A ResponseSource over a script. Draws of each prompt go on counting over the steps."""
 
-    def __init__(self, drawn):
-        self._drawn, self._waiting = drawn, []
+    def __init__(self, script, drawn):
+        self._script, self._drawn, self._prompts, self._waiting = script, drawn, list(drawn), []
 
     def submit(self, requests):
         for row, place in zip(requests.response_id_N.tolist(), requests.prompt_N.tolist(), strict=True):
-            prompt = PROMPTS[place]
-            self._waiting.append((row, *script(prompt, self._drawn[prompt])))
+            prompt = self._prompts[place]
+            self._waiting.append((row, *self._script(prompt, self._drawn[prompt])))
             self._drawn[prompt] += 1
 
     def poll(self):
@@ -126,7 +126,7 @@ def bare(case):
     own = trace.watch(case.sampler())
     for number in range(1, case.steps + 1):
         names = [f"prompt {prompt}" for prompt in PROMPTS]
-        sampled = own.run_step(number, names, TableSource(drawn), features_PF=features())
+        sampled = own.run_step(number, names, TableSource(script, drawn), features_PF=features())
         assert sampled is not None
         result, rows = sampled.result, sampled.rows
         tokens_R = np.where(rows.pool_R >= 0, result.tokens_N[rows.pool_R], 0)
@@ -207,12 +207,18 @@ def one_by_one(case):
 # -- 1. to 3. ----------------------------------------------------------------------------------------------------------
 
 
+def check_decided(found, expected):
+    """Compare result and rows of a step."""
+    of_result = ("prompt_N", "index_N", "reward_N", "tokens_N", "drawn_P", "resolved_P")
+    of_rows = ("prompt_R", "pool_R", "weight_R", "advantage_R")
+    for ours, theirs, names in zip(found, expected, (of_result, of_rows), strict=True):
+        for name in names:
+            np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name), err_msg=name)
+
+
 def check_equal(path, reference):
-    for (result, rows), (expected, expected_rows) in zip(path.decided, reference.decided, strict=True):
-        for name in ("prompt_N", "index_N", "reward_N", "tokens_N", "drawn_P", "resolved_P"):
-            np.testing.assert_array_equal(getattr(result, name), getattr(expected, name), err_msg=name)
-        for name in ("prompt_R", "pool_R", "weight_R", "advantage_R"):
-            np.testing.assert_array_equal(getattr(rows, name), getattr(expected_rows, name), err_msg=name)
+    for found, expected in zip(path.decided, reference.decided, strict=True):
+        check_decided(found, expected)
     for handed, (_, rows), expected in zip(path.handed, path.decided, reference.handed, strict=True):
         np.testing.assert_array_equal(handed[0], rows.advantage_R.astype(np.float32))
         np.testing.assert_array_equal(handed[1], rows.weight_R.astype(np.float32))

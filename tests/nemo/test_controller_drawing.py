@@ -1,8 +1,10 @@
 """Groups that are drawn in one event loop over a scripted engine. It needs no NeMo-RL.
 
 1. A group draws waves until its session has enough. A refit delays the next wave, whose responses have the new version.
-2. An error cancels the other responses and undoes the group's budget. A group that hangs is given up.
-3. Groups that share a budget wait for those that started earlier.
+2. An error cancels the other responses and undoes the group's budget.
+3. What the single controller, or a group by itself, cannot do is refused by its key.
+
+test_async_groups.py gives up a group that hangs.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from standin import config, prompt_batch
 
 from nemo_ada.core.sampling.budget import Budget, StepLedger
 from nemo_ada.core.sampling.source import Requests
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.groups.drawing import Drawing, Groups
 from nemo_ada.nemo.groups.step import GROUP
@@ -75,47 +77,26 @@ def answer(reward, tokens=5):
     return Response([], [], float(reward), False, tokens), {}
 
 
-class Group:
-    """One group of a step."""
-
-    def __init__(self, respond, engine, ledger, sampler):
-        self.ledger = ledger.start()
-        self.drawing = Drawing(lambda response_id, _: respond(response_id), engine)
-        self.session = sampler.group_session(1, self.ledger)
-        self._engine = engine
-
-    async def run(self):
-        result = await self.drawing.run(self.session)
-        self.ledger.end()
-        async with self._engine._ended:
-            self._engine._ended.notify_all()
-        return result
-
-
-def ledger_of(sampler, groups=1):
-    return sampler.step_ledger(groups)
-
-
 def test_waves_go_on_until_the_session_has_enough_and_later_ones_have_the_new_version():
     async def scenario():
         sampler, engine = settings_of().sampler(), Engine()
         begun = []
 
-        async def respond(index):
+        async def respond(index, _):
             begun.append(index)
             if index == 0:
                 engine.gate.clear()  # a refit begins while the first wave runs
             await asyncio.sleep(0)
             return answer(index >= 4)
 
-        group = Group(respond, engine, ledger_of(sampler), sampler)
-        running = asyncio.ensure_future(group.run())
-        while len(begun) < 4 or group.session.state.in_flight != 4 or not group.session.state.table.n > 4:
+        drawing, session = Drawing(respond, engine), sampler.group_session(1, sampler.step_ledger(1).start())
+        running = asyncio.ensure_future(drawing.run(session))
+        while len(begun) < 4 or session.state.in_flight != 4 or not session.state.table.n > 4:
             await asyncio.sleep(0)
         assert begun == [0, 1, 2, 3], "the second wave waits for the refit"
         engine.version = 7
         engine.gate.set()
-        return await running, group.drawing
+        return await running, drawing
 
     result, drawing = asyncio.run(scenario())
     assert (int(result.pos_P[0]), int(result.neg_P[0])) == (4, 4)
@@ -147,13 +128,18 @@ def test_a_response_that_ended_before_it_was_dropped_counts_with_its_tokens_and_
 
 
 def test_a_group_that_was_drawn_and_not_delivered_is_undone_when_it_is_drawn_again():
-    """A group that failed keeps its number, too, and the seeds depend on it."""
-    settings = settings_of(BALANCE | {"budget": {"max_samples": 24}})
+    """A group that failed keeps its number, too, and the seeds depend on it. Its other responses are cancelled."""
+    settings, cancelled = settings_of(BALANCE | {"budget": {"max_samples": 24}}), []
     engine, broken, answered = Engine(settings), [True], [{"role": "assistant", "token_ids": torch.ones(5)}]
 
     async def respond(response_id, _):
-        if response_id == 3 and broken[0]:
+        if broken[0] and response_id == 3:
             raise ValueError("the engine said no")
+        try:
+            await (asyncio.sleep(3600) if broken[0] else asyncio.sleep(0))
+        except asyncio.CancelledError:
+            cancelled.append(response_id)
+            raise
         return Response(prompt_batch([11])["message_log"][0], answered, float(response_id % 2), False, 5), {}
 
     def draw(ticket):
@@ -163,7 +149,7 @@ def test_a_group_that_was_drawn_and_not_delivered_is_undone_when_it_is_drawn_aga
     async def scenario():
         with pytest.raises(ValueError, match="said no"):
             await draw(7)
-        assert engine.ledger(0).samples == engine.running == 0
+        assert engine.ledger(0).samples == engine.running == 0 and sorted(cancelled) == [0, 1, 2]
         broken[0] = False
         numbers = []
         for ticket in (7, 7, 8):  # ticket 7 is drawn again, although it was whole
@@ -172,85 +158,6 @@ def test_a_group_that_was_drawn_and_not_delivered_is_undone_when_it_is_drawn_aga
         return numbers, engine.ledger(0).samples
 
     assert asyncio.run(scenario()) == ([0, 0, 1], 8)
-
-
-def test_an_error_cancels_the_other_responses_and_the_group_can_start_again():
-    cancelled = []
-
-    async def scenario():
-        sampler, engine = settings_of(BALANCE | {"budget": {"max_samples": 48}}).sampler(), Engine()
-        ledger = sampler.step_ledger(3)
-        ledger.start()
-
-        async def respond(index):
-            if index == 3:
-                raise ValueError("the engine said no")
-            try:
-                await asyncio.sleep(3600)
-            except asyncio.CancelledError:
-                cancelled.append(index)
-                raise
-
-        group = Group(respond, engine, ledger, sampler)
-        with pytest.raises(ValueError, match="said no"):
-            await group.run()
-        group.ledger.abandon()
-        return ledger, group.ledger
-
-    ledger, group = asyncio.run(scenario())
-    assert sorted(cancelled) == [0, 1, 2] and group.number == 1
-    assert (ledger.samples, ledger.tokens_reserved, ledger.tokens_used) == (0, 0, 0)
-    assert ledger.start(number=1).number == 1 and ledger.start().number == 2
-    with pytest.raises(InvariantError):
-        ledger.start()
-
-
-def test_a_group_that_hangs_is_given_up_with_its_complete_waves(monkeypatch):
-    monkeypatch.setattr("nemo_ada.nemo.groups.drawing.WAIT_SECONDS", 0.01)
-
-    async def scenario():
-        settings = settings_of(BALANCE | {"budget": {"max_group_seconds": 0.05}})
-        sampler, engine = settings.sampler(), Engine(settings)
-
-        async def respond(index):
-            if index == 5:
-                await asyncio.sleep(3600)
-            return answer(False)
-
-        group = Group(respond, engine, ledger_of(sampler), sampler)
-        return await group.run(), group.drawing
-
-    result, drawing = asyncio.run(scenario())
-    assert drawing.gave_up and result.size_P.tolist() == [4] and not result.resolved_P[0]
-
-
-def test_groups_that_share_a_budget_take_it_in_the_order_of_their_start():
-    async def scenario():
-        sampler, engine = settings_of(BALANCE | {"budget": {"max_samples": 16}}).sampler(), Engine()
-        ledger = sampler.step_ledger(3)
-
-        def group(wait):
-            async def respond(index):
-                await asyncio.sleep(wait)
-                return answer(False)
-
-            return Group(respond, engine, ledger, sampler)
-
-        groups = [group(wait) for wait in (0.02, 0.01, 0.0)]
-        return await asyncio.gather(*(one.run() for one in groups))
-
-    sizes = [int(result.size_P[0]) for result in asyncio.run(scenario())]
-    assert sizes == [8, 4, 4]  # the earliest one gets the only further wave, although it is the slowest
-
-
-def test_an_abandoned_group_may_have_ended_before():
-    ledger = StepLedger(Budget(max_samples=24), groups=2, first=4, most=16)
-    group = ledger.start()
-    group.reserve(8, 80)
-    group.settle(80, 40)
-    group.end()
-    group.abandon()
-    assert (ledger.samples, ledger.tokens_used) == (0, 0) and ledger.start(number=0).number == 0
 
 
 REFUSED = [

@@ -1,7 +1,6 @@
 """recipes/upstream/named-parts.patch applies to main, and Reinforce-Ada trains on the result without a hook.
 
-The test of training runs in a process of its own that imports the patched copy. NEMO_RL_MAIN_HOME names main, else
-RL-main beside NEMO_RL_HOME.
+The test of training runs in a process of its own that imports the patched copy.
 """
 
 from __future__ import annotations
@@ -21,12 +20,8 @@ PATCH = ROOT / "recipes/upstream/named-parts.patch"
 
 
 @pytest.fixture
-def patched(tmp_path):
+def patched(tmp_path, main):
     """A copy of main with the patch."""
-    home = os.environ.get("NEMO_RL_HOME")
-    main = Path(os.environ.get("NEMO_RL_MAIN_HOME") or (Path(home).parent / "RL-main" if home else "missing"))
-    if not (main / "nemo_rl").is_dir():
-        pytest.skip("NEMO_RL_MAIN_HOME names no checkout of NeMo-RL's main branch")
     for folder in ("nemo_rl", "examples/configs", "tests/unit/utils"):
         shutil.copytree(main / folder, tmp_path / folder)
     done = subprocess.run(["git", "apply", "--unidiff-zero", str(PATCH)], cwd=tmp_path, capture_output=True, text=True)

@@ -14,20 +14,19 @@ import numpy as np
 import pytest
 import torch
 
+from nemo_ada.config.presets import ada_settings
+from nemo_ada.core.seeds import shuffled
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, UserError
 from nemo_ada.nemo import StepDroppedError, reinforce_ada
-from nemo_ada.nemo.features import request_features
+from nemo_ada.nemo.features import WIDTH, request_features
 from nemo_ada.nemo.gym import actor as watched
 from nemo_ada.nemo.gym.request import canonical, prompt_id
 from nemo_ada.nemo.rollouts.call import Prompts
+from tests.nemo.test_contract import RATES, TableSource, check_decided
 
 pytestmark = pytest.mark.nemo_rl
 PROMPTS = ("p11=", "p12=", "p13=", "p14=")
-GROUP = 4
-
-
-def hooks(parts):
-    return reinforce_ada(parts.master_config, checkpointer=parts.checkpointer)
+GROUP, LONGEST, SEED = 4, 8, 7  # of nemo_support/harness.py
 
 
 @pytest.fixture
@@ -278,7 +277,7 @@ def test_caps_latency_and_loss_mask_count_all_turns(gym, step, tmp_path):
     latency = done.hooks.sampler.latency
     assert latency.ready and latency.length_quantile(0.5) == 6
     (batch,) = gym.run_gym(
-        tmp_path / "run", 1, {"reinforce_ada": {"preset": "grpo"}}, hooks=hooks, script=script
+        tmp_path / "run", 1, {"reinforce_ada": {"preset": "grpo"}}, hooks=gym.hooks, script=script
     ).batches
     whole_R = (batch["advantages"] != 0).any(dim=1)
     assert whole_R.any() and (batch["token_mask"][whole_R].sum(dim=1) == 6).all()
@@ -295,24 +294,6 @@ def test_a_response_that_was_cut_is_told_apart_from_a_finished_one(gym, step):
 
 
 # -- schedulers, budget, endings ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scheduler", ["rounds", "continuous"])
-def test_every_scheduler_draws_uneven_pools(gym, step, scheduler):
-    Made = gym.Rollout
-    rates = {"p11=": 1, "p12=": 2, "p13=": 5, "p14=": 100}
-    ada = {"preset": "ada_seq_positive", "sampling": {"kind": "sequential", "scheduler": scheduler}}
-    done = step(lambda prompt, draw: Made(float((draw + 1) % rates[prompt] == 0)), ada)
-    assert len(set(done.drawn.values())) > 1 and done.metrics["ada/samples_drawn"] == sum(done.drawn.values())
-
-
-@pytest.mark.parametrize("cap", [{"max_samples": 40}, {"max_tokens": 1100}, {"max_seconds": 30.0}])
-def test_every_budget_holds(gym, step, cap):
-    Made = gym.Rollout
-    done = step(lambda prompt, draw: Made(float(draw == 9)), {"preset": "ada_seq_positive", "budget": cap})
-    drawn = done.metrics["ada/samples_drawn"]
-    assert GROUP * len(PROMPTS) <= drawn <= cap.get("max_samples", 1000)
-    assert done.metrics["ada/tokens_drawn"] <= cap.get("max_tokens", 10**6)
 
 
 def test_the_end_of_a_job_gives_up_what_still_runs(gym, step):
@@ -333,19 +314,17 @@ def test_the_tokenizer_is_built_once_in_the_actor(gym, step):
     assert len(done.calls) >= GROUP * len(PROMPTS) and done.tokenizers == 1
 
 
-# -- the same labels through NeMo-RL's math environment ----------------------------------------------------------------
+# -- the sampler on a table --------------------------------------------------------------------------------------------
 
 CONTRACT = ("grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", "ada_est_ema")
 
 
 def labelled():
-    """Label and length of a draw, the same on both paths."""
+    """A function of label and length of a draw. An inner function goes to the actor as it is."""
 
     def script(prompt, draw):
         random = np.random.default_rng([int(prompt[1:3]), draw])
-        return float(random.random() < {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9}[int(prompt[1:3])]), int(
-            random.integers(2, 9)
-        )
+        return float(random.random() < RATES[int(prompt[1:3])]), int(random.integers(2, 9))
 
     return script
 
@@ -367,7 +346,8 @@ def numbered(monkeypatch):
 
 @pytest.mark.usefixtures("numbered")
 @pytest.mark.parametrize("ada", CONTRACT)
-def test_rows_pools_and_advantages_are_those_of_the_same_labels_through_the_math_environment(gym, step, tmp_path, ada):
+def test_pools_rows_and_advantages_are_those_of_the_sampler_on_the_same_labels(gym, step, ada):
+    """test_contract.py compares the other paths with the same table."""
     section = {"preset": ada, **({"sampling": {"min_responses": 2}} if "_est_" in ada else {})}
     Made, script = gym.Rollout, labelled()
 
@@ -375,22 +355,17 @@ def test_rows_pools_and_advantages_are_those_of_the_same_labels_through_the_math
         label, tokens = script(prompt, draw)
         return Made(label, turns=(tokens,))
 
-    ours = step(did, section, steps=3)
-    theirs = gym.through_the_math_environment(tmp_path / "math", section, PROMPTS, labelled(), 3, watch)
-    for (one, other), (batch, expected) in zip(
-        zip(ours.sampled, theirs.sampled, strict=True),
-        zip([result.final_batch for result in ours.results], theirs.batches, strict=True),
-        strict=True,
-    ):
-        for name in ("prompt_N", "index_N", "reward_N", "tokens_N", "drawn_P", "resolved_P"):
-            np.testing.assert_array_equal(getattr(one.result, name), getattr(other.result, name), err_msg=name)
-        for name in ("prompt_R", "pool_R", "weight_R", "advantage_R"):
-            np.testing.assert_array_equal(getattr(one.rows, name), getattr(other.rows, name), err_msg=name)
-        for name in ("ada_uid", "ada_advantage", "ada_weight", "ada_baseline", "ada_std", "total_reward", "length"):
-            np.testing.assert_array_equal(batch[name].numpy(), expected[name].numpy(), err_msg=name)
-        for log, other_log in zip(batch["message_log"], expected["message_log"], strict=True):
-            lengths, others = ([len(m["token_ids"]) for m in side[:2]] for side in (log, other_log))
-            assert lengths == others
+    ours, drawn = step(did, section, steps=3), dict.fromkeys(PROMPTS, 0)
+    table = ada_settings(section).sampler(GROUP, LONGEST, run_seed=SEED, features=WIDTH)
+    for number, (found, result) in enumerate(zip(ours.sampled, ours.results, strict=True), start=1):
+        expected = table.run_step(number, PROMPTS, TableSource(script, drawn))
+        check_decided((found.result, found.rows), (expected.result, expected.rows))
+        batch, order_R = result.final_batch, shuffled(found.rows.prompt_R, SEED, number)
+        for name in ("advantage", "weight"):
+            column_R = getattr(expected.rows, f"{name}_R")[order_R]
+            np.testing.assert_array_equal(batch[f"ada_{name}"].numpy(), column_R.astype(np.float32), err_msg=name)
+        reward_R = expected.result.reward_N[expected.rows.pool_R[order_R]]
+        np.testing.assert_array_equal(batch["total_reward"].numpy(), reward_R)
 
 
 # -- grpo_train --------------------------------------------------------------------------------------------------------
@@ -404,7 +379,7 @@ def test_every_preset_trains(gym, tmp_path, ada):
     section = {"preset": ada, **({"sampling": {"min_responses": 2}} if "_est_" in ada else {})}
     group = GROUPS.get(ada, GROUP)
     sizes = {"grpo.num_generations_per_prompt": group, "policy.train_global_batch_size": group * len(PROMPTS)}
-    run = gym.run_gym(tmp_path, 3, {"reinforce_ada": section, **sizes}, hooks=hooks)
+    run = gym.run_gym(tmp_path, 3, {"reinforce_ada": section, **sizes}, hooks=gym.hooks)
     for number in (1, 2, 3):
         metrics = run.metrics[number]
         first_wave = min(group, GROUP) * len(PROMPTS)
@@ -428,9 +403,9 @@ def test_a_killed_run_resumes_as_if_nothing_happened(gym, tmp_path):
     def script(prompt, draw):
         return Made(float(int(prompt[1:3]) % 2))
 
-    whole = gym.run_gym(tmp_path / "whole", 4, overrides, hooks=hooks, script=script)
-    gym.run_gym(tmp_path / "parts", 2, overrides, hooks=hooks, script=script)
-    rest = gym.run_gym(tmp_path / "parts", 4, overrides, hooks=hooks, script=script)
+    whole = gym.run_gym(tmp_path / "whole", 4, overrides, hooks=gym.hooks, script=script)
+    gym.run_gym(tmp_path / "parts", 2, overrides, hooks=gym.hooks, script=script)
+    rest = gym.run_gym(tmp_path / "parts", 4, overrides, hooks=gym.hooks, script=script)
     assert all(torch.equal(whole.weights[name], rest.weights[name]) for name in whole.weights)
     for number in (3, 4):
         for name in ("train/loss", "train/ada/samples_drawn", "train/ada/pass_rate"):
@@ -447,7 +422,7 @@ def test_a_failed_rollout_of_a_validation_counts_as_wrong_and_is_counted(gym, tm
 
     @contextmanager
     def counting(parts):
-        with hooks(parts) as ours:
+        with gym.hooks(parts) as ours:
             ours.on_wait = lambda: waits.append(1)
             yield ours
 
@@ -458,13 +433,13 @@ def test_a_failed_rollout_of_a_validation_counts_as_wrong_and_is_counted(gym, tm
 
 
 def test_without_the_section_nemo_rl_trains_its_own(gym, tmp_path):
-    run = gym.run_gym(tmp_path, 2, {}, hooks=hooks)
+    run = gym.run_gym(tmp_path, 2, {}, hooks=gym.hooks)
     assert all(len(call) in (4, 16) for call in run.calls) and "train/ada/samples_drawn" not in run.metrics[1]
 
 
 def test_dapo_filtering_leaves_no_group_without_signal(gym, tmp_path):
     changes = {"reinforce_ada": {"preset": "ada_seq_balance"}, "grpo.use_dynamic_sampling": True}
-    run = gym.run_gym(tmp_path, 2, {**changes, "grpo.dynamic_sampling_max_gen_batches": 20}, hooks=hooks)
+    run = gym.run_gym(tmp_path, 2, {**changes, "grpo.dynamic_sampling_max_gen_batches": 20}, hooks=gym.hooks)
     assert math.isfinite(run.metrics[2]["train/loss"])
 
 

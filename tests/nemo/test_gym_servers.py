@@ -85,12 +85,8 @@ def test_a_step_draws_uneven_pools_from_two_environments(gym, running, tmp_path)
 def test_grpo_train_trains_on_it(gym, running, tmp_path):
     lab, servers = gym
     actor, _ = running
-
-    def hooks(parts):
-        return reinforce_ada(parts.master_config, checkpointer=parts.checkpointer)
-
     overrides = {**LONG, "reinforce_ada": {"preset": "ada_seq_lean"}, "grpo.val_period": 2}
-    run = lab.run_gym(tmp_path, 3, overrides, hooks=hooks, actor=actor, rows=rows(servers))
+    run = lab.run_gym(tmp_path, 3, overrides, hooks=lab.hooks, actor=actor, rows=rows(servers))
     for number in (1, 2, 3):
         assert math.isfinite(run.metrics[number]["train/loss"])
         assert run.metrics[number]["train/ada/samples_drawn"] >= 16

@@ -21,7 +21,7 @@ from standin import Checkpointer, Engine, config, loop_module, prompt_batch, ste
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo.hooks import StepDroppedError
-from nemo_ada.nemo.install import installed, reinforce_ada
+from nemo_ada.nemo.install import installed
 from nemo_ada.nemo.launch.checkpoint import saved_with
 
 PROMPTS = [11, 12, 13, 14, 15, 16]
@@ -122,14 +122,6 @@ def test_right_answers_get_a_positive_advantage_on_every_token_and_wrong_ones_a_
     assert (record.advantages_RT[live & ~right] < 0).all()
 
 
-def test_an_update_without_any_live_row_keeps_one_harmless_row(make):
-    (record,) = make("ada_seq_lean", 2, engine={"script": lambda prompt, draw: (1.0, 5)}).steps([11, 12])
-    assert record.batch["loss_multiplier"].tolist() == [1.0, *[0.0] * 7]
-    assert not record.advantages_RT.any()
-    kept = [len(message["token_ids"]) for message in record.batch["message_log"][0]]
-    assert kept == [3, 5, 1], "whole: its log-probabilities are compared with the learner's"
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_an_update_whose_prompts_are_all_too_long_borrows_a_whole_response(make, asynchronous):
     """A row of an invented response would show as a disagreement of engine and learner."""
@@ -156,18 +148,6 @@ def test_updates_mix_prompts_that_come_in_an_order_and_what_is_too_long_with_the
             orders.append((record.batch["ada_uid"] & 0xFFFFFF).tolist()[::GROUP])
     assert all(sorted(order) == list(range(12)) for order in orders) and len(set(map(tuple, orders))) == 8
     assert any(set(order[-3:]) != {9, 10, 11} for order in orders)
-
-
-def test_est_trains_on_every_response_and_logs_its_own_baselines(make):
-    first, second = make("ada_est_ema").steps(PROMPTS, PROMPTS)
-    uid_R, reward_R = second.batch["ada_uid"], second.batch["total_reward"]
-    sizes = np.bincount(uid_R.numpy() & 0xFFFFFF)
-    assert sizes.sum() == 8 * len(PROMPTS) and sizes.min() >= 4 and sizes.max() > sizes.min()
-    for uid in uid_R.unique():
-        torch.testing.assert_close(
-            second.baseline_R[uid_R == uid], reward_R[uid_R == uid].mean().expand(sum(uid_R == uid))
-        )
-    assert set(first.batch["ada_uid"].tolist()).isdisjoint(uid_R.tolist())
 
 
 def test_calls_are_interleaved_by_prompt(make):
@@ -362,27 +342,6 @@ def test_a_checkpoint_made_without_us_goes_on_at_its_step(make, caplog):
     with run.installed() as hooks:
         assert hooks.rollout_calls == 3
     assert "without Reinforce-Ada" in caplog.text
-
-
-@pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
-def test_everything_is_restored_whatever_ends_the_block(make, error):
-    run = make("ada_seq_balance")
-    before = run.names()
-    try:
-        with run.installed():
-            assert all(vars(run.loop)[name] is not before[name] for name in ("validate", "scale_rewards"))
-            if error:
-                raise error
-    except (RuntimeError, KeyboardInterrupt):
-        pass
-    assert run.names() == before
-
-
-def test_without_the_section_nothing_is_changed_or_imported():
-    own = config(GROUP, 6, {})
-    del own["reinforce_ada"]
-    with reinforce_ada(own, checkpointer=None) as hooks:
-        assert hooks is None
 
 
 @pytest.mark.parametrize("name", ["reinforce_ada", "gdpo"])

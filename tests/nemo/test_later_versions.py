@@ -2,7 +2,6 @@
 
 The tests of training run once more, in a process of their own that imports the edited copy: every preset, dynamic
 sampling, resume, and the update without Reinforce-Ada; rollouts over NeMo-Gym; asynchronous training and its resume.
-NEMO_RL_MAIN_HOME names main, else RL-main beside NEMO_RL_HOME.
 """
 
 from __future__ import annotations
@@ -38,16 +37,6 @@ ASYNCHRONOUS = (
 
 GYM = ("tests/nemo/test_gym.py", "test_")
 PLUG_IN = ("tests/nemo/test_plug_in.py", "test_")
-
-
-@pytest.fixture
-def main():
-    """The checkout of NeMo-RL's main branch."""
-    home = os.environ.get("NEMO_RL_HOME")
-    found = Path(os.environ.get("NEMO_RL_MAIN_HOME") or (Path(home).parent / "RL-main" if home else "missing"))
-    if not (found / "nemo_rl").is_dir():
-        pytest.skip("NEMO_RL_MAIN_HOME names no checkout of NeMo-RL's main branch")
-    return found
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ TIMES = {
 
 
 def records(folder, after=0, **more):
-    return Records.continued(RunDir(folder), ROWS, lambda: HISTOGRAM | more, after)
+    return Records(RunDir(folder), ROWS, lambda: HISTOGRAM | more, after)
 
 
 def rollout(drawn):

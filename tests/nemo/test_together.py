@@ -9,12 +9,8 @@ import math
 
 import pytest
 
-from nemo_ada.nemo import reinforce_ada
-
 pytestmark = pytest.mark.nemo_rl
 
-# Weighing 1e-12, it changes nothing but that rows without advantage stay in the update.
-PENALTY = {"loss_fn.reference_policy_kl_penalty": 1e-12, "grpo.skip_reference_policy_logprobs_calculation": False}
 CORRECTION = {"loss_fn.use_importance_sampling_correction": True}
 LOSSES = {
     "GSPO": {"loss_fn.sequence_level_importance_ratios": True, "loss_fn.token_level_loss": False},
@@ -33,31 +29,22 @@ LOSSES = {
 }  # fmt: skip
 
 
-def hooks(parts):
-    return reinforce_ada(parts.master_config, checkpointer=parts.checkpointer)
-
-
 @pytest.fixture
 def run(harness, tmp_path):
     """run(section, ...): two updates per step, in a folder of its own."""
 
     def train(section, steps=1, *, name="run", changes=None, **options):
         overrides = {**harness.OURS, "policy.train_global_batch_size": 8, "reinforce_ada": section, **(changes or {})}
-        return harness.run_grpo(tmp_path / name, steps, overrides, hooks=hooks, **options)
+        return harness.run_grpo(tmp_path / name, steps, overrides, hooks=harness.hooks, **options)
 
     return train
 
 
-def column(record, name):
-    """A metric of each step."""
-    return [record.metrics[step].get(f"train/{name}", 0) for step in range(1, len(record.losses) + 1)]
-
-
 @pytest.mark.parametrize("loss", LOSSES)
-def test_placeholder_rows_change_no_loss(run, loss):
+def test_placeholder_rows_change_no_loss(harness, run, loss):
     """The second update of a step has ratios other than 1, so the clips of each loss act."""
     lean = run({"preset": "grpo"}, changes=LOSSES[loss])
-    full = run({"preset": "grpo"}, name="full", changes=LOSSES[loss] | PENALTY)
+    full = run({"preset": "grpo"}, name="full", changes=LOSSES[loss] | harness.PENALTY)
     assert lean.losses == pytest.approx(full.losses, abs=1e-6)
     norms = [record.metrics[1]["train/grad_norm"] for record in (lean, full)]
     assert norms[0] == pytest.approx(norms[1], rel=1e-4) and norms[0] > 0
@@ -86,8 +73,8 @@ def test_two_environments_share_a_batch(harness, run):
     both = run({"preset": "ada_seq_balance"}, 2, kinds=kinds)
     one = run({"preset": "ada_seq_balance"}, 2, name="one")
     assert both.losses == pytest.approx(one.losses, abs=1e-6)
-    assert column(both, "ada/samples_drawn") == column(one, "ada/samples_drawn")
-    assert sum(both.train_rows) == sum(one.train_rows) == sum(column(one, "ada/samples_drawn"))
+    assert both.column("ada/samples_drawn") == one.column("ada/samples_drawn")
+    assert sum(both.train_rows) == sum(one.train_rows) == sum(one.column("ada/samples_drawn"))
     assert len(both.train_rows) > len(one.train_rows), "each rollout call goes to both environments"
 
 
@@ -106,9 +93,9 @@ def test_several_turns_are_one_response(harness, run, async_engine):
     record = run({"preset": "ada_seq_balance"}, 2, async_engine=async_engine, kinds={harness.TASK: "turns"},
                  labels=labels, changes=changes)  # fmt: skip
     assert all(map(math.isfinite, record.losses)) and any(record.losses)
-    drawn, turns = column(record, "ada/samples_drawn"), column(record, "total_turns")
+    drawn, turns = record.column("ada/samples_drawn"), record.column("total_turns")
     assert sum(record.train_rows) == sum(turns), "each turn is judged once"
     assert all(one < two <= 2 * one for one, two in zip(drawn, turns, strict=True))
     assert async_engine or turns == [2 * responses for responses in drawn]
-    assert all(0 < rate < 1 for rate in column(record, "ada/pass_rate"))
-    assert column(record, "token_mult_prob_error") == pytest.approx([1.0] * 2, abs=1e-4)
+    assert all(0 < rate < 1 for rate in record.column("ada/pass_rate"))
+    assert record.column("token_mult_prob_error") == pytest.approx([1.0] * 2, abs=1e-4)

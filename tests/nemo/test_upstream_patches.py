@@ -160,13 +160,10 @@ def test_logprobs_are_copied_at_once_and_equal_to_the_bit(tmp_path, run):
 
 
 @pytest.mark.slow
-def test_mains_patch_applies_and_its_own_unit_test_runs_with_and_without_it(tmp_path):
-    """The results are those of before, so the test passes twice. NEMO_RL_MAIN_HOME names main."""
+def test_mains_patch_applies_and_its_own_unit_test_runs_with_and_without_it(tmp_path, main):
+    """The results are those of before, so the test passes twice."""
     if reason := why_not_importable():
         pytest.skip(reason)
-    main = Path(os.environ.get("NEMO_RL_MAIN_HOME") or Path(HOME).parent / "RL-main")
-    if not (main / "nemo_rl").is_dir():
-        pytest.skip("NEMO_RL_MAIN_HOME names no checkout of NeMo-RL's main branch")
     shutil.copytree(main / "nemo_rl", tmp_path / "nemo_rl")
     unit = "tests/unit/models/generation/test_vllm_logprob_copy.py"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

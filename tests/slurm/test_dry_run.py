@@ -122,34 +122,43 @@ def test_the_front_doors_signal_comes_as_early_as_the_plan_of_each_method_asks(m
     assert int(lead) >= make_plan(ROOT / config, [str(method)], options).slots.lead
 
 
-@pytest.mark.parametrize(
-    ("settings", "variables", "message"),
-    [
-        ({"CONTAINER": None}, {}, "CONTAINER is not set"),
-        ({"NEMO_RL_HOME": None}, {}, "NEMO_RL_HOME is not set"),
-        ({"REQUEUE": "maybe"}, {}, "REQUEUE=maybe: choose resubmit"),
-        ({"POLL_SECONDS": "soon"}, {}, "POLL_SECONDS=soon must be a whole number"),
-        ({}, {"CONFIG": "configs/nothing.yaml"}, "nothing.yaml cannot be read: name a YAML in configs/"),
-        ({}, {"NEMO_ADA_HOME": "/nowhere"}, "no slurm/lib.sh in /nowhere"),
-        ({}, {"NEMO_ADA_SITE": "/nowhere/site.env"}, "copy slurm/site.env.example to slurm/site.env"),
-    ],
-    ids=["container", "nemo_rl", "requeue", "number", "config", "home", "site"],
-)
-def test_what_is_missing_is_said(
-    settings: dict[str, str | None], variables: dict[str, str], message: str, tmp_path: Path
+REFUSED = [
+    # what is set in site.env (None: not at all), what the environment has, words of the script -> what is said
+    ({"CONTAINER": None}, {}, (), "CONTAINER is not set"),
+    ({"NEMO_RL_HOME": None}, {}, (), "NEMO_RL_HOME is not set"),
+    ({"REQUEUE": "maybe"}, {}, (), "REQUEUE=maybe: choose resubmit"),
+    ({"POLL_SECONDS": "soon"}, {}, (), "POLL_SECONDS=soon must be a whole number"),
+    ({"RUNTIME": "docker"}, {}, (), "choose pyxis, apptainer or none"),
+    ({"RUNTIME": "apptainer", "CONTAINER": ""}, {}, (), "needs an image: set CONTAINER"),
+    ({"RUNTIME": "none", "CONTAINER": "x.sqsh"}, {}, (), "starts no container, but CONTAINER=x.sqsh"),
+    ({}, {"CONFIG": "configs/nothing.yaml"}, (), "nothing.yaml cannot be read: name a YAML in configs/"),
+    ({}, {"NEMO_ADA_HOME": "/nowhere"}, (), "no slurm/lib.sh in /nowhere"),
+    ({}, {"NEMO_ADA_SITE": "/nowhere/site.env"}, (), "copy slurm/site.env.example to slurm/site.env"),
+    ({}, {"HOST_PYTHON": "python-that-is-not-here"}, (), "set HOST_PYTHON"),
+    ({}, {}, ("--time", "08:00:00"), "08:00:00 is neither a YAML nor key=value nor an option of sbatch in one word"),
+    ({}, {}, ("--export=NONE",), "--export: the job needs its whole environment"),
+    ({}, {}, ("grpo.seed=1", "run_dir=runs/own"), "RUN_DIR=runs/own in front of the command"),
+    ({}, {}, ("++run_dir=/x",), "RUN_DIR=/x in front of the command"),
+    ({}, {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "HERE": "train"}, ("--qos=high",),
+     "sbatch takes its options in front of the script"),
+    ({}, {}, ("train.sh",), "name the YAML of a model"),
+    ({}, {}, ("train.sh", "configs/none.yaml"), f"{ROOT}/configs/none.yaml cannot be read"),
+    ({}, {}, ("train.sh", "configs/qwen2.5-32b.yaml", "configs/methods/none.yaml"), "methods/none.yaml cannot be read"),
+    ({"RAY_START": "0"}, {}, ("train.sh", "configs/qwen2.5-32b.yaml", "--nodes=4"), "RAY_START=0 with 4 nodes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "variables", "words", "message"), REFUSED, ids=[row[3] for row in REFUSED])
+def test_what_is_missing_or_would_be_misread_is_refused(
+    settings: dict[str, str | None], variables: dict[str, str], words: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     values = {name: value for name, value in {**SITE, **settings}.items() if value is not None}
     variables = {"NEMO_ADA_SITE": str(site_file(tmp_path, **values)), **variables}
-    done = call("train_7b_ada.sh", Path(variables.pop("NEMO_ADA_SITE")), **variables)
+    script, *rest = words if words[:1] == ("train.sh",) else (FRONT_DOOR, *words)
+    done = call(script, Path(variables.pop("NEMO_ADA_SITE")), *rest, **variables)
     assert done.returncode == 2
     assert message in done.stderr
     assert "unbound" not in done.stderr
-
-
-def test_two_nodes_without_ray_are_refused(tmp_path: Path) -> None:
-    done = call("train.sh", site_file(tmp_path, **SITE, RAY_START="0"), "configs/qwen2.5-32b.yaml", "--nodes=4")
-    assert done.returncode == 2
-    assert "RAY_START=0 with 4 nodes" in done.stderr
 
 
 def test_the_example_of_the_site_file_works_as_it_is() -> None:

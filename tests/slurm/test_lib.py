@@ -27,6 +27,7 @@ import pytest
 
 from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
+from tests.slurm.test_dry_run import call
 
 pytestmark = pytest.mark.long
 
@@ -49,9 +50,7 @@ def script(
     path = folder / "site.env"
     runs = {} if "DRY_RUN" in variables else {"RUN_ROOT": f"{folder}/runs"}  # a submission makes its run's folder
     path.write_text("".join(f"{key}={value}\n" for key, value in (SITE | runs).items()) if site is None else site)
-    environment = {"PATH": os.environ["PATH"], "NEMO_ADA_SITE": str(path), **variables}
-    command = ["bash", str(ROOT / "slurm" / name), *arguments]
-    return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    return call(name, path, *arguments, **{"DRY_RUN": "", **variables})
 
 
 def programs(folder: Path, **texts: str) -> dict[str, str]:
@@ -255,27 +254,6 @@ def test_options_of_sbatch_may_stand_anywhere_and_go_in_front_of_the_script(tmp_
     assert "resume=auto grpo.seed=1 \\~a.b\n" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--time", "08:00:00"), "08:00:00 is neither a YAML nor key=value nor an option of sbatch in one word"),
-        (("--export=NONE",), "--export: the job needs its whole environment"),
-        (("grpo.seed=1", "run_dir=runs/own"), "RUN_DIR=runs/own in front of the command"),
-        (("++run_dir=/x",), "RUN_DIR=/x in front of the command"),
-    ],
-)
-def test_arguments_that_the_job_would_misread_are_refused(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    done = script(tmp_path, *arguments, DRY_RUN="1")
-    assert done.returncode == 2 and message in done.stderr
-
-
-def test_an_option_behind_the_script_of_a_direct_sbatch_is_refused(tmp_path: Path) -> None:
-    done = script(tmp_path, "--qos=high", DRY_RUN="1", SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1", HERE="train")
-    assert done.returncode == 2 and "sbatch takes its options in front of the script" in done.stderr
-
-
 # --- nodes and the check before submission ---
 
 
@@ -308,19 +286,6 @@ def test_a_chain_finds_the_same_yamls_again(tmp_path: Path) -> None:
         f"+ nemo-ada train {ROOT}/configs/qwen2.5-math-7b.yaml run_dir=/shared/runs/qwen2.5-math-7b-grpo8-fp8 "
         f"resume=auto {methods}/grpo8.yaml {methods}/fp8.yaml grpo.seed=1" in done.stdout
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ((), "name the YAML of a model"),
-        (("configs/none.yaml",), f"{ROOT}/configs/none.yaml cannot be read"),
-        (("configs/qwen2.5-32b.yaml", "configs/methods/none.yaml"), "methods/none.yaml cannot be read"),
-    ],
-)
-def test_yamls_that_are_missing_are_named(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    done = script(tmp_path, *words, name="train.sh", DRY_RUN="1")
-    assert done.returncode == 2 and message in done.stderr, done
 
 
 def test_a_job_that_cannot_be_planned_is_not_submitted(tmp_path: Path) -> None:
@@ -374,22 +339,6 @@ def test_inside_another_job_nothing_is_trained_or_submitted_unasked(tmp_path: Pa
         assert "SLURM_JOB_ID" not in (tmp_path / "environment").read_text(), (
             "the new job is none of the old one's steps"
         )
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"RUNTIME": "docker", "CONTAINER": "x.sif"}, "choose pyxis, apptainer or none"),
-        ({"RUNTIME": "apptainer", "CONTAINER": ""}, "needs an image: set CONTAINER"),
-        ({"RUNTIME": "none", "CONTAINER": "x.sqsh"}, "starts no container, but CONTAINER=x.sqsh"),
-    ],
-)
-def test_a_runtime_that_does_not_fit_its_image_is_refused(
-    tmp_path: Path, settings: dict[str, str], message: str
-) -> None:
-    text = "".join(f"{key}={value}\n" for key, value in (SITE | settings).items())
-    done = script(tmp_path, site=text, DRY_RUN="1")
-    assert done.returncode == 2 and message in done.stderr
 
 
 def test_a_machine_without_slurm_says_how_to_train_on_it(tmp_path: Path) -> None:
@@ -905,11 +854,6 @@ def test_the_decisions_need_no_more_than_python_3_6(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-S", str(ROOT / "slurm" / "chain.py"), "space"]
     done = subprocess.run(command, env={"RUN_DIR": str(tmp_path)}, check=False, timeout=PATIENCE)
     assert done.returncode == 0, "no package is imported"
-
-
-def test_a_machine_without_python_is_told_before_anything_is_submitted(tmp_path: Path) -> None:
-    done = script(tmp_path, DRY_RUN="1", HOST_PYTHON="python-that-is-not-here")
-    assert done.returncode == 2 and "set HOST_PYTHON" in done.stderr
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"c\t1\n", b"[" * 200_000, b"c\t1\t0\t3\n\xff\n"])

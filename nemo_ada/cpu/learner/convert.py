@@ -190,17 +190,15 @@ def read_model(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
         UserError: A tensor is missing or has another shape, or a file is damaged.
     """
     files = tensor_files(folder)
-    place = {name: file for file in files[1:] for name in _names(file)}
+    place: dict[str, Path] = {}
+    for file in files[1:]:
+        with safe_open(file, "pt") as tensors:
+            place.update(dict.fromkeys(tensors.keys(), file))
     whole: Weights = {}
     for file in files:
         mine = {name: shape for name, shape in shapes.items() if place.get(name, files[0]) == file}
         whole |= read_tensors(file, mine)
     return {name: tensor.float() for name, tensor in whole.items()}
-
-
-def _names(file: Path) -> list[str]:
-    with safe_open(file, "pt") as tensors:
-        return list(tensors.keys())
 
 
 def read_tensors(path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype | None = None) -> Weights:

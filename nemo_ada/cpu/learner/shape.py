@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nemo_ada.config.parsing import divisors, listed
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json
 
@@ -89,7 +90,7 @@ class PolicyShape:
         if self.num_attention_heads % self.num_query_groups:
             raise UserError(
                 f"num_attention_heads={self.num_attention_heads} is not a multiple of num_query_groups="
-                f"{self.num_query_groups}; {_text(_divisors(self.num_attention_heads))} query groups would work"
+                f"{self.num_query_groups}; {listed(divisors(self.num_attention_heads))} query groups would work"
             )
 
     @property
@@ -120,15 +121,15 @@ class PolicyShape:
             "ffn_hidden_size": self.ffn_hidden_size,
             "vocab_size": self.vocab_size,
         }
-        works = [n for n in _divisors(self.num_query_groups) if not any(size % n for size in split.values())]
+        works = divisors(*split.values())
         if tensor_parallel not in works:
             bad = [f"{size} {what}" for what, size in split.items() if tensor_parallel < 1 or size % tensor_parallel]
-            raise UserError(f"{_TP_KEY}={tensor_parallel} does not divide {', '.join(bad)}; {_text(works)} would work")
-        works = _divisors(self.num_layers)
+            raise UserError(f"{_TP_KEY}={tensor_parallel} does not divide {', '.join(bad)}; {listed(works)} would work")
+        works = divisors(self.num_layers)
         if pipeline_parallel not in works:
             raise UserError(
                 f"{_PP_KEY}={pipeline_parallel} does not divide the model's {self.num_layers} layers; "
-                f"{_text(works)} would work"
+                f"{listed(works)} would work"
             )
 
     def hf_config(self) -> dict[str, Any]:
@@ -173,18 +174,19 @@ class PolicyShape:
             raise UserError(f"config.json: {what}, which the CPU learner cannot run; choose a plain {kind} model")
         heads = config.get("num_attention_heads")
         defaults = {"initializer_range": cls.initializer_range, "rope_theta": cls.rope_theta}
-        theta = {
-            name: rope[name] for name in ("rope_theta",) if name in rope
-        }  # before the one outside, as transformers
-        content = {**defaults, "num_key_value_heads": heads, **config, **theta}
+        content = {**defaults, "num_key_value_heads": heads, **config}
+        if "rope_theta" in rope:
+            content["rope_theta"] = rope["rope_theta"]  # before the one outside, as transformers
         numbers = {name: _number(content, hf_name, cls.__annotations__[name]) for name, hf_name in HF_NAMES.items()}
         width = None if config.get("head_dim") is None else _number(content, "head_dim", "int")
         derived = numbers["hidden_size"] == (width or 0) * numbers["num_attention_heads"]
+        if width is None and kind == "qwen3":
+            width = 128  # transformers' own, where a config.json omits it
         return cls(
             **numbers,
             tied_embeddings=bool(config.get("tie_word_embeddings", False)),
             model_type=kind,
-            kv_channels=None if derived else _head_width(kind, width),
+            kv_channels=None if derived else width,
         )
 
 
@@ -201,11 +203,6 @@ def _unsupported(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Iterator
         yield f"the activation {str(config['hidden_act'])[:80]!r}"
     if config.get("quantization_config"):
         yield "quantised weights"
-
-
-def _head_width(kind: str, width: int | None) -> int | None:
-    """Return the width of a head, for a config.json that may omit it. Qwen3's is 128 then."""
-    return 128 if kind == "qwen3" and width is None else width
 
 
 def _number(config: Mapping[str, Any], name: str, kind: str) -> Any:
@@ -240,12 +237,3 @@ def hf_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
     if not shape.tied_embeddings:
         sizes["lm_head.weight"] = (shape.vocab_size, hidden)
     return sizes
-
-
-def _divisors(number: int) -> list[int]:
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
-
-
-def _text(numbers: list[int]) -> str:
-    return " or ".join(str(n) for n in numbers) if len(numbers) < 3 else ", ".join(str(n) for n in numbers)

@@ -21,7 +21,6 @@ from typing import Any
 from nemo_ada.config.load import find_prompt_files, merge_overlays, plain, refuse_foreign_code, split_words
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
@@ -43,7 +42,7 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.config_file import upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
-from nemo_ada.rules.gym import ENVIRONMENT
+from nemo_ada.rules.gym import ENVIRONMENT, uses_gym
 from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
@@ -298,7 +297,7 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
         stack.enter_context(timed_validations(loop, control, progress, hooks))
         if hooks is not None:
             rows = hooks.settings.group * progress.prompts
-            records = Records.continued(RunDir(control.run_dir), rows, lambda: hooks.unlogged, progress.total_steps)
+            records = Records(RunDir(control.run_dir), rows, lambda: hooks.unlogged, progress.total_steps)
             stack.enter_context(records.of(parts["logger"]))
         config = parts["master_config"]
         ahead = Loop.of(Values(config)).draws_ahead
@@ -356,7 +355,7 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         has_refit_draft_weights=bool((policy.get("draft") or {}).get("enabled")),
         trains_mtp=bool((policy.get("megatron_cfg") or {}).get("mtp_num_layers")),
     )
-    gym = nemo_settings.uses_gym_servers(master_config)
+    gym = uses_gym(Values(master_config))
     if gym:
         from nemo_ada.nemo.gym.set_up import prepared_for_gym
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import StallError
-from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.gym.set_up import configured_for_gym
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.facts import version
+from nemo_ada.rules.gym import uses_gym
 from nemo_ada.run.job_control import JobControl, stop_early
 
 PLUG_IN = "nemo_ada.nemo.single_controller"
@@ -41,7 +41,7 @@ def set_up(master_config: Any) -> dict[str, Any]:
         has_refit_draft_weights=bool(Values(master_config).get("policy.draft.enabled", False)),
         trains_mtp=bool(Values(master_config).get("policy.megatron_cfg.mtp_num_layers")),
     )
-    if nemo_settings.uses_gym_servers(master_config):
+    if uses_gym(Values(master_config)):
         configured_for_gym(master_config, tokenizer)
     actor_args, timings = setup_single_controller(master_config, tokenizer)
     return {

@@ -49,34 +49,22 @@ Unlogged = Callable[[], Mapping[str, list[int] | float]]
 class Records:
     """Writes a run's records into its folder, line by line. The pieces of an unfinished step stay in memory."""
 
-    def __init__(
-        self,
-        run_dir: RunDir,
-        rows: int,
-        unlogged: Unlogged,
-        totals: Mapping[str, float] | None = None,
-    ) -> None:
-        """Write into a run's folder.
+    def __init__(self, run_dir: RunDir, rows: int, unlogged: Unlogged, step: int) -> None:
+        """Write into a run's folder. Records after `step` are removed.
 
         Args:
             run_dir: The run's folder.
             rows: Training rows of a step.
             unlogged: Gives the metrics of the last step that NeMo-RL does not log.
-            totals: The run's totals so far, with the names in TOTALS.
+            step: Complete steps of the run.
         """
-        self._run_dir, self._rows, self._unlogged = run_dir, rows, unlogged
-        self._totals: dict[str, float] = dict.fromkeys(TOTALS, 0.0) | dict(totals or {})
-        self._pieces: dict[str, dict[str, float]] = {}
-        self._calls: list[dict[str, float]] = []  # metrics of the step's rollout calls, in the order of the log
-
-    @classmethod
-    def continued(cls, run_dir: RunDir, rows: int, unlogged: Unlogged, step: int) -> Records:
-        """Records of a run that continues after `step` complete steps. Later records are removed."""
         run_dir.rewind(step if step > 0 else -1)
         lines = read_lines(run_dir.path / f"{METRICS}.jsonl")
         before = lines[-1] if lines else {}
-        totals = {name: before[f"total/{name}"] for name in TOTALS if f"total/{name}" in before}
-        return cls(run_dir, rows, unlogged, totals)
+        self._run_dir, self._rows, self._unlogged = run_dir, rows, unlogged
+        self._totals: dict[str, float] = {name: before.get(f"total/{name}", 0.0) for name in TOTALS}
+        self._pieces: dict[str, dict[str, float]] = {}
+        self._calls: list[dict[str, float]] = []  # metrics of the step's rollout calls, in the order of the log
 
     @contextmanager
     def of(self, logger: Any) -> Iterator[None]:

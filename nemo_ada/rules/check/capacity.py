@@ -19,7 +19,7 @@ from nemo_ada.rules.facts.memory import (
 )
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import CAPTURED, OFFLOAD, OFFLOADS, VLLM_KWARGS, NemoConfig
-from nemo_ada.rules.finding import Findings, MakeFinding, error, ok, warning
+from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
 
 SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
@@ -122,13 +122,13 @@ def rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_g
         yield ok(key, f"{text}, room for {cache.concurrency:.0f} at {each}{waits}")
 
 
-def checkpoint_disk(config: NemoConfig, shape: ModelShape, full: MakeFinding = warning) -> Findings:
+def checkpoint_disk(config: NemoConfig, shape: ModelShape, *, site: bool = False) -> Findings:
     """Room on the disk for the checkpoints that are kept and for the one that is being written.
 
     Args:
         config: the config.
         shape: the shape of its model.
-        full: makes the finding where the folder of a job is full.
+        site: whether a full folder of a job is an error.
     """
     v, key = config.values, "checkpointing.checkpoint_dir"
     if not v.get("checkpointing.enabled", False):
@@ -151,7 +151,7 @@ def checkpoint_disk(config: NemoConfig, shape: ModelShape, full: MakeFinding = w
     elsewhere = folder != Path(name).absolute()
     place = f"{existing}" + (" (RUN_ROOT)" if elsewhere else "")
     if free < need:
-        yield (full if elsewhere or Path(name).is_absolute() else warning)(
+        yield (error if site and (elsewhere or Path(name).is_absolute()) else warning)(
             key,
             f"{text}, {free / GIB:.0f} GiB are free at {place} as seen from here; name another folder (RUN_ROOT in "
             "slurm/site.env is where jobs keep runs) or keep fewer",

@@ -159,7 +159,7 @@ def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
     if any(finding.level == "error" and finding.key.startswith(LAYOUT_KEYS) for finding in layout):
         return
     yield from learner_memory(config, shape, gpu_gib)
-    yield from checkpoint_disk(config, shape, error if site else warning)
+    yield from checkpoint_disk(config, shape, site=site)
     try:
         first_wave = config.rollout.first_wave(ada_settings(values.get("reinforce_ada", {})))
     except UserError:  # a rule has said so

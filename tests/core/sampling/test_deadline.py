@@ -130,17 +130,6 @@ def test_what_is_issued_beside_a_wave_slows_it_down(seconds, issued):
         assert run.session.state.cut_P.all()
 
 
-def test_a_random_seeded_order_decides_when_the_time_allows_two_waves_of_four():
-    served = set()
-    for run_seed in range(8):
-        run = within(25.0, "++++", "----", "+++-", "++++", latency=quarter(), run_seed=run_seed)
-        run.ask()
-        run.end(0.0, *range(16))
-        served.add(tuple(np.unique(run.ask().prompt_N).tolist()))
-    assert {len(prompts) for prompts in served} == {2}
-    assert len(served) > 1
-
-
 @pytest.mark.parametrize("options", [{"scheduler": "rounds"}, {}], ids=str)
 def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_it(options):
     """Time is for one wave after the other, tokens are for none: both prompts are cut, and the session ends."""

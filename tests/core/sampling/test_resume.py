@@ -27,6 +27,8 @@ VARIANTS = {
     "log": {"preset": "ada_seq_log"},
     "est ema": {"preset": "ada_est_ema"},
     "est value": {"preset": "ada_est_value"},
+    "est value with memory": {"preset": "ada_est_value", "estimator": {"kind": "value", "memory": 0.5}},
+    "one mean": {"preset": "ada_single", "estimator": {"kind": "ema", "adaptive_prior": True, "per_prompt": False}},
     "shrunk": {
         "preset": "grpo",
         "advantage": {"baseline": "shrunk"},

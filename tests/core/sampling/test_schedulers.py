@@ -25,13 +25,6 @@ def test_only_a_barrier_waits_for_an_empty_engine(scheduler):
     assert len(beats) > len(before) and not result.cut_P.any(), "asked at every decision, which stops nothing"
 
 
-def test_dropped_responses_are_aborted_before_the_session_ends():
-    session, source = parts(SamplingPlan(BalancedExit(1, 1), (4,), 16, 4, 40), Script.random(1, [0.5] * 20))
-    asked = iter([None, "drop"])
-    run_sampling(session, source, stop_check=lambda: next(asked, None))
-    assert source.aborted and not source.running and not session.state.to_abort
-
-
 @pytest.mark.parametrize(
     ("orders", "running", "kept", "dropped"),
     [

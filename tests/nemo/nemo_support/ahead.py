@@ -7,10 +7,11 @@ and the collector (training) both ask.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,29 +19,15 @@ from typing import Any
 import nemo_rl.algorithms.grpo as grpo
 import ray
 import torch
-from nemo_rl.algorithms.loss import ClippedPGLossFn
-from nemo_rl.algorithms.utils import set_seed
-from nemo_rl.data.collate_fn import rl_collate_fn
 from nemo_rl.distributed.ray_actor_environment_registry import ACTOR_ENVIRONMENT_REGISTRY
 from nemo_rl.models.generation.interfaces import GenerationInterface
-from nemo_rl.utils.checkpoint import CheckpointManager
-from nemo_rl.utils.logger import Logger
-from torchdata.stateful_dataloader import StatefulDataLoader
 
 import nemo_support.gym
+from nemo_ada.nemo import reinforce_ada
 from nemo_support.environment import CountingEnvironment
-from nemo_support.harness import (
-    TASK,
-    TRAIN_PROMPTS,
-    VALIDATION_PROMPTS,
-    MetricRecorder,
-    _save_state,
-    loader,
-    make_config,
-)
-from nemo_support.tiny_generation import Labels, TinyGeneration, WeightChannel, seeded_labels
+from nemo_support.harness import TASK, RunRecord, run_grpo
+from nemo_support.tiny_generation import Labels, TinyGeneration, WeightChannel
 from nemo_support.tiny_model import tiny_model, tiny_tokenizer
-from nemo_support.tiny_policy import TinyPolicy
 
 ROOT = Path(__file__).parents[3]
 SETTINGS: dict[str, Any] = {
@@ -111,18 +98,29 @@ class RemoteGeneration(GenerationInterface):
     update_weights_via_ipc_zmq = clear_logger_metrics = get_logger_metrics = done
 
 
+def noting(pools: list[Any]) -> Callable[[Any], AbstractContextManager[Any]]:
+    """The argument `hooks` of a run with Reinforce-Ada, whose steps add their groups to the list."""
+
+    @contextmanager
+    def hooks(parts: Any) -> Iterator[Any]:
+        with reinforce_ada(parts.master_config, checkpointer=parts.checkpointer) as own:
+            finish = own.sampler.finish_step
+            own.sampler.finish_step = lambda groups, rows: (pools.append(groups), finish(groups, rows))[1]
+            yield own
+
+    return hooks
+
+
 def run_async(
     folder: Path,
     steps: int,
     overrides: Mapping[str, Any] | None = None,
     *,
-    hooks: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
-    labels: Labels | None = None,
     hangs: set[str] | None = None,
-    before_train: Callable[[int], None] = lambda step: None,
     gym: Any = None,
-) -> SimpleNamespace:
-    """Train until step ``steps`` in ``folder``, from its newest checkpoint where it has one.
+    **options: Any,
+) -> RunRecord:
+    """`run_grpo` with the asynchronous loop, from the newest checkpoint of ``folder`` where it has one.
 
     `gym` is a NemoGym actor, which the rollouts then go over.
     """
@@ -132,51 +130,26 @@ def run_async(
     for name in ("AsyncTrajectoryCollector", "ReplayBuffer"):
         ACTOR_ENVIRONMENT_REGISTRY[f"nemo_rl.algorithms.async_utils.{name}"] = sys.executable
     given = {**SETTINGS, **(nemo_support.gym.SETTINGS if gym is not None else {}), **(overrides or {})}
-    config = make_config(folder, steps, given, async_engine=True)
-    master_config, settings = grpo.MasterConfig(**config), config["grpo"]
-    set_seed(settings["seed"])
-    logger, recorder = Logger(config["logger"]), MetricRecorder()
-    logger.loggers.append(recorder)
-    checkpointer = CheckpointManager(config["checkpointing"])
-    newest = checkpointer.get_latest_checkpoint_path()
-    weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
-    tokenizer, channel = tiny_tokenizer(), WeightChannel()
-    size = int(settings["num_prompts_per_step"])
 
-    def prompts(names: Mapping[str, Any], batch: int, **options: Any) -> Any:
-        if gym is None:
-            return loader(config, names, tokenizer, batch, **options)
-        rows = nemo_support.gym.Rows([nemo_support.gym.row(name) for name in names])
-        return StatefulDataLoader(rows, batch_size=batch, collate_fn=rl_collate_fn, **options)
+    def engine(cfg: dict[str, Any], channel: WeightChannel, labels: Labels, longest: int) -> RemoteGeneration:
+        actor = Engine.options(runtime_env={"env_vars": {"PYTHONPATH": path}})
+        return RemoteGeneration(cfg, actor.remote(cfg, labels, hangs or set(), longest), channel)
 
-    train = prompts(TRAIN_PROMPTS, size, shuffle=config["data"]["shuffle"], drop_last=True)
-    if newest is not None:  # as NeMo-RL's `setup` does
-        train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
-    policy = TinyPolicy(
-        config["policy"], tiny_model(len(tokenizer), seed=1), tokenizer, channel, weights_path=weights_path,
-        optimizer_path=optimizer_path, before_train=before_train,
-    )  # fmt: skip
-    made = labels or seeded_labels({**TRAIN_PROMPTS, **VALIDATION_PROMPTS})
-    length = config["policy"]["max_total_sequence_length"]
-    engine = Engine.options(runtime_env={"env_vars": {"PYTHONPATH": path}}).remote(
-        config["policy"]["generation"], made, hangs or set(), length
+    def environments() -> dict[str, Any]:  # the loop ends them
+        return {TASK: CountingEnvironment.remote()} if gym is None else nemo_support.gym.environment_of(gym)
+
+    if gym is not None:
+        options["data"] = lambda names, *_: nemo_support.gym.Rows([nemo_support.gym.row(name) for name in names])
+    return run_grpo(
+        folder,
+        steps,
+        given,
+        resume=None,
+        async_engine=True,
+        engine=engine,
+        environments=environments,
+        loop=functools.partial(
+            grpo.async_grpo_train, max_trajectory_age_steps=given["grpo.async_grpo.max_trajectory_age_steps"]
+        ),
+        **options,
     )
-    with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)):
-        grpo.async_grpo_train(
-            policy,
-            RemoteGeneration(config["policy"]["generation"], engine, channel),
-            train,
-            prompts(VALIDATION_PROMPTS, settings["val_batch_size"], shuffle=False),
-            tokenizer,
-            ClippedPGLossFn(master_config.loss_fn),
-            *(
-                {TASK: CountingEnvironment.remote()} if gym is None else nemo_support.gym.environment_of(gym)
-                for _ in ("train", "validation")  # the loop ends them
-            ),
-            logger,
-            checkpointer,
-            _save_state(checkpointer.load_training_info(newest)),
-            master_config,
-            max_trajectory_age_steps=settings["async_grpo"]["max_trajectory_age_steps"],
-        )
-    return SimpleNamespace(metrics=recorder.metrics, batches=policy.batches, checkpoints=checkpointer.checkpoint_dir)

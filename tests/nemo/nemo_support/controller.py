@@ -34,7 +34,7 @@ from nemo_ada.core.sampling.result import joined
 from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.single_controller import plugged_in
 from nemo_support.environment import environment
-from nemo_support.harness import OURS, TASK, TRAIN_PROMPTS, MetricRecorder, loader, make_config
+from nemo_support.harness import OURS, TASK, TRAIN_PROMPTS, MetricRecorder, TinyPrompts, loader, make_config
 from nemo_support.tiny_generation import Labels, TinyGeneration, WeightChannel, seeded_labels
 from nemo_support.tiny_model import tiny_model, tiny_tokenizer
 from nemo_support.tiny_policy import TinyPolicy
@@ -194,7 +194,7 @@ def run_controller(
     weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
     tokenizer, channel = tiny_tokenizer(), WeightChannel()
     order = {"shuffle": config["data"]["shuffle"], "drop_last": True}
-    train = loader(config, data, tokenizer, grpo["num_prompts_per_step"], **order)
+    train = loader(TinyPrompts(list(data), tokenizer), grpo["num_prompts_per_step"], **order)
     if newest is not None:  # as setup_single_controller does
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
     policy = TinyPolicy(

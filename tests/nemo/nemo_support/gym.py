@@ -9,10 +9,7 @@ import functools
 import inspect
 import json
 import os
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,31 +19,18 @@ import nemo_rl.environments.nemo_gym as nemo_gym
 import nemo_rl.experience.rollouts as rollouts
 import ray
 import torch
-from nemo_rl.algorithms.loss import ClippedPGLossFn
-from nemo_rl.algorithms.utils import set_seed
 from nemo_rl.data.collate_fn import rl_collate_fn
 from nemo_rl.data.interfaces import TaskDataSpec
 from nemo_rl.data.processors import nemo_gym_data_processor
-from nemo_rl.distributed.batched_data_dict import BatchedDataDict
 from nemo_rl.utils.checkpoint import CheckpointManager
-from nemo_rl.utils.logger import Logger
-from torchdata.stateful_dataloader import StatefulDataLoader
 
-from nemo_ada.nemo import reinforce_ada
 from nemo_ada.rules.facts.upstream import PER_PROMPT
 from nemo_support.gym_actor import Rollout, Script, ScriptedGym
 from nemo_support.gym_actor import failing_once as failing_once  # tests find it here
-from nemo_support.harness import (
-    OURS,
-    TRAIN_PROMPTS,
-    VALIDATION_PROMPTS,
-    MetricRecorder,
-    _save_state,
-    make_config,
-)
+from nemo_support.harness import OURS, TRAIN_PROMPTS, VALIDATION_PROMPTS, RunRecord, make_config, run_grpo
+from nemo_support.harness import hooks as hooks  # tests find it here, too
 from nemo_support.tiny_generation import TinyGeneration, WeightChannel, seeded_labels
 from nemo_support.tiny_model import tiny_model, tiny_tokenizer
-from nemo_support.tiny_policy import TinyPolicy
 
 ON_MAIN = hasattr(grpo, "run_nemo_gym_rollout_sync")
 AGENT = "scripted_agent"
@@ -107,34 +91,21 @@ def environment_of(actor: Any) -> dict[str, Any]:
     return {"nemo_gym": actor if shards is None else shards({"main": [actor]})}
 
 
-@dataclass
-class Parts:
-    """What a run over NeMo-Gym is made of."""
-
-    master_config: Any
-    config: dict[str, Any]
-    checkpointer: Any
-    generation: TinyGeneration
-    channel: WeightChannel
-    logger: Any
-    recorder: MetricRecorder
-
-
-def parts_of(folder: Path, steps: int, overrides: Mapping[str, Any]) -> Parts:
-    """Configuration, logger, checkpoints and a sleeping engine, for a folder of its own."""
+def parts_of(folder: Path, steps: int, overrides: Mapping[str, Any]) -> SimpleNamespace:
+    """Configuration, checkpoints and a sleeping engine, for a folder of its own."""
     config = make_config(folder, steps, {**SETTINGS, **OURS, **overrides}, async_engine=True)
-    recorder, logger = MetricRecorder(), Logger(config["logger"])
-    logger.loggers.append(recorder)
-    tokenizer, channel = tiny_tokenizer(), WeightChannel()
+    tokenizer = tiny_tokenizer()
     generation = TinyGeneration(
-        config["policy"]["generation"], tiny_model(len(tokenizer), seed=2), tokenizer, channel,
+        config["policy"]["generation"], tiny_model(len(tokenizer), seed=2), tokenizer, WeightChannel(),
         max_length=config["policy"]["max_total_sequence_length"], labels=None,
     )  # fmt: skip
-    master_config, checkpointer = grpo.MasterConfig(**config), CheckpointManager(config["checkpointing"])
-    return Parts(master_config, config, checkpointer, generation, channel, logger, recorder)
+    return SimpleNamespace(
+        master_config=grpo.MasterConfig(**config), config=config, generation=generation,
+        checkpointer=CheckpointManager(config["checkpointing"]),
+    )  # fmt: skip
 
 
-def draw(parts: Parts, rows: list[dict[str, Any]], actor: Any) -> Any:
+def draw(parts: SimpleNamespace, rows: list[dict[str, Any]], actor: Any) -> Any:
     """Call the rollout of the loop's module as grpo_train does. Returns its result."""
     group = parts.config["grpo"]["num_generations_per_prompt"]
     generation_config = {**parts.config["policy"]["generation"], "stop_token_ids": None, "stop_strings": None}
@@ -156,74 +127,6 @@ def draw(parts: Parts, rows: list[dict[str, Any]], actor: Any) -> Any:
     return grpo.run_async_nemo_gym_rollout(**arguments)
 
 
-class FixedGeneration:
-    """An engine whose answers a script chooses. Padding makes them long, and is not in their text."""
-
-    def __init__(self, cfg: dict[str, Any], script: Callable[[str, int], tuple[float, int]]) -> None:
-        self.cfg, self._script, self._drawn = cfg, script, Counter[str]()
-        self._tokenizer = tiny_tokenizer()
-
-    async def generate_async(self, data: Any, greedy: bool = False) -> AsyncIterator[tuple[int, Any]]:
-        prompt = data["input_ids"][0, : int(data["input_lengths"][0])].tolist()
-        text = self._tokenizer.decode(prompt)
-        self._drawn[text] += 1
-        label, tokens = self._script(text, self._drawn[text] - 1)
-        words = self._tokenizer.convert_tokens_to_ids("7" if label else "8")
-        new = [self._tokenizer.pad_token_id] * (tokens - 2) + [words, self._tokenizer.eos_token_id]
-        ids = [*prompt, *new]
-        yield (
-            0,
-            BatchedDataDict(
-                {
-                    "output_ids": torch.tensor([ids]),
-                    "generation_lengths": torch.tensor([tokens]),
-                    "unpadded_sequence_lengths": torch.tensor([len(ids)]),
-                    "logprobs": torch.tensor([[0.0] * len(prompt) + [-1.0] * tokens]),
-                    "truncated": torch.tensor([False]),
-                    "gen_leader_worker_idx": [0],
-                }
-            ),
-        )
-
-
-def through_the_math_environment(
-    folder: Path, ada: dict[str, Any], prompts: Sequence[str], script: Any, steps: int, watch: Callable[[Any], Any]
-) -> SimpleNamespace:
-    """Steps of sampling by NeMo-RL's own rollouts and math environment, whose verifier reads the answers."""
-    from nemo_rl.environments.math_environment import MathEnvironment
-
-    config = make_config(folder, steps, {**OURS, "reinforce_ada": ada}, async_engine=True)
-    master_config, checkpointer = grpo.MasterConfig(**config), CheckpointManager(config["checkpointing"])
-    tokenizer, generation = tiny_tokenizer(), FixedGeneration(config["policy"]["generation"], script)
-    environment = MathEnvironment.options(num_cpus=0).remote({"num_workers": 1})
-    batches = []
-    with reinforce_ada(master_config, checkpointer=checkpointer) as hooks:
-        sampled = watch(hooks.sampler)
-        grpo._create_advantage_estimator(master_config)
-        for _ in range(steps):
-            data = [
-                {
-                    "message_log": [{"role": "user", "content": prompt, "token_ids": ids}],
-                    "length": len(ids),
-                    "extra_env_info": {"ground_truth": "7"},
-                    "loss_multiplier": 1.0,
-                    "idx": index,
-                    "task_name": "math",
-                }
-                for index, prompt in enumerate(prompts)
-                for ids in [tokenizer(prompt, return_tensors="pt")["input_ids"][0]]
-            ]
-            batch = rl_collate_fn(data).repeat_interleave(config["grpo"]["num_generations_per_prompt"])
-            final, _ = grpo.run_async_multi_turn_rollout(
-                policy_generation=generation, input_batch=batch, tokenizer=tokenizer,
-                task_to_env={"math": environment}, max_seq_len=config["policy"]["max_total_sequence_length"],
-                max_rollout_turns=1, greedy=False,
-            )  # fmt: skip
-            batches.append(final)
-    ray.kill(environment)
-    return SimpleNamespace(sampled=sampled, batches=batches)
-
-
 def seeded(rates: Mapping[str, float] | None = None) -> Script:
     """A script whose labels are those of nemo_support.tiny_generation. Lengths and turns differ by draw."""
     labels = seeded_labels({**TRAIN_PROMPTS, **VALIDATION_PROMPTS} if rates is None else dict(rates))
@@ -241,63 +144,28 @@ def run_gym(
     overrides: Mapping[str, Any],
     *,
     script: Script | None = None,
-    hooks: Callable[[Any], AbstractContextManager[Any]] = lambda parts: nullcontext(),
     actor: Any = None,
     rows: Sequence[dict[str, Any]] | None = None,
-    policy_class: Callable[..., TinyPolicy] = TinyPolicy,
-    loop: Callable[..., None] = grpo.grpo_train,
     **options: Any,
-) -> SimpleNamespace:
-    """Train with a loop until step `steps`, from the newest checkpoint of `folder` where it has one.
+) -> RunRecord:
+    """`run_grpo` over NeMo-Gym, from the newest checkpoint of `folder` where it has one.
 
     `actor` is NeMo-RL's, over servers of its own; without it the script answers. `rows` are for training and
-    validation.
+    validation. `options` are those of `run_grpo`.
     """
     os.environ.setdefault("WANDB_MODE", "offline")
-    parts = parts_of(folder, steps, overrides)
-    config, settings = parts.config, parts.config["grpo"]
-    set_seed(settings["seed"])
-    newest = parts.checkpointer.get_latest_checkpoint_path()
-    weights_path, optimizer_path = parts.checkpointer.get_resume_paths(newest)
-    tokenizer, size = tiny_tokenizer(), int(settings["num_prompts_per_step"])
-
-    def loader(prompts: Mapping[str, Any], batch: int, **more: Any) -> Any:
-        data = Rows(rows or [row(prompt) for prompt in prompts])
-        return StatefulDataLoader(data, batch_size=batch, collate_fn=rl_collate_fn, num_workers=0, **more)
-
-    train = loader(TRAIN_PROMPTS, size, shuffle=config["data"]["shuffle"], drop_last=True)
-    if newest is not None:
-        train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
-    policy = policy_class(
-        config["policy"], tiny_model(len(tokenizer), seed=1), tokenizer, parts.channel,
-        weights_path=weights_path, optimizer_path=optimizer_path,
-    )  # fmt: skip
     scripted = actor is None
     if scripted:
-        actor = actor_of(script or seeded(), **options)
-    try:
-        with hooks(parts):
-            loop(
-                policy,
-                parts.generation,
-                train,
-                loader(VALIDATION_PROMPTS, settings["val_batch_size"], shuffle=False),
-                tokenizer,
-                ClippedPGLossFn(parts.master_config.loss_fn),
-                environment_of(actor),
-                environment_of(actor),
-                parts.logger,
-                parts.checkpointer,
-                _save_state(parts.checkpointer.load_training_info(newest)),
-                parts.master_config,
-            )
-    finally:
-        if hasattr(parts.checkpointer, "shutdown"):
-            parts.checkpointer.shutdown()
-    facts = ray.get(actor.facts.remote()) if scripted else {}
-    return SimpleNamespace(
-        metrics=parts.recorder.metrics,
-        batches=policy.batches,
-        weights={name: tensor.clone() for name, tensor in policy.model.state_dict().items()},
-        **facts,
+        actor = actor_of(script or seeded())
+    record = run_grpo(
+        folder,
+        steps,
+        {**SETTINGS, **OURS, **overrides},
+        resume=None,
+        async_engine=True,
+        data=lambda prompts, *_: Rows(rows or [row(prompt) for prompt in prompts]),
+        environments=lambda: environment_of(actor),
+        **options,
     )
+    vars(record).update(ray.get(actor.facts.remote()) if scripted else {})
+    return record

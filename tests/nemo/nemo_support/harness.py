@@ -8,8 +8,9 @@ Real: the training loop, rollouts, loss, advantage estimator, data loader, logge
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from nemo_rl.utils.logger import Logger, LoggerInterface
 from omegaconf import OmegaConf
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from nemo_ada.nemo import reinforce_ada
 from nemo_support.environment import environment
 from nemo_support.tiny_generation import Draw, GenerationLog, Labels, TinyGeneration, WeightChannel, seeded_labels
 from nemo_support.tiny_model import tiny_model, tiny_tokenizer
@@ -104,6 +106,8 @@ NO_DIVISION = {
     for key in ("normalize_rewards", "use_leave_one_out_baseline")
 }
 """NeMo-RL's own GRPO with the baseline of preset `grpo` and no division by the standard deviation."""
+PENALTY = {"loss_fn.reference_policy_kl_penalty": 1e-12, "grpo.skip_reference_policy_logprobs_calculation": False}
+"""Weighing 1e-12, it changes nothing but that rows without advantage stay in the update."""
 ALL_ROWS = {"loss_fn.reference_policy_kl_penalty": 0.01, "grpo.skip_reference_policy_logprobs_calculation": False}
 """With a penalty the rows without an advantage stay in the loss."""
 OF_ROWS_IN_THE_LOSS = (
@@ -146,6 +150,22 @@ def _ordered(value: Any) -> Any:
     return sorted(map(_ordered, value)) if isinstance(value, list | tuple) else value
 
 
+def rows_of(batch: Mapping[str, torch.Tensor]) -> list[tuple[Any, ...]]:
+    """Rows of a training batch: their tokens, masks, engine log-probabilities and advantages, to the bit."""
+    rows = []
+    for row, length in enumerate(batch["input_lengths"].tolist()):
+        counted = batch["token_mask"][row, :length] * batch["sample_mask"][row] != 0
+        columns = (batch[name][row, :length][counted].tolist() for name in ("generation_logprobs", "advantages"))
+        tokens = batch["input_ids"][row, :length].tolist()
+        rows.append((tokens, counted.tolist(), float(batch["sample_mask"][row]), *columns))
+    return rows
+
+
+def hooks(parts: Any) -> AbstractContextManager[Any]:
+    """Reinforce-Ada in a run."""
+    return reinforce_ada(parts.master_config, checkpointer=parts.checkpointer)
+
+
 class MetricRecorder(LoggerInterface):
     """A back end of NeMo-RL's logger that keeps everything: ``metrics[step]["train/loss"]``."""
 
@@ -161,7 +181,7 @@ class MetricRecorder(LoggerInterface):
     log_histogram = log_plot = log_hyperparams
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class RunRecord:
     """What a run did. ``batches`` are the training batches; ``*_rows`` the rows that the environments saw, per call."""
 
@@ -171,9 +191,25 @@ class RunRecord:
     validation_rows: list[int]
     batches: list[dict[str, torch.Tensor]]
     logprob_lengths: list[torch.Tensor]
-    generation: GenerationLog
+    generation: GenerationLog | None
     checkpoints: list[Path]
     weights: dict[str, torch.Tensor]
+
+    @property
+    def trained(self) -> dict[int, dict[str, Any]]:
+        """The metrics of each training step."""
+        return {step: numbers for step, numbers in self.metrics.items() if "train/loss" in numbers}
+
+    @property
+    def sampler(self) -> dict[str, Any]:
+        """The sampler's state in the last checkpoint, without what is measured in seconds."""
+        content: dict[str, Any] = json.loads((self.checkpoints[-1] / "reinforce_ada.json").read_text())
+        del content["sampler"]["latency"], content["sha256"]
+        return content
+
+    def column(self, name: str) -> list[Any]:
+        """A metric of each training step."""
+        return [numbers.get(f"train/{name}", 0) for _, numbers in sorted(self.trained.items())]
 
     def draws(self, prompts: Mapping[str, Any]) -> list[Draw]:
         """The responses of these prompts (TRAIN_PROMPTS, VALIDATION_PROMPTS) in the order of their completion."""
@@ -195,18 +231,9 @@ def make_config(folder: Path, steps: int, overrides: Mapping[str, Any], async_en
     return OmegaConf.to_container(config, resolve=True)
 
 
-def loader(
-    config: dict[str, Any],
-    prompts: Iterable[str],
-    tokenizer: Any,
-    size: int,
-    tasks: Sequence[str] = (TASK,),
-    **options: Any,
-) -> Any:
+def loader(data: torch.utils.data.Dataset, size: int, **options: Any) -> Any:
     """A data loader as NeMo-RL's ``setup`` makes it."""
-    data = TinyPrompts(list(prompts), tokenizer, tasks)
-    workers = config["data"]["num_workers"]
-    return StatefulDataLoader(data, batch_size=size, collate_fn=rl_collate_fn, num_workers=workers, **options)
+    return StatefulDataLoader(data, batch_size=size, collate_fn=rl_collate_fn, num_workers=0, **options)
 
 
 def run_grpo(
@@ -214,7 +241,7 @@ def run_grpo(
     steps: int,
     overrides: Mapping[str, Any] | None = None,
     *,
-    resume: bool = False,
+    resume: bool | None = False,
     async_engine: bool = False,
     hooks: Callable[[Any], AbstractContextManager[Any]] = lambda parts: nullcontext(),
     labels: Labels | None = None,
@@ -224,16 +251,23 @@ def run_grpo(
     kinds: Mapping[str, str] = MappingProxyType({TASK: "plain"}),
     policy_class: Callable[..., TinyPolicy] = TinyPolicy,
     loop: Callable[..., None] = grpo.grpo_train,
+    engine: Callable[[dict[str, Any], WeightChannel, Labels, int], Any] | None = None,
+    data: Callable[..., torch.utils.data.Dataset] | None = None,
+    environments: Callable[[], dict[str, Any]] | None = None,
 ) -> RunRecord:
     """Train until step ``steps`` in ``folder``; ``resume`` continues what is there and is needed exactly then.
+
+    None continues what is there, if anything is.
 
     ``hooks`` gets the master_config and the checkpointer. ``labels`` default to the pass rates of the prompts;
     ``before_train(k)`` is called before training step k of this process, which is where a test kills it. ``kinds`` are
     the tasks of the training prompts, in turn, with the kind of environment of each. ``loop`` is NeMo-RL's trainer.
+    ``engine`` takes the section of the engine, the channel of weights, labels and the longest sequence. ``data`` makes
+    a data set of prompts. ``environments`` makes those of training, and again those of validation.
     """
     config = make_config(folder, steps, overrides or {}, async_engine)
     found = any(Path(config["checkpointing"]["checkpoint_dir"]).glob("step_*"))
-    if found != resume:
+    if resume is not None and found != resume:
         raise ValueError(f"resume={resume}, but {folder} has {'checkpoints' if found else 'no checkpoint'}")
     master_config, settings = grpo.MasterConfig(**config), config["grpo"]
     loss = master_config["loss_fn"] if isinstance(master_config, dict) else master_config.loss_fn
@@ -245,8 +279,8 @@ def run_grpo(
     weights_path, optimizer_path = checkpointer.get_resume_paths(newest)
     tokenizer, channel = tiny_tokenizer(), WeightChannel()
     size = int(settings["num_prompts_per_step"] * settings["batch_multiplier"])
-    shuffle = config["data"]["shuffle"]
-    train = loader(config, TRAIN_PROMPTS, tokenizer, size, tuple(kinds), shuffle=shuffle, drop_last=True)
+    made = data or (lambda prompts, tasks=(TASK,): TinyPrompts(list(prompts), tokenizer, tasks))
+    train = loader(made(TRAIN_PROMPTS, tuple(kinds)), size, shuffle=config["data"]["shuffle"], drop_last=True)
     if newest is not None:
         train.load_state_dict(torch.load(Path(newest) / "train_dataloader.pt"))
     policy = policy_class(
@@ -258,29 +292,28 @@ def run_grpo(
         optimizer_path=optimizer_path,
         before_train=before_train,
     )
-    generation = TinyGeneration(
-        config["policy"]["generation"],
-        tiny_model(len(tokenizer), seed=2),
-        tokenizer,
-        channel,
-        max_length=config["policy"]["max_total_sequence_length"],
-        labels=labels or seeded_labels({**TRAIN_PROMPTS, **VALIDATION_PROMPTS}),
-        seconds_per_token=seconds_per_token,
-        fails=fails,
-    )
-    training = {task: environment(f"train-{task}", kind) for task, kind in kinds.items()}
-    validation = environment("validation")
+    labels = labels or seeded_labels({**TRAIN_PROMPTS, **VALIDATION_PROMPTS})
+    longest = config["policy"]["max_total_sequence_length"]
+    if engine is None:
+        generation: Any = TinyGeneration(
+            config["policy"]["generation"], tiny_model(len(tokenizer), seed=2), tokenizer, channel, max_length=longest,
+            labels=labels, seconds_per_token=seconds_per_token, fails=fails,
+        )  # fmt: skip
+    else:
+        generation = engine(config["policy"]["generation"], channel, labels, longest)
+    counted = {} if environments else {task: environment(f"train-{task}", kind) for task, kind in kinds.items()}
+    judged = {} if environments else {TASK: environment("validation")}
     try:
         with hooks(SimpleNamespace(master_config=master_config, checkpointer=checkpointer)):
             loop(
                 policy,
                 generation,
                 train,
-                loader(config, VALIDATION_PROMPTS, tokenizer, settings["val_batch_size"], shuffle=False),
+                loader(made(VALIDATION_PROMPTS), settings["val_batch_size"], shuffle=False),
                 tokenizer,
                 ClippedPGLossFn(loss),
-                training,
-                {TASK: validation},
+                environments() if environments else counted,
+                environments() if environments else judged,
                 logger,
                 checkpointer,
                 _save_state(checkpointer.load_training_info(newest)),
@@ -293,11 +326,10 @@ def run_grpo(
     return RunRecord(
         [float(metrics[step]["train/loss"]) for step in sorted(metrics) if "train/loss" in metrics[step]],
         metrics,
-        [rows for one in training.values() for rows in ray.get(one.rows.remote())],
-        ray.get(validation.rows.remote()),
+        *([rows for one in asked.values() for rows in ray.get(one.rows.remote())] for asked in (counted, judged)),
         policy.batches,
         policy.logprob_lengths,
-        generation.log,
+        getattr(generation, "log", None),
         sorted(checkpointer.checkpoint_dir.glob("step_*"), key=lambda path: int(path.name[5:])),
         {name: tensor.clone() for name, tensor in policy.model.state_dict().items()},
     )

@@ -22,7 +22,6 @@ from nemo_rl.data_plane.adapters.noop import NoOpDataPlaneClient
 from nemo_rl.data_plane.column_io import read_columns, write_columns
 from nemo_rl.models.policy.tq_policy import TQPolicy
 
-from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.data_plane import driver
 from nemo_ada.nemo.data_plane.actor import PLAIN
 from nemo_support import harness
@@ -134,10 +133,5 @@ def run_plane(
             {**SETTINGS, **overrides},
             policy_class=functools.partial(PlanePolicy, client=client),
             loop=grpo_sync.grpo_train_sync,
-            **{"hooks": hooks, **options},
+            **{"hooks": harness.hooks, **options},
         )
-
-
-def hooks(parts: Any) -> Any:
-    """Reinforce-Ada in a run."""
-    return reinforce_ada(parts.master_config, checkpointer=parts.checkpointer)

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from nemo_ada.config.parsing import divisors
 from nemo_ada.config.values import Values
 from nemo_ada.rules.bounds import BOUNDS
 from nemo_ada.rules.check import gpu
@@ -20,7 +21,7 @@ from nemo_ada.rules.facts.checkout import Checkout
 from nemo_ada.rules.facts.memory import checkpoint_bytes
 from nemo_ada.rules.facts.models import TABLE, ModelShape
 from nemo_ada.rules.facts.nemo_config import Loop
-from nemo_ada.rules.finding import divisors, exit_code
+from nemo_ada.rules.finding import exit_code
 from nemo_ada.rules.learners import other_adapters
 from nemo_ada.rules.precision import rollout_parallel_sizes
 from nemo_ada.rules.rulebook import of_model

@@ -40,23 +40,18 @@ def test_the_list_has_forty_ways_to_break_it() -> None:
     assert len(named) == len(config_rules.BROKEN) >= 40
 
 
+OF_A_GPU = {"policy.sequence_packing.logprob_mb_tokens=262144"}
+"""The launcher does not estimate memory, because it does not know the GPU. So this is an error of `check` alone."""
+
+
 @pytest.mark.parametrize("broken", config_rules.BROKEN, ids=lambda broken: f"{broken.key}={broken.value}")
-def test_a_config_that_cannot_work_is_named_under_its_key(
+def test_a_config_that_cannot_work_is_named_under_its_key_and_the_launcher_agrees(
     config: dict, broken: config_rules.Broken, tmp_path: Path
 ) -> None:
     config_rules.write_files(tmp_path)
     said = config_rules.found(config, broken, tmp_path)
     assert said is not None, "check says nothing"
     assert said.level == broken.level and len(said.message) > 20
-
-
-OF_A_GPU = {"policy.sequence_packing.logprob_mb_tokens=262144"}
-"""The launcher does not estimate memory, because it does not know the GPU. So this is an error of `check` alone."""
-
-
-@pytest.mark.parametrize("broken", config_rules.BROKEN, ids=lambda broken: f"{broken.key}={broken.value}")
-def test_check_and_the_launcher_agree(config: dict, broken: config_rules.Broken, tmp_path: Path) -> None:
-    config_rules.write_files(tmp_path)
     changed = config_rules.changed(config, broken.changes(tmp_path))
     errors = {finding.key for finding in examine_nemo_rl(changed) if finding.level == "error"}
     if not errors or f"{broken.key}={broken.value}" in OF_A_GPU:

@@ -6,8 +6,7 @@ read for it, and the date. The number of rows stays that of the example, as READ
 What a user brings is there: the variables that examples read, the files of their data sets (most of their paths are
 placeholders such as /path/to/train.jsonl), and the variable with which NeMo-RL's own scripts start some of them.
 
-The checkout is the one that NEMO_RL_HOME names. `python tests/rules/check/test_nemo_rl_examples.py` prints the refusals
-of it by key, and `--write FILE` their texts as JSON.
+The checkout is the one that NEMO_RL_HOME names.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ import functools
 import json
 import os
 import re
-import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -119,10 +116,6 @@ def lines() -> Path:
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, list[tuple[str, str]]]:
-    return swept()
-
-
-def swept() -> dict[str, list[tuple[str, str]]]:
     """Refusals of every example. Variables that the examples read are set, as on a user's machine."""
     with pytest.MonkeyPatch.context() as patch:
         read = functools.cache(load.read_yaml)
@@ -168,19 +161,3 @@ def test_as_many_examples_pass_as_are_wanted(found: dict[str, list[tuple[str, st
 def _explains(reason: dict[str, Any], name: str, key: str) -> bool:
     files = reason.get("files")
     return key in reason["keys"] and (files is None or any(re.search(part, name) for part in files))
-
-
-def main() -> None:
-    """Print the refusals by key."""
-    result = swept()
-    print(f"{checkout()}: {sum(not errors for errors in result.values())} of {len(result)} pass")
-    keys = Counter(key for errors in result.values() for key in {key for key, _ in errors})
-    only = Counter(errors[0][0] for errors in result.values() if len({key for key, _ in errors}) == 1)
-    for key, count in keys.most_common():
-        print(f"{count:4d} {only[key]:4d}  {key}")
-    if "--write" in sys.argv:
-        Path(sys.argv[-1]).write_text(json.dumps(list(result.items()), indent=1))
-
-
-if __name__ == "__main__":
-    main()

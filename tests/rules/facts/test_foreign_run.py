@@ -13,7 +13,6 @@ import yaml
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.export import export, model_card
 from nemo_ada.run.data_files import rows
-from nemo_ada.run.files import write_folder
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, PromptFormat
 from tests.lab.data.fake_server import model_folder
 
@@ -162,14 +161,3 @@ def test_a_pipe_in_a_models_folder_is_refused(tmp_path: Path) -> None:
     os.mkfifo(model / "tokenizer_config.json")
     with pytest.raises(UserError, match="pipe"):
         ModelTokenizer(model).encode("1")
-
-
-def test_a_folder_of_the_cpus_run_is_exported_as_before(tmp_path: Path) -> None:
-    def fill(folder: Path) -> None:
-        (folder / "hf").mkdir()
-        (folder / "hf/model.safetensors").write_bytes(WEIGHTS)
-        for name in ("config.json", "tokenizer.json"):
-            (folder / "hf" / name).write_text("{}")
-
-    write_folder(tmp_path / "run/checkpoints/step_000003", fill)
-    assert "library_name" in exported(tmp_path / "run", tmp_path / "out")
