@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -19,6 +20,10 @@ atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 # As in the Makefile: without bytecode, pytest and each process that a test starts compile all their imports again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Behind all others: recipes/benchmarks/coverage.py must not hide the library of that name.
+PROGRAMS = "recipes recipes/benchmarks recipes/guide recipes/upstream tests/lab/report tests/rules/check"
+sys.path += [str(Path(__file__).parents[1] / folder) for folder in PROGRAMS.split()]
 
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
