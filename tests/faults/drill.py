@@ -21,6 +21,7 @@ from pathlib import Path
 
 from safetensors.numpy import load_file
 
+from nemo_ada.run.files import PRIVATE
 from nemo_ada.run.folder import RunDir, read_lines
 from tests.faults.processes import MARK, ROOT, marked
 from tests.patience import PATIENCE
@@ -140,6 +141,9 @@ class Drill:
             if time.time() - ended > PATIENCE:
                 raise AssertionError(f"{fault.name}: processes left behind: {left}")
             time.sleep(0.1)
+        if victim.returncode == -signal.SIGKILL:  # nobody was left to remove its private folders
+            for folder in self.temporary.glob(f"{PRIVATE}*"):
+                shutil.rmtree(folder)
         newest = RunDir(run_dir).newest_checkpoint()
         records = read_lines(run_dir / "metrics.jsonl")
         steps = [record["step"] for record in records]

@@ -116,7 +116,7 @@ def test_report_and_plan_read_the_run(lab, story):
     assert run.notes == () and run.state == "done" and len(run.steps) == STEPS
     assert run.config["reinforce_ada.preset"] == "ada_seq_balance"
     history = History.read(lab.folder / "broken")
-    assert len(history.lengths_L) > 0 and (history.step_S > 0).all()
+    assert len(history.lengths_L) > 0 and (history.sampling_S > 0).all()
 
 
 def test_a_full_disk_under_the_log_changes_nothing_and_a_closed_terminal_saves_and_stops(lab):

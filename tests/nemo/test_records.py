@@ -172,7 +172,7 @@ def test_report_and_plan_read_them(tmp_path):
     assert run.notes == () and len(run.steps) == len(run.evaluations) == 4
     assert run.curve("total/responses", "val/accuracy")[0].tolist() == [40, 80, 120, 160]
     history = History.read(tmp_path)
-    assert history.step_S.tolist() == [8.0] * 4 and history.evaluation == 1.5
+    assert (history.sampling_S + history.update_S + history.refit_S).tolist() == [8.0] * 4 and history.evaluation == 1.5
     assert history.lengths_L.tolist() == [3, 4]
 
 
