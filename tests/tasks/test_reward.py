@@ -101,7 +101,7 @@ def test_a_part_of_a_point_is_one_and_an_error_names_its_line(tmp_path: Path, re
     assert verdict.cause.startswith("reward_error ") and f"{rewards}.py:13 SystemExit" in verdict.cause
     (verdict,) = score_many(task, [(task.splits().train[0], "none", True)])
     assert verdict.label is None and f"{rewards}.py:10 returned None" in str(verdict.cause)
-    found = task.score_many([(task.splits().train[0], far, True) for far in ("1.5", "-2")])
+    found = score_many(task, [(task.splits().train[0], far, True) for far in ("1.5", "-2")])
     assert len({verdict.cause for verdict in found}) == 1 and "a number outside" in str(found[0].cause)
 
 
