@@ -17,7 +17,7 @@ SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh) 
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install train train-lm smollm2 data eval report bench-peers rehearsal-env site test test-long test-slow test-nemo test-slurm faults soak coverage mutants mutants-named fuzz audit check lint format-check types layers shell format test-pythons clean
+.PHONY: help install train train-lm smollm2 data eval report bench-peers rehearsal-env site test test-long test-slow test-nemo test-slurm faults soak coverage mutants mutants-named fuzz audit check lint format-check types layers shell sizes format test-pythons clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -130,6 +130,9 @@ shell:
 	@if command -v shellcheck >/dev/null; then echo "shellcheck $(SHELL_FILES)"; shellcheck $(SHELL_FILES); \
 	else for f in $(SHELL_FILES); do bash -n "$$f" || exit 1; done; \
 	echo "shellcheck is not installed: only bash -n was run on $(SHELL_FILES)"; fi
+
+sizes:  ## lines of each room, of the tests and of the scripts
+	@for d in $$(git ls-files nemo_ada | cut -d/ -f1,2 | grep -v py | sort -u) tests slurm recipes; do printf '%7d %s\n' "$$(git ls-files "$$d" | grep -E '\.(py|sh)$$' | xargs cat | wc -l)" "$$d"; done
 
 format: install  ## apply ruff's fixes and formatting
 	$(PY) -m ruff check --fix .

@@ -119,43 +119,10 @@ def test_no_page_gives_run_dir_to_a_train_script() -> None:
     assert [(page, line) for page, line in lines if re.search(r"slurm/train_\S+ .*\brun_dir=", line)] == []
 
 
-LIMITS = {
-    "README.md": 700,
-    "SECURITY.md": 1650,
-    "configs/README.md": 1810,
-    "docker/README.md": 710,
-    "slurm/site.md": 850,  # what a site decides before many users train
-    "recipes/README.md": 745,
-    "recipes/guide/algorithm.md": 2200,
-    "recipes/results/async.md": 680,
-    "recipes/results/faults.md": 630,
-    "recipes/results/forecast.md": 1100,  # a model of its own for the steps on the H200
-    "recipes/results/gpu.md": 1400,  # five visits
-    "recipes/results/leaderboard.md": 650,  # twelve bases, five methods, four axes
-    "recipes/results/open_questions.md": 500,
-    "recipes/results/paper.md": 960,
-    "recipes/results/rehearsal.md": 1560,
-    "recipes/results/smollm2.md": 550,
-    "slurm/README.md": 1780,
-}
-"""Most words of a page, as `wc -w` counts them: a page that grows past its limit has become two pages, or a diary."""
-
-
 GUIDES = sorted((ROOT / "recipes" / "guide").glob("*.md"))
-MAX_GUIDES, GUIDE_WORDS = 18, 1000
-
-
-def test_there_are_few_guides() -> None:
-    assert len(GUIDES) <= MAX_GUIDES, "merge two that answer one question"
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
-def test_a_guide_is_short_and_says_at_once_which_question_it_answers(page: Path) -> None:
+def test_a_guide_says_at_once_which_question_it_answers(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert re.match(r"# [^\n]{15,90}\?\n", text)
-    assert len(text.split()) <= LIMITS.get(str(page.relative_to(ROOT)), GUIDE_WORDS)
-
-
-@pytest.mark.parametrize(("page", "limit"), LIMITS.items())
-def test_a_page_stays_short(page: str, limit: int) -> None:
-    assert len((ROOT / page).read_text(encoding="utf-8").split()) <= limit
