@@ -132,7 +132,7 @@ shell:
 	echo "shellcheck is not installed: only bash -n was run on $(SHELL_FILES)"; fi
 
 sizes:  ## lines of each room, of the tests and of the scripts
-	@for d in $$(git ls-files nemo_ada | cut -d/ -f1,2 | grep -v py | sort -u) tests slurm recipes; do printf '%7d %s\n' "$$(git ls-files "$$d" | grep -E '\.(py|sh)$$' | xargs cat | wc -l)" "$$d"; done
+	@for d in $$(git ls-files nemo_ada | cut -d/ -f1,2 | grep -v '[.]' | sort -u) tests slurm recipes; do printf '%7d %s\n' "$$(git ls-files "$$d" | grep -E '\.(py|sh)$$' | xargs cat | wc -l)" "$$d"; done
 
 format: install  ## apply ruff's fixes and formatting
 	$(PY) -m ruff check --fix .
