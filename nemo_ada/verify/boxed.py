@@ -27,12 +27,12 @@ _SIGNS = re.compile(r"(?:[^\w\s.,;!?\\]|\\[A-Za-z]+|\s)+")
 _NAME = r"(?:\\?[A-Za-z]+(?:_\w|_\{\w+\})?'*(?:\([^()]{1,9}\))?\s*(?:=|\\in(?![a-z])))"
 _LIST = re.compile(rf"[\s,;.]*(?P<name>{_NAME}?)\s*")
 _NAME_AT_END = re.compile(rf"(?P<name>{_NAME})\s*$")
-_AND = re.compile(rf"[\s,;]*(?:(?:and|also|as well as|plus)\b)[\s,]*(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
+_AND = re.compile(r"[\s,;]*(?:(?:and|also|as well as|plus)\b)[\s,]*(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
 _REPLACES = re.compile(
     r"\b(?:so|then|therefore|thus|hence|finally|actually|rather|instead|again|wait|no)\b", re.IGNORECASE
 )
 _ALTERNATIVE = re.compile(
-    rf"\b(?:or|either|alternatively|otherwise|else|maybe|perhaps|possibly|depending|versus|vs)\b"
+    r"\b(?:or|either|alternatively|otherwise|else|maybe|perhaps|possibly|depending|versus|vs)\b"
     r"|\b(?:could|might|may|can) (?:also )?be\b|\bif (?:not|instead)\b",
     re.IGNORECASE,
 )
@@ -78,7 +78,7 @@ def last_boxed(text: str) -> str | None:
     """
     empty: str | None = None
     for part in reversed(parts_outside_thoughts(text)):
-        found = claims(part)
+        found = read_claims(part)
         if found and found[-1] != "":
             return found[-1]
         empty = "" if found else empty
@@ -91,8 +91,8 @@ def plain_reference(reference: str) -> str:
     return reference.strip() if inner is None else inner
 
 
-def claims(text: str) -> list[str | None]:
-    """Return what the boxes of a text without thoughts say, in order: each claim is one box, or several that are joined.
+def read_claims(text: str) -> list[str | None]:
+    """Return the claims of a text without thoughts, in order: what one box says, or what several say together.
 
     None stands for a last box that is not closed. Where all boxes are empty there is one empty claim.
     """

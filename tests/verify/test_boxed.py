@@ -74,7 +74,8 @@ APART = [  # the last box replaces what was said before
     r"First \boxed{3}. Wait: \boxed{5}.", r"first \boxed{3}, no: \boxed{5}", r"\boxed{3} and therefore \boxed{5}",
     r"\boxed{3} is wrong, \boxed{5} is right", r"not \boxed{3} but \boxed{5}", r"Step 1: \boxed{3}. Step 2: \boxed{5}.",
     r"\boxed{3}. Let me check if that works. It does not, so it is \boxed{5}", r"so \boxed{3}, then \boxed{5}",
-    r"The sum is \boxed{3}. The product, which was asked for, is \boxed{5}", r"\boxed{3} or " + "so " * 200 + r"\boxed{5}",
+    r"The sum is \boxed{3}. The product, which was asked for, is \boxed{5}",
+    r"\boxed{3} or " + "so " * 200 + r"\boxed{5}",
 ]  # fmt: skip
 
 
