@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
-BASE = {"errors", "by_name", "trust", "core", "core.sampling", "core.learning", "core.prompts", "run"}
+BASE = {"errors", "by_name", "trust", "marks", "core", "core.sampling", "core.learning", "core.prompts", "run"}
 CONFIG = BASE | {"config", "tasks", "verify"}
 RULES = CONFIG | {"rules.facts", "rules", "rules.check"}
 EVERYTHING = {"*"}
@@ -37,7 +37,8 @@ LAYERS = {
     "core.prompts": {"errors", "core"},
     "core": {"errors", "core.sampling", "core.learning", "core.prompts"},
     "run": {"errors"},
-    "trust": {"errors", "by_name", "run"},
+    "trust": {"errors"},
+    "marks": {"errors", "by_name", "run"},
     "verify": BASE,
     "tasks": BASE | {"verify"},
     "config": BASE,
