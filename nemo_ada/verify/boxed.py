@@ -199,13 +199,19 @@ def _boxes(text: str) -> list[Box]:
 
 
 def _inner(content: str) -> str:
-    r"""Return the content of a box, also where that is a box again: \boxed{\boxed{3}}."""
-    content = content.strip()
-    while (match := _START.match(content)) is not None and content.startswith("{", match.end()):
-        if _closing_braces(content, match.end()).get(match.end()) != len(content) - 1:
-            break
-        content = content[match.end() + 1 : -1].strip()
-    return content
+    r"""Return the content of a box, without the boxes in it: \boxed{\boxed{3}}."""
+    starts = [match for match in _START.finditer(content) if content.startswith("{", match.end())]
+    if not starts:
+        return content.strip()
+    closed = _closing_braces(content, starts[0].start())
+    cuts = sorted(
+        cut
+        for match in starts
+        if (last := closed.get(match.end())) is not None
+        for cut in ((match.start(), match.end() + 1), (last, last + 1))
+    )
+    kept = zip([0, *(end for _, end in cuts)], [*(start for start, _ in cuts), len(content)], strict=True)
+    return "".join(content[start:end] for start, end in kept).strip()
 
 
 def _closing_braces(text: str, begin: int) -> dict[int, int]:

@@ -168,7 +168,7 @@ def tidy(text: str) -> str:
 def english_joints(text: str) -> str:
     """Return a text whose "and" and "or" between two answers are English, such as `3 oder 5` and `3 或 5`."""
     for foreign, meant in _FOREIGN:
-        text = foreign.sub(lambda match, word=meant: f"\\text{{ {word} }}" if "\\" in match[0] else f" {word} ", text)
+        text = foreign.sub(rf"\\text{{ {meant} }}" if "\\text" in text else f" {meant} ", text)
     return text
 
 

@@ -39,7 +39,7 @@ from nemo_ada.verify.boxed import last_boxed
         (r"\boxed{4}</think> \boxed{5} <think> \boxed{6}", "5"),
         (r"maybe \boxed{4} or \boxed{5}</think> it is \boxed{6}", "6"),
         (r"\boxed{4} <think>\boxed{5}</think> as I said", "4"),
-        (r"\boxed{5 \text{ or } \boxed{3}}", r"5 \text{ or } \boxed{3}"),
+        (r"\boxed{5 \text{ or } \boxed{3}}", r"5 \text{ or } 3"),
     ],
 )
 def test_the_last_closed_box_is_the_answer(text: str, answer: str | None) -> None:
