@@ -21,6 +21,7 @@ from typing import Any
 from nemo_ada.config.load import find_prompt_files, merge_overlays, plain, refuse_foreign_code, split_words
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.marks import allow_ours, check_wandb
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
@@ -49,7 +50,6 @@ from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import without_working_folder
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.trust import allow_ours, check_wandb
 
 log = logging.getLogger(__name__)
 
