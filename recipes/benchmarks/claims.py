@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, TABLE = ROOT / "recipes/results/claims.yaml", ROOT / "recipes/results/leaderboard.csv"
 ENGINES, MUTANTS = ROOT / "recipes/results/gpu/engine_1024.csv", ROOT / "tests/mutation"
 FORMS = ("mean", "size", "size_interval", "interval", "ends", "interval_ends", "count", "points", "of_grpo")
-"""`ends` are those of a gain at equal GPU seconds, `count` is a whole number, `points` are percent. `of_grpo` divides by
-what GRPO has on the first six base models, because every run of GRPO draws as many answers per step."""
+"""`ends` are those of a gain at equal GPU seconds, `count` is a whole number, `points` are percent. `of_grpo` divides
+by what GRPO has on the first six base models, because every run of GRPO draws as many answers per step."""
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*)?\.?\d+(?![\w])")
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 NOT_CLAIMS = re.compile(
