@@ -33,6 +33,7 @@ from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
 from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.cpu.stack import Stack, learner_config, model_shape, packs, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.marks import allow_ours
 from nemo_ada.run.files import json_of, touch, write_atomically
 from nemo_ada.run.folder import CONTRACT, RunDir
 from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
@@ -41,7 +42,6 @@ from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.trust import allow_ours
 
 log = logging.getLogger(__name__)
 
