@@ -95,6 +95,7 @@ class MathVerifier:
     number, a list or an object of JSON.
     scorer: `package.module:function`, (answer, reference) -> score in [0, 1]; imported in the workers only. It imports
     what it needs at the top of its module: a worker is confined afterwards (`confine`), and cannot read other files.
+    Where it has a parameter `prompt`, it gets that, too.
     """
 
     def __init__(
@@ -139,12 +140,15 @@ class MathVerifier:
         """Process group of the verifier's processes, None after `close`."""
         return None if self._closed else self._server.pid
 
-    def submit(self, response: str, reference: Any) -> Future[Verdict]:
-        """Queue one response. A failure of the verifier is a verdict with a cause, never an exception."""
-        return self._submit([(response, reference)], self.limits.deadline_s)[0]
+    def submit(self, response: str, reference: Any, prompt: str = "") -> Future[Verdict]:
+        """Queue one response. A failure of the verifier is a verdict with a cause, never an exception.
 
-    def verify_many(self, pairs: Iterable[tuple[str, Any]]) -> list[Verdict]:
-        """Verdicts of (response, reference) pairs, in order. The wait is bounded by their deadlines."""
+        prompt: what the model read, for a scorer that has a parameter of this name.
+        """
+        return self._submit([(response, reference, prompt)], self.limits.deadline_s)[0]
+
+    def verify_many(self, pairs: Iterable[tuple[Any, ...]]) -> list[Verdict]:
+        """Verdicts of (response, reference) or (response, reference, prompt), in order. Deadlines bound the wait."""
         return self._verify(list(pairs), self.limits.deadline_s)
 
     def self_test(self) -> None:
@@ -180,10 +184,10 @@ class MathVerifier:
     ) -> None:
         self.close()
 
-    def _verify(self, pairs: Sequence[tuple[str, Any]], deadline_s: float) -> list[Verdict]:
+    def _verify(self, pairs: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Verdict]:
         return [future.result() for future in self._submit(pairs, deadline_s)]
 
-    def _submit(self, pairs: Sequence[tuple[str, Any]], deadline_s: float) -> list[Future[Verdict]]:
+    def _submit(self, pairs: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Future[Verdict]]:
         if os.getpid() != self._owner:
             raise InvariantError("this MathVerifier belongs to another process; make one in this process")
         self._refuse_closed()
@@ -192,7 +196,7 @@ class MathVerifier:
                 "the verifier's server process died before its first answer; see its error output above"
             )
         futures: list[Future[Verdict]] = []
-        for response, reference in pairs:
+        for response, reference, *more in pairs:
             future: Future[Verdict] = Future()
             futures.append(future)
             answer = response if self._whole else last_boxed(response)
@@ -200,7 +204,7 @@ class MathVerifier:
                 self._resolve(future, Verdict(0.0))
                 continue
             wanted = reference if self._whole else plain_reference(reference)
-            job = _Job(future, line([answer, wanted, deadline_s]), deadline_s)
+            job = _Job(future, line([answer, wanted, deadline_s, *more]), deadline_s)
             with self._lock:
                 self._refuse_closed()
                 if len(self._workers) < min(self._most, len(self._open) + 1):
@@ -289,7 +293,7 @@ class MathVerifier:
             log.warning("%s printed: %r", self._scorer, detail)
         if cause == INVALID and self._whole:
             cause = f"{REWARD} {detail.partition(': ')[0]}"  # file, line and type of the user's error
-        self._resolve(future, Verdict(label, cause))
+        self._resolve(future, Verdict(label, cause, detail if cause is not None else ""))
 
     def _take(self, future: Future[Verdict]) -> bool:
         """Take an open future, to end it. False where `close` has ended it."""
