@@ -113,9 +113,7 @@ class AdaRollout:
             raise UserError(f"GRPOTrainer: set {', '.join(wrong)} (recipes/guide/trl.md says why)")
         self.rows = rows_of(trainer.train_dataset)
         self.settings.check_rows(n := trainer.num_generations - 1)
-        for one in self.reward.functions:
-            if isinstance(one, ByAnswer):
-                one.check(self.rows.values())
+        self.reward.check(self.rows.values())
         log.warning("Reinforce-Ada trains groups of %d: num_generations=%d less the counterweight", n, n + 1)
         judged(self, trainer, [next(iter(self.rows.values()))], [[trainer.processing_class.eos_token_id]], [""])
         return self.settings.sampler(n, trainer.max_completion_length, run_seed=trainer.args.seed)
@@ -160,6 +158,12 @@ class Rewards:
     def end_with(self, tokenizer: Any) -> None:
         """Take the tokens by which TRL, too, knows a response that ended by itself: the end, and padding."""
         self.stops = {tokenizer.eos_token_id, getattr(tokenizer, "pad_token_id", None)}
+
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Check the answers of a data set, where a judge will read them. Raises UserError."""
+        for one in self.functions:
+            if isinstance(one, ByAnswer):
+                one.check(rows)
 
     def stops_of(self) -> set[int | None]:
         """Return the token ids that end a response. Empty before a trainer is known."""

@@ -41,9 +41,9 @@ def references(v: Values) -> Findings:
                     key = f"data.{split}" + (f".{number}" if listed else "") + ".data_path"
                     yield error(key, f"{part['data_path']}, line {line}: its reference {why}; {ADVICE}")
                     break
-    for name, judge in of_name.items():
+    for name, raw in first.items():  # without a local set, the first reference is not known yet
         try:
-            judge.try_on(first.get(name, "1"))
+            of_name[name].try_on(raw)
         except UserError as problem:
             yield error(f"env.{name}.reward", str(problem))
 

@@ -281,7 +281,8 @@ def test_a_reward_of_the_users_is_tried_on_the_first_reference(tmp_path, monkeyp
     monkeypatch.syspath_prepend(str(tmp_path))
     path = tmp_path / "set.jsonl"
     path.write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n")
-    values = {"data": {"train": {"data_path": str(path), "output_key": "answer"}}}
+    train = {"data_path": str(path), "output_key": "answer"}
+    values = {"data": {"default": {"env_name": "ada_math"}, "train": train}}
     values["env"] = {"ada_math": {"reward": "own_cluster_reward:fails"}}
     (found,) = setup.references(Values(values))
     assert (found.level, found.key) == ("error", "env.ada_math.reward")
