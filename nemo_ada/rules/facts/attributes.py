@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import functools
 from collections import UserDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,10 +158,8 @@ def made_by(body: ast.ClassDef) -> set[str]:
     made = set()
     for node in ast.walk(body):
         value = getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        before = {one.attr for one in ast.walk(value) if _of_self(one, ast.Load)} if value is not None else set()
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.With | ast.AugAssign):
-            stored = {one.attr for one in _targets(node) if _of_self(one, ast.Store)}
-            made |= set() if isinstance(node, ast.AugAssign) else stored - before
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.With):
+            made |= _of_self(_targets(node), ast.Store) - _of_self([] if value is None else ast.walk(value), ast.Load)
     for node in body.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             made.add(node.name)
@@ -180,8 +178,9 @@ def _targets(node: Any) -> Iterator[Any]:
         yield from ast.walk(target)
 
 
-def _of_self(node: ast.AST, use: type) -> bool:
-    return isinstance(node, ast.Attribute) and isinstance(node.ctx, use) and ast.unparse(node.value) == "self"
+def _of_self(nodes: Iterable[ast.AST], use: type) -> set[str]:
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, use)
+            and ast.unparse(node.value) == "self"}  # fmt: skip
 
 
 def attributes(checkout: Checkout, dotted: str) -> set[str] | None:

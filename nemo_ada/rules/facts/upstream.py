@@ -240,7 +240,7 @@ def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) ->
     yield from said
     if loop is Loop.CONTROLLER and checkout.tree(CONTROLLER.rpartition(".")[0]) is None:
         return
-    readers = attributes.LAUNCHER
+    readers: tuple[attributes.Reader, ...] = attributes.LAUNCHER
     if loop is Loop.CONTROLLER:
         readers += attributes.CONTROLLER
     else:
