@@ -12,7 +12,7 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from nemo_ada.tasks.lines import pair_of
+from nemo_ada.tasks.lines import ANY, pair_of
 from nemo_ada.tasks.protocol import content_id
 from nemo_ada.verify.reference import Reader
 
@@ -48,7 +48,8 @@ def problem_id(text: str) -> str:
 
 
 def parse_record(
-    line: int, record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str], reader: Reader
+    line: int, record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str],
+    reader: Reader = ANY,
 ) -> Problem:  # fmt: skip
     """Return the problem of a record, from the first columns that it has. Raises ValueError with the reason.
 
