@@ -5,7 +5,8 @@
 Real engines on a model of one layer with random weights, so that almost all of a token's cost is the host's. They take
 turns in each round, with equal requests (log-probabilities, as NeMo-RL asks for them), and the table has the medians of
 the rounds: CPU microseconds per token of each process, and tokens per second. On a machine with a GPU the engines run
-there, beside one with CUDA graphs for more responses (`--model FOLDER` for another model's config.json).
+there, beside one with CUDA graphs for more responses (`--model FOLDER` for another model's config.json). `--work` adds
+what each process does while it decodes, waits apart from work, in microseconds per token.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 import engine_pace as pace
 import torch
 from measure import measure
+from python_work import table as work_table
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.simulate.engine import LengthModel
@@ -57,8 +59,9 @@ def spec_of(folder: Path, arguments: argparse.Namespace) -> pace.PaceSpec:
         engine |= {"gpu_memory_utilization": 0.08, "kv_cache_memory_bytes": 8 << 30}
     lengths = LengthModel(median=arguments.tokens, sigma=0.0, max_new_tokens=arguments.tokens)
     return pace.PaceSpec(
-        str(model), tuple(arguments.responses), longest, lengths, engine, tuple(NAMES), rounds=arguments.rounds
-    )
+        str(model), tuple(arguments.responses), longest, lengths, engine, tuple(NAMES), rounds=arguments.rounds,
+        work=arguments.work,
+    )  # fmt: skip
 
 
 def table(events: Path) -> str:
@@ -90,6 +93,7 @@ def main() -> None:
     parser.add_argument("--responses", type=int, nargs="+", default=[256])
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--work", action="store_true", help="also what each process does: needs py-spy")
     parser.add_argument("--model", type=Path, help="folder with a config.json; its weights are not read")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -101,6 +105,10 @@ def main() -> None:
         if pace.main(spec):
             raise UserError("an engine ended with an error; its messages stand above")
         print(table(folder / "events.jsonl"))
+        if arguments.work:
+            events = map(parse_line, (folder / "events.jsonl").read_bytes().splitlines())
+            print()
+            print(work_table([event for event in events if event["event"] == "work"], NAMES))
 
 
 if __name__ == "__main__":

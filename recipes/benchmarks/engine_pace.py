@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from python_work import Recording
 
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal.observe import note
@@ -60,6 +61,7 @@ class PaceSpec:
         engines: Those of ENGINES that are measured.
         rounds: How often each number is measured.
         logprobs: Whether each token's log-probability is asked for, as NeMo-RL does.
+        work: Whether stacks are sampled once more after the rounds (python_work.py).
     """
 
     model: str
@@ -70,6 +72,7 @@ class PaceSpec:
     engines: tuple[str, ...] = (SYNC, ASYNC, FEW)
     rounds: int = 1
     logprobs: bool = True
+    work: bool = False
 
     def as_json(self) -> str:
         """Return the content of SPEC.json."""
@@ -116,6 +119,16 @@ def measure(spec: PaceSpec, engine: str, turn: Path) -> None:
             cpu = {name: round(after[name] - before.get(name, 0.0), 3) for name in after}
             note(event="pace", engine=engine, round=number, responses=count, tokens=tokens, longest=max(lengths),
                  seconds=round(seconds, 3), cpu=cpu)  # fmt: skip
+    if spec.work:
+        count = max(spec.counts)
+        lengths = spec.drawn(count).tolist()
+        with _alone(turn):
+            recording = Recording(turn.parent, _processes(), seconds)
+            began = time.monotonic()
+            tokens = vllm.generate(prompts[:count], lengths, spec.logprobs)
+            seconds = time.monotonic() - began
+            shares = recording.shares()
+        note(event="work", engine=engine, responses=count, tokens=tokens, seconds=round(seconds, 3), shares=shares)
     vllm.close()
 
 
@@ -184,6 +197,18 @@ def _parameters(length: int, logprobs: bool) -> Any:
 
     return SamplingParams(temperature=1.0, max_tokens=length, ignore_eos=True, detokenize=False,
                           logprobs=0 if logprobs else None)  # fmt: skip
+
+
+def _processes() -> dict[str, int]:
+    """Ids of this process (`front`) and of the engine's other processes of Python, by what vLLM calls them."""
+    import psutil
+
+    found, here = {"front": os.getpid()}, psutil.Process()
+    for child in here.children(recursive=True):
+        title = " ".join(child.cmdline())
+        if "EngineCore" in title or "Worker" in title:
+            found["core" if "EngineCore" in title else f"worker {len(found) - 1}"] = child.pid
+    return found
 
 
 def _cpu_seconds() -> dict[str, float]:
