@@ -36,6 +36,7 @@ from nemo_ada.verify.reading import (
     readings,
 )
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Region, shared, union
+from nemo_ada.verify.units import Unit
 
 _ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
 _HALF_DAY_S = 12 * 3600
@@ -148,11 +149,11 @@ class Agreement:
 
     def _same_amount(self, wanted: Amount, given: Amount) -> bool:
         ours, theirs = wanted.unit, given.unit
-        if theirs is not None and theirs.remark and not (ours is not None and theirs.names <= ours.names):
-            return False  # words that no list has, and that the reference does not have
         if ours is not None and theirs is not None:
-            scale = theirs.factor / ours.factor if ours.dimension == theirs.dimension else Fraction(1)
+            scale = theirs.factor / ours.factor if ours.powers == theirs.powers else Fraction(1)
             return ours.fits(theirs) and self._same_value(wanted, _scaled(given, scale))
+        if (ours or theirs or Unit(())).turned:  # a loss of 7 is not 7
+            return False
         if self._same_value(wanted, given):
             return True
         lone = ours or theirs

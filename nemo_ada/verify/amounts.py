@@ -18,7 +18,7 @@ _UNIT_AT_END = re.compile(
     re.DOTALL,
 )
 _WORD_AT_END = re.compile(
-    r"(?P<value>.*?[\d)}\]i])(?P<blank>\s*)(?P<unit>\(?[a-zA-Z][a-zA-Z. /]*(?:\^\{?\d\}?)?\)?)", re.DOTALL
+    r"(?P<value>.*?[\d)}\]i])(?P<blank>\s*)(?P<unit>\(?[a-zA-Z][a-zA-Z. /'-]*(?:\^\{?\d\}?)?\)?)", re.DOTALL
 )
 _AND_PART = re.compile(r"(?:\\text\s*\{)?\s*and ((?:a |an |one |three )?[a-z]+)\s*\}?")
 _ORDINAL = re.compile(r"(?P<number>-?\d+)\s*(?:\^\s*)?\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?")
@@ -58,7 +58,7 @@ def said(text: str) -> Amount | None:
     if sign:
         read, words = Number(-read.value, read.kind), f"-({words})"
     measure = unit(rest) if rest.strip() else Unit(())
-    return None if measure is None or measure.remark else _amount(words, read, measure)
+    return None if measure is None else _amount(words, read, measure)
 
 
 def _amount(text: str, read: Number | None, measure: Unit) -> Amount:

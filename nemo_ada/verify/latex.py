@@ -90,6 +90,7 @@ _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
 _POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")
 _MARKDOWN = re.compile(r"^\s*(\*\*|__|`)(.+)\1\s*$", re.DOTALL)
 _TEXT = re.compile(r"\\text\s*\{\s*([^{}]*?)\s*\}")
+_VALUE_BEFORE = re.compile(r"(?:[\d})\]]|\\mu|\\cdot|/)\s*$")
 _WORDS = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|[A-Za-z]+")
 _PLAIN = {  # a word of plain text -> LaTeX
     "pi": r"\pi ", "Pi": r"\pi ", "sqrt": r"\sqrt ", "infinity": r"\infty ", "infty": r"\infty ", "inf": r"\infty ",
@@ -125,6 +126,7 @@ _POWER_OF = re.compile(r"([\^_])\s*\(")
 _END = re.compile(r"(?:[\s.,;:]|\\\\)+$")
 _OPEN = "([{"
 _WORD = re.compile(r"\w+")
+_THREE_LETTERS = re.compile(r"[^aeiou][aeiou][^aeiou]|[aeiou]([^aeiou])\1")
 
 
 def undressed(text: str) -> str:
@@ -163,6 +165,13 @@ def tidy(text: str) -> str:
     while text.startswith("{") and closing(text, 0) == len(text) - 1:
         text = _END.sub("", text[1:-1].strip())
     return text
+
+
+def is_word(text: str) -> bool:
+    """Return whether letters are a word, not a product of variables: four or more, or three like `red` and `odd`."""
+    if len(text) != 3 or not text.isascii():
+        return len(text) > 3 or not text.isascii()
+    return _THREE_LETTERS.fullmatch(text.lower()) is not None and not set(text.lower()) <= set("abcxyz")
 
 
 def english_joints(text: str) -> str:
@@ -333,6 +342,8 @@ def _seen(text: str, match: re.Match[str]) -> tuple[str, int] | None:
 def _text(match: re.Match[str]) -> str:
     r"""\text{i} is i, and an empty text is nothing."""
     word = match[1]
+    if word in (*"ABCDEFGH",) and _VALUE_BEFORE.search(match.string, max(0, match.start() - 12), match.start()):
+        return match[0]  # 5 \text{ C} are coulombs
     if word in (*"ieABCDEFGHabcd", ""):
         return f" {word} " if word else " "
     return "\\text{ " + word + " }" if word in ("and", "or", ",") else "\\text{" + word + "}"

@@ -52,15 +52,17 @@ _WORDS = {word: Fraction(i) for i, word in enumerate(_ONES)} | {
     word: Fraction(20 + 10 * i)
     for i, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"])
 }
+NUMBER_WORDS = tuple(_WORDS)
 _BASES = {word: int(value) for word, value in _WORDS.items() if 2 <= value <= 16}
 _SIZES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
-_PARTS = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
-          "eighth": 8, "ninth": 9, "tenth": 10}  # fmt: skip
+PARTS = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
+          "eighth": 8, "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "fifteenth": 15, "sixteenth": 16,
+          "twentieth": 20, "hundredth": 100, "thousandth": 1000}  # fmt: skip
 _SPOKEN = re.compile(
-    rf"(?:(?:{'|'.join((*_WORDS, *_SIZES, 'and', 'a', 'an'))}|(?:{'|'.join(_PARTS)})s?)(?![A-Za-z])[\s-]*)+",
+    rf"(?:(?:{'|'.join((*_WORDS, *_SIZES, 'and', 'a', 'an'))}|(?:{'|'.join(PARTS)})s?)(?![A-Za-z])[\s-]*)+",
     re.IGNORECASE,
 )
-_END_IN_PART = re.compile(rf"and\s+(?:an?\s+|one\s+|three\s+)?(?:{'|'.join(_PARTS)})s?[\s-]*$")
+_END_IN_PART = re.compile(rf"and\s+(?:an?\s+|one\s+|three\s+)?(?:{'|'.join(PARTS)})s?[\s-]*$")
 _E_NOTATION = re.compile(r"(?<![\w.\\^])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\w.])")
 _SEPARATORS = re.compile(r"\{,\}|[,\s']")
 _SIGNS = re.compile(r"[+\-\s]*")
@@ -132,7 +134,7 @@ def spoken(text: str) -> tuple[Number, str] | None:
         return None
     total, group, said = Fraction(0), Fraction(0), False
     for word in re.findall("[a-z]+", match[0].lower()):
-        part = _PARTS.get(word) or _PARTS.get(word.removesuffix("s"))
+        part = PARTS.get(word) or PARTS.get(word.removesuffix("s"))
         if word in _WORDS:
             if group % (100 if _WORDS[word] >= 10 else 10):  # one two
                 return None

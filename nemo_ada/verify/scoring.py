@@ -34,6 +34,7 @@ from sympy.solvers.inequalities import solve_univariate_inequality
 from nemo_ada.verify.agreement import Agreement
 from nemo_ada.verify.latex import tidy
 from nemo_ada.verify.numbers import close, number, with_powers
+from nemo_ada.verify.units import without_asked_words
 
 # The library warns that its own deadlines are off. This is intended.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -176,15 +177,23 @@ def _end(value: Any) -> Fraction | None:
 _AGREEMENT = Agreement(MathVerify())
 
 
-def score_math(answer: str, reference: str) -> float:
+def score_math(answer: str, reference: str, prompt: str = "") -> float:
     r"""1.0 where the content of the answer's box equals the reference, else 0.0.
 
-    The reference is LaTeX or plain text without a box. Raises ValueError where it is empty.
+    Args:
+        answer: what the boxes of a response say (`boxed`).
+        reference: LaTeX or plain text without a box.
+        prompt: the problem, where it is known. It says what was asked for: "how many dozens" makes 7 of `7 dozens`.
+
+    Raises:
+        ValueError: The reference is empty.
     """
     wanted = _tidy_reference(reference)
     if not wanted:
         raise ValueError(f"the reference answer {reference[:80]!r} is empty")
     given = tidy(answer)
+    if prompt and number(wanted) is not None:
+        given = without_asked_words(given, prompt)
     return float(bool(given) and _AGREEMENT.says(wanted, given))
 
 
