@@ -27,6 +27,7 @@ from nemo_ada.verify.reading import (
     Reading,
     Text,
     both_signs,
+    elaborates,
     end,
     excluded,
     meaning,
@@ -34,6 +35,7 @@ from nemo_ada.verify.reading import (
     names,
     order,
     readings,
+    written_sides,
 )
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Region, shared, union
 from nemo_ada.verify.units import Unit
@@ -43,6 +45,8 @@ _HALF_DAY_S = 12 * 3600
 _VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
 _OPTION = re.compile("[A-J]")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
+_RESIDUE = re.compile(r"(\d{1,9})\s*\(?\s*\\p?mod(?![a-z])\s*\{?\s*(\d{1,9})\s*\}?\s*\)?")
+_SUM = re.compile(r"\d*[a-z](?:\s*[+*-]?\s*\d*[a-z]){1,8}")
 _LINE = re.compile(r"[A-Z]{2,3}'?")
 
 
@@ -73,6 +77,7 @@ class Agreement:
 
     def says(self, reference: str, answer: str, depth: int = 0) -> bool:
         """Return whether a tidy answer says the same as a tidy reference. `depth` counts the brackets around both."""
+        reference, answer = _without_modulus(reference, answer)
         if compact(reference) == compact(answer):
             return True
         if self._any(readings(reference, depth), readings(answer, depth), depth):
@@ -95,7 +100,8 @@ class Agreement:
                 return self._same_amount(wanted, given)
             case Text(), Text():
                 exact = wanted.letters and given.letters
-                return wanted.words == given.words and (not exact or wanted.letters == given.letters)
+                same = wanted.words == given.words or elaborates(wanted, given) or elaborates(given, wanted)
+                return same and (not exact or wanted.letters == given.letters)
             case (Text() as said, Amount(text)) | (Amount(text), Text() as said):
                 mixed = text.isalpha() and not (text.isupper() or text.islower())  # Aa is not AA
                 exact = said.shown if mixed else said.letters
@@ -121,11 +127,21 @@ class Agreement:
             case Equation(), _:
                 right = self._claims(wanted) and self._any(readings(wanted.claim, deeper), [given], deeper)
                 return right and self._consistent(wanted, deeper)
+            case Amount(number=Number()), Equation(name="", sides=(sum_of_letters, claim)) if _SUM.fullmatch(
+                sum_of_letters
+            ):
+                return self.says(wanted.text, claim, deeper)  # m + n = 73
             case _, Equation():
                 right = self._claims(given) and self._any([wanted], readings(given.claim, deeper), deeper)
                 return right and self._consistent(given, deeper)
             case Items(), Items() if self._same_items(wanted, given, depth):
                 return True
+            case (Order() as ranked, Items(kind="list", items=items)) | (
+                Items(kind="list", items=items),
+                Order() as ranked,
+            ):
+                if all(VARIABLE.fullmatch(item) for item in items):  # B > A > C is B, A, C
+                    return [*map(compact, written_sides(ranked))] == [*map(compact, items)]
             case Items(items=(item, *others)), _ if self._repeats(wanted, item, others, deeper):
                 return self._any(readings(item, deeper), [given], deeper)
             case _, Items(items=(item, *others)) if self._repeats(given, item, others, deeper):
@@ -209,7 +225,9 @@ class Agreement:
         A rounded side may be off by 1 %. A formula may get its numbers: A = \pi r^2 = 9\pi.
         """
         sides = equation.sides
-        if "\\text" in equation.name and any(isinstance(one, Text) for one in readings(equation.claim, depth)):
+        if any(isinstance(one, Text) for one in readings(equation.claim, depth)) and (
+            "\\text" in equation.name or any(isinstance(one, Text) for one in readings(equation.name, depth))
+        ):
             return False  # yes = no
         if _OPTION.fullmatch(equation.name) and _OPTION.fullmatch(equation.claim):  # A = C
             return False
@@ -238,11 +256,12 @@ class Agreement:
     def _same_items(self, wanted: Items, given: Items, depth: int) -> bool:
         """Return whether lists hold the same answers as often. A tuple keeps their order, and a set is no tuple."""
         kinds = {wanted.kind, given.kind}
-        if len(wanted.items) != len(given.items) or kinds == {"set", "tuple"}:
+        ordered = kinds & {"tuple", "row", "column"}
+        if len(wanted.items) != len(given.items) or ("set" in kinds and ordered) or kinds == {"row", "column"}:
             return False
         if {wanted.joined, given.joined} == {"and", "or"} and order(wanted.items[0]) is not None:
             return False
-        if "tuple" in kinds or names(wanted) != names(given):
+        if ordered or names(wanted) != names(given):
             return self._all(wanted.items, given.items, depth)
         left = list(given.items)
         for item in wanted.items:
@@ -345,6 +364,18 @@ class Agreement:
         return Region(pieces, name=regions[0].name)
 
 
+def _without_modulus(reference: str, answer: str) -> tuple[str, str]:
+    r"""Return both without the modulus that only one of them writes: 17 \pmod{19} is 17 where 17 is asked for."""
+    residues = [_RESIDUE.fullmatch(text) for text in (reference, answer)]
+    if (residues[0] is None) == (residues[1] is None):
+        return reference, answer
+    found = [
+        text if one is None or int(one[1]) >= int(one[2]) else one[1]
+        for text, one in zip((reference, answer), residues, strict=True)
+    ]
+    return found[0], found[1]
+
+
 def _scaled(amount: Amount, scale: Fraction) -> Amount:
     if scale == 1:
         return amount
@@ -395,6 +426,8 @@ def _different(ours: str, theirs: str) -> bool:
     ours, theirs = compact(ours), compact(theirs)
     if ours == theirs:
         return False
+    if ours.replace("'", "") == theirs.replace("'", ""):  # a function and its derivative, a point and its image
+        return True
     if CALL.fullmatch(ours) and CALL.fullmatch(theirs):
         return True
     lines = _LINE.fullmatch(ours) and _LINE.fullmatch(theirs)  # AB = 5, CD = 5

@@ -82,9 +82,12 @@ _COMPONENT = re.compile(
 )
 _FORMULA = re.compile(r"(?:[A-Z][a-z]?\d{0,2}){2,8}")
 _LINE_OVER = re.compile(r"\\overline\s*\{\s*([A-Z]{2})\s*\}")  # a segment by its ends
-_PARAMETER = re.compile(
-    r"(?:,|\s)\s*(?:\\text\s*\{\s*(?:where|for|with)?\s*\}|\()?\s*[kmn]\s*\\in\s*(?:\\mathbb\s*\{?Z\}?|Z)\s*\)?\s*[$.]*\s*$"
-    r"|(?<=\S),?\s*(?:\\forall(?![a-z])|\\text\s*\{\s*for (?:all|every|any)\s*\}|for all ).*$"
+_PARAMETER = re.compile(  # what a constant or an integer in the answer may be, behind the answer
+    r"(?:,|\s)\s*(?:\\text\s*\{\s*(?:where|for|with)?\s*\}|\()?\s*"
+    r"(?:[kmn]\s*\\in\s*(?:\\mathbb\s*\{?Z\}?|Z)|(?<=[\s,}(])[A-Za-z](?:_\w)?\s*\\in\s*(?:\\mathbb\s*\{?[RC]\}?|R))\s*\)?\s*[$.]*\s*$"
+    r"|(?<=\S),?\s*(?:\\forall(?![a-z])|\\text\s*\{\s*for (?:all|every|any|some)\s*\}|for (?:all|some) ).*$"
+    r"|(?<=\S),?\s*(?:\\text\s*\{\s*)?(?:where |for |with )?(?:any |some |an? )?(?:arbitrary |real )*(?:\}?\s*[A-Za-z](?:_\w)?\s*"
+    r"(?:\\text\s*\{)?\s*(?:is|are) (?:an? )?(?:arbitrary |real )*constants?|constants? \}?\s*[A-Za-z](?:_\w)?)\s*\}?\s*$"
 )
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
 _POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")
@@ -124,6 +127,8 @@ _ROOT_OF = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]")
 _FRACTION = re.compile(r"\\(?:frac|binom)\s*")
 _POWER_OF = re.compile(r"([\^_])\s*\(")
 _END = re.compile(r"(?:[\s.,;:]|\\\\)+$")
+_QUOTED = re.compile(r"""\s*(["'])([^"']+)\1\s*""")
+_ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z]{2,})")  # \\frac, as where JSON was written into JSON
 _OPEN = "([{"
 _WORD = re.compile(r"\w+")
 _THREE_LETTERS = re.compile(r"[^aeiou][aeiou][^aeiou]|[aeiou]([^aeiou])\1")
@@ -146,7 +151,10 @@ def undressed(text: str) -> str:
 
 def tidy(text: str) -> str:
     """Return the text in one spelling, without dressing and without the punctuation at its end."""
-    text = _unwrapped(_vector(undressed(text)))
+    if "\\\\" in text and "\\begin" not in text:
+        text = _ESCAPED_TWICE.sub(r"\\", text)
+    text = _unwrapped(_vector(undressed(_QUOTED.sub(lambda match: match[2] if match[0] == text else match[0], text))))
+    text = english_joints(text)
     text = _POWER_IN_TEXT.sub(r"\1}\2", text)
     text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
     text = _PARAMETER.sub("", text)

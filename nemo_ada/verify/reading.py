@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nemo_ada.verify.amounts import AND_OR, COMMA, Amount, measured, said
-from nemo_ada.verify.latex import closing, compact, plain, split
+from nemo_ada.verify.latex import closing, compact, is_word, plain, split
 from nemo_ada.verify.numbers import number
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Piece, Region
-from nemo_ada.verify.units import clock, date
+from nemo_ada.verify.units import changes_value, clock, date
 
 MAX_DEPTH = 6  # brackets in brackets that are read as lists
 
@@ -47,7 +47,8 @@ class Items:
     """Several answers.
 
     Attributes:
-        kind: "list" (no brackets), "set" or "tuple". Only a tuple has an order.
+        kind: "list" (no brackets), "set" or "tuple"; a tuple that is written as a matrix is a "row" or a "column". Only
+            tuples have an order.
         items: the answers.
         joined: "or" or "and" where a list has such a word.
     """
@@ -125,9 +126,13 @@ _COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
 _OPTION = re.compile(
     r"(?:\\text\s*\{)?\s*(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\s)?:?\s*)?"
     r"(?:\(\s*(?:\\text\s*\{)?\s*(?P<round>[A-Za-z])\s*\}?\s*\)|(?P<dotted>[A-J])(?:[).]|:(?=[ }]))"
-    r"|(?P<bare>[A-Z])(?=\s*\}?\s*$))\s*\}?\s*[:.]?\s*(?P<rest>.*)",
+    r"|(?P<bare>[A-Z])(?=\s*\}?\s*[?!]?$|[^=]*\b(?:correct|right)\b))\s*\}?\s*[:.?!]?\s*(?P<rest>.*)",
     re.DOTALL,
 )
+_IS_RIGHT = re.compile(
+    r"\(?\s*(?:\\text\s*\{)?\s*\(?(?:is )?(?:the )?(?:correct|right)(?: one| option| choice| answer)?\s*\)?\s*\}?\s*\)?"
+)
+_VALUE_OF_OPTION = re.compile(r"(?P<bare>[A-H])\s*=\s*(?P<rest>[-\d\\.].*)", re.DOTALL)
 _GOES_ON = re.compile(r"[(^_+*=/<>!\-,:;]|\\(?:cdot|cup|times|le|ge|ne)(?![a-z])")  # (C)^2 is no choice
 _ABOUT_WORD = (
     r"(?:[Aa]bout|[Aa]pproximately|[Aa]pprox\.?|[Rr]oughly|[Nn]early|[Aa]round|[Ee]xactly|[Pp]recisely)(?: equal to)?"
@@ -138,7 +143,15 @@ _ANSWER_IS = (
     r"|(?:\\text\s*\{\s*)?(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect )?"
     r"(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Vv]alue|[Rr]esult)(?: is|\s*:)\s*:?\s*\}?\s*"
 )
+# A label in front of a value: Total cost: 36. A letter with a colon is a choice, and AB:CD a ratio.
+_LABELLED = re.compile(
+    r"(?:\\text\s*\{\s*)?(?P<label>(?![A-Z]{1,3}\s*:)[^\W\d_][^\W\d_]+(?:[ '-][^\W\d_]+){0,5})\s*\}?\s*:\s*\}?\s*(?=[-\d\\.(\[$])"
+    r"|(?:答案|答え|答|正解)\s*(?:是|为|為|は|:)?\s*"
+)
 _PREFIX = re.compile(f"{_ABOUT}|{_ANSWER_IS}")
+_MINUS_WORD = re.compile(
+    r"(?:\\text\s*\{\s*)?(?:minus|negative)\s*\}?\s*(?=[\d.]|\\(?:frac|sqrt|pi)(?![a-z]))", re.IGNORECASE
+)
 _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d?)")
 _ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
@@ -147,6 +160,72 @@ _FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,
 _WORDS = re.compile(r"[^\W\d_][\w'.!?-]*(?: [\w'.!?-]+)*")
 _LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\(\s*-?\d+\s*\)|_\d|\^\{?\*\}?)+")
 _NO_LABEL = re.compile(r"\\(?:emptyset|pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
+_SHORT = ("no", "ok", "up")  # words of two letters
+_TAKES_BACK = frozenset(
+    [
+        "yes",
+        "no",
+        "not",
+        "true",
+        "false",
+        "maybe",
+        "perhaps",
+        "possibly",
+        "or",
+        "and",
+        "but",
+        "unless",
+        "if",
+        "either",
+        "neither",
+        "nor",
+        "except",
+        "however",
+        "although",
+        "loses",
+        "lost",
+        "isn't",
+        "doesn't",
+        "wasn't",
+    ]
+)
+# What words name that answer "which kind": an odd function, a blue marble, divergent series.
+_CLASSES = frozenset(
+    [
+        "function",
+        "number",
+        "integer",
+        "value",
+        "solution",
+        "triangle",
+        "angle",
+        "serie",
+        "series",
+        "sequence",
+        "line",
+        "curve",
+        "graph",
+        "matrix",
+        "set",
+        "event",
+        "variable",
+        "player",
+        "team",
+        "color",
+        "colour",
+        "one",
+        "ball",
+        "marble",
+        "card",
+        "side",
+        "shape",
+        "polygon",
+        "quadrilateral",
+        "relation",
+        "equation",
+    ]
+)
+_VERBS = frozenset(("is", "was", "has", "had", "will", "can", "won", "did", "does", "must", "got"))
 _LETTER = re.compile("[A-Za-z]")
 _REALS, _NOTHING = "all real numbers", "no solution"
 _SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of answers in words
@@ -160,6 +239,10 @@ _SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of ans
     (r"(?:an )?infinit(?:e|ely many|e number of)(?: (?:solution|value|answer|root)s?)?", "infty"),
     (r"(?:positive )?infinity|\+infty", "infty"),
     (r"doesn't exist|dne|no limit exists|(?:the )?(?:limit|it) does not exist", "does not exist"),
+    (r"(?:(?:it|this|that) is |it's )?(?:not true|isn't true|untrue)", "false"),
+    (r"(?:(?:it|this|that) is |it's )?(?:not false|isn't false)", "true"),
+    (r"(?:(?:it|this|that) is |it's )?(?:not possible|impossible|cannot be done)|no such [a-z]+ exists?", "impossible"),
+    (r"neither even nor odd|neither odd nor even", "neither"),
     (r"divergent|(?:it |the (?:series|integral) )diverges", "diverges"),
     (r"convergent|(?:it |the (?:series|integral) )converges", "converges"),
 ))  # fmt: skip
@@ -177,8 +260,8 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         text: the text.
         depth: how many brackets it stands in.
     """
-    while depth == 0 and (prefix := _PREFIX.match(text)) is not None:
-        text = text[prefix.end() :]
+    if depth == 0:
+        text = _without_label(text)
     if (whole := number(text)) is not None:
         listed = _listed(text) if _COMMA_DECIMAL.fullmatch(text) else []  # 3,14 is written for both
         return (Amount(text, whole), *listed)
@@ -206,6 +289,16 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
     return (*known, *(structure or [_words(text) or Amount(text)]))
 
 
+def _without_label(text: str) -> str:
+    """Return a text without the words in front of its value: the answer is 5, total cost: 5, about 5, negative 5."""
+    while (prefix := _PREFIX.match(text) or _LABELLED.match(text)) is not None:
+        label = prefix.groupdict().get("label")
+        if label is not None and changes_value(label):
+            break
+        text = text[prefix.end() :]
+    return _MINUS_WORD.sub("-", text, count=1) if _MINUS_WORD.match(text) else text
+
+
 def meaning(text: str) -> str:
     """Return the words of a tidy text, and of words that mean the same the same ones."""
     words = plain(text) if len(text) < 80 else text
@@ -226,18 +319,48 @@ def _words(text: str) -> Text | None:
     words = bare.split()
     marked = bare != text and any(len(word) > 1 for word in words)
     capitals = len(bare) > 1 and bare.isalpha() and bare.isupper()
-    long = any(len(word) > 3 and word.isalpha() for word in words)
-    few = bare.isalpha() and len(bare) < 3 and bare.lower() not in ("no", "ok")
+    long = any(word.isalpha() and is_word(word) for word in words) or bare.lower() in _SHORT
+    few = bare.isalpha() and len(bare) < 3 and bare.lower() not in _SHORT
     letters = bare if few or (capitals and bare == text.strip()) else ""
     return Text(meaning(text), bare, letters) if marked or capitals or long or not bare.isascii() else None
 
 
+def elaborates(short: Text, long: Text) -> bool:
+    """Return whether words say the same as fewer words: Yes, it is possible; Tom wins; odd function.
+
+    What follows the fewer words may not be an answer of its own, as in red blue, or take them back.
+    """
+    if not long.words.startswith(short.words) or short.words == "":
+        return False
+    rest = long.words[len(short.words) :]
+    words = re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)*", rest)
+    if (
+        not words
+        or rest[0].isalpha()
+        or set(words) & (_TAKES_BACK - ({"not"} if short.words in ("no", "false") else set()))
+    ):
+        return False
+    if short.words in ("yes", "no", "true", "false"):
+        return rest[0] in ",;.:-" or words[0] in ("it", "they", "he", "she", "because", "since", "as", "there")
+    if rest[0] != " " or not all(char.isalpha() or char == " " for char in rest):
+        return False
+    if len(words) == 1 and words[0].removesuffix("s") in _CLASSES:
+        return True
+    named = short.shown[:1].isupper() and " " not in short.words and long.shown.startswith(short.shown)
+    does = words[0] in _VERBS or (len(words[0]) > 3 and words[0].endswith(("s", "ed")))
+    return named and does and long.shown[len(short.shown) :].islower()
+
+
 def _option(text: str) -> Choice | Text | None:
     """(C), C. 13, a bare capital letter. A letter beside another one is only that text."""
+    if (valued := _VALUE_OF_OPTION.fullmatch(text)) is not None and number(valued["rest"]) is not None:
+        return Choice(valued["bare"], valued["rest"])
     match = _OPTION.fullmatch(text)
     if match is None:
         return None
     letter, rest = match["round"] or match["dotted"] or match["bare"], match["rest"].strip()
+    if _IS_RIGHT.fullmatch(rest):
+        rest = ""
     if rest and (_GOES_ON.match(rest) or _ALTERNATIVE.match(rest) or not letter.isupper()):
         return None
     if rest and _OTHER_OPTION.fullmatch(rest):
@@ -326,7 +449,8 @@ def _bracketed(text: str) -> list[Reading]:
         return []
     rows = [[cell.strip() for cell in row.split("&")] for row in matrix[2].split("\\\\") if row.strip()]
     if len(rows) == 1 or all(len(row) == 1 for row in rows):
-        return [Items("tuple", tuple(cell for row in rows for cell in row))]
+        kind = "tuple" if len(rows) == len(rows[0]) else "row" if len(rows) == 1 else "column"
+        return [Items(kind, tuple(cell for row in rows for cell in row))]
     if any(len(row) != len(rows[0]) for row in rows):
         return []
     return [Items("tuple", tuple("\\begin{matrix}" + " & ".join(row) + "\\end{matrix}" for row in rows))]
@@ -402,6 +526,11 @@ def order(text: str) -> Order | None:
     if signs == ["\\ne"] and not VARIABLE.fullmatch(sides[0]):
         sides = sides[::-1]
     return Order(text, tuple(sides), tuple(signs))
+
+
+def written_sides(given: Order) -> list[str]:
+    """Return the sides of an order as they were written: B > A > C is B, A, C."""
+    return split(given.text, _RELATION)[0]
 
 
 def excluded(items: Items) -> tuple[str, ...]:

@@ -326,6 +326,12 @@ def _counted(short: str) -> str:
     return short[0] if short[0] in _COUNTERS and not _OR_SO.search(short) else short
 
 
+def changes_value(text: str) -> bool:
+    """Return whether words in front of a value make it another one: less than, not, a loss of."""
+    words = _singular_words(text)
+    return bool(words & (_CHANGES - {"minimum", "maximum"} | _TURNS | {"not", "over", "between"}))
+
+
 def without_asked_words(answer: str, prompt: str) -> str:
     r"""Return an answer without words that change a number, where the problem asks for what they name.
 
