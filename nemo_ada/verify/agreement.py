@@ -18,19 +18,15 @@ from nemo_ada.verify.numbers import Number, based, close, number
 from nemo_ada.verify.reading import (
     CALL,
     VARIABLE,
-    Choice,
     Equation,
     Items,
     Moment,
     Order,
     Ratio,
     Reading,
-    Text,
     both_signs,
-    elaborates,
     end,
     excluded,
-    meaning,
     member,
     names,
     order,
@@ -39,6 +35,7 @@ from nemo_ada.verify.reading import (
 )
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Region, shared, union
 from nemo_ada.verify.units import Unit
+from nemo_ada.verify.words import Choice, Text, elaborates, meaning
 
 _ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
 _HALF_DAY_S = 12 * 3600
@@ -77,7 +74,6 @@ class Agreement:
 
     def says(self, reference: str, answer: str, depth: int = 0) -> bool:
         """Return whether a tidy answer says the same as a tidy reference. `depth` counts the brackets around both."""
-        reference, answer = _without_modulus(reference, answer)
         if compact(reference) == compact(answer):
             return True
         if self._any(readings(reference, depth), readings(answer, depth), depth):
@@ -100,7 +96,7 @@ class Agreement:
                 return self._same_amount(wanted, given)
             case Text(), Text():
                 exact = wanted.letters and given.letters
-                same = wanted.words == given.words or elaborates(wanted, given) or elaborates(given, wanted)
+                same = wanted.words == given.words or elaborates(wanted, given)
                 return same and (not exact or wanted.letters == given.letters)
             case (Text() as said, Amount(text)) | (Amount(text), Text() as said):
                 mixed = text.isalpha() and not (text.isupper() or text.islower())  # Aa is not AA
@@ -132,7 +128,8 @@ class Agreement:
             ):
                 return self.says(wanted.text, claim, deeper)  # m + n = 73
             case _, Equation():
-                right = self._claims(given) and self._any([wanted], readings(given.claim, deeper), deeper)
+                claim = _residue(given.claim) if isinstance(wanted, Amount) else given.claim
+                right = self._claims(given) and self._any([wanted], readings(claim, deeper), deeper)
                 return right and self._consistent(given, deeper)
             case Items(), Items() if self._same_items(wanted, given, depth):
                 return True
@@ -364,16 +361,10 @@ class Agreement:
         return Region(pieces, name=regions[0].name)
 
 
-def _without_modulus(reference: str, answer: str) -> tuple[str, str]:
-    r"""Return both without the modulus that only one of them writes: 17 \pmod{19} is 17 where 17 is asked for."""
-    residues = [_RESIDUE.fullmatch(text) for text in (reference, answer)]
-    if (residues[0] is None) == (residues[1] is None):
-        return reference, answer
-    found = [
-        text if one is None or int(one[1]) >= int(one[2]) else one[1]
-        for text, one in zip((reference, answer), residues, strict=True)
-    ]
-    return found[0], found[1]
+def _residue(claim: str) -> str:
+    r"""Return 17 for what a name is congruent to, 17 \pmod{19}, and any other claim as it is."""
+    match = _RESIDUE.fullmatch(claim)
+    return match[1] if match is not None and int(match[1]) < int(match[2]) else claim
 
 
 def _scaled(amount: Amount, scale: Fraction) -> Amount:

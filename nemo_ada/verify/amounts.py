@@ -11,9 +11,9 @@ from nemo_ada.verify.numbers import Number, number, spoken
 from nemo_ada.verify.units import BASES, Unit, unit
 
 AND_OR = r"\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
-COMMA = re.compile(rf"(?<![{{\\])[,;](?!\}})|{AND_OR}|\\\\|\\iff(?![a-z])")
+COMMA = re.compile(rf"(?<![{{\\])[,;&](?!\}})|{AND_OR}|\\\\|\\iff(?![a-z])")
 _UNIT_AT_END = re.compile(
-    r"(?P<value>.*?[\w)}\].])(?P<blank>\s*)(?P<unit>/?\s*(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢₽]|\\Omega|\\mu\s*\\text|[^\x00-\x7f])"
+    r"(?P<value>.*?[\w)}\].])(?P<blank>\s*)(?P<unit>/?\s*(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢₽]|\\Omega|\\mu\s*\\text|(?<![A-Za-z])[^\x00-\x7f])"
     r"(?:[^0-9\\]|\^\{?-?\d\}?|\\text\s*\{[^{}]*\}|\\\$|\\cdot)*)",
     re.DOTALL,
 )

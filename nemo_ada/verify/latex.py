@@ -82,12 +82,14 @@ _COMPONENT = re.compile(
 )
 _FORMULA = re.compile(r"(?:[A-Z][a-z]?\d{0,2}){2,8}")
 _LINE_OVER = re.compile(r"\\overline\s*\{\s*([A-Z]{2})\s*\}")  # a segment by its ends
+_CONSTANT = r"[A-Za-z](?:_\w)?"
 _PARAMETER = re.compile(  # what a constant or an integer in the answer may be, behind the answer
-    r"(?:,|\s)\s*(?:\\text\s*\{\s*(?:where|for|with)?\s*\}|\()?\s*"
-    r"(?:[kmn]\s*\\in\s*(?:\\mathbb\s*\{?Z\}?|Z)|(?<=[\s,}(])[A-Za-z](?:_\w)?\s*\\in\s*(?:\\mathbb\s*\{?[RC]\}?|R))\s*\)?\s*[$.]*\s*$"
+    r"(?:,|\s)\s*(?:\\text\s*\{\s*(?:where|for|with)?\s*\}|\()?\s*(?:[kmn]\s*\\in\s*(?:\\mathbb\s*\{?Z\}?|Z)"
+    rf"|(?<=[\s,}}(]){_CONSTANT}\s*\\in\s*(?:\\mathbb\s*\{{?[RC]\}}?|R))\s*\)?\s*[$.]*\s*$"
     r"|(?<=\S),?\s*(?:\\forall(?![a-z])|\\text\s*\{\s*for (?:all|every|any|some)\s*\}|for (?:all|some) ).*$"
-    r"|(?<=\S),?\s*(?:\\text\s*\{\s*)?(?:where |for |with )?(?:any |some |an? )?(?:arbitrary |real )*(?:\}?\s*[A-Za-z](?:_\w)?\s*"
-    r"(?:\\text\s*\{)?\s*(?:is|are) (?:an? )?(?:arbitrary |real )*constants?|constants? \}?\s*[A-Za-z](?:_\w)?)\s*\}?\s*$"
+    r"|(?<=\S),?\s*(?:\\text\s*\{\s*)?(?:where |for |with )?(?:any |some |an? )?(?:arbitrary |real )*"
+    rf"(?:\}}?\s*{_CONSTANT}\s*(?:\\text\s*\{{)?\s*(?:is|are) (?:an? )?(?:arbitrary |real )*constants?"
+    rf"|constants?\s*\}}?\s*{_CONSTANT})\s*\}}?\s*$"
 )
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
 _POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")
@@ -112,10 +114,10 @@ _OPERATORS = (
 )
 # "and" and "or" in other languages, where they stand between two things. One letter counts in \text{} only.
 _OR = r"oder|ou|eller|lub|albo|veya|atau|или|либо|або|hoặc"
-_AND = r"und|et|och|og|oraz|ve|dan|и|та"
+_AND = r"und|et|och|og|oraz|ve|dan|и|та|as well as"
 _FOREIGN = tuple(
     (re.compile(
-        rf"(?<=[\s{{}}])(?:{words})(?=[\s}}{{])|\\text\s*\{{\s*(?:{letters})\s*\}}|(?<=[\w)}}\]$.\s])(?:{signs})(?=[\w\s\\({{$.-])"
+        rf"(?<=[\s{{}}])(?:{words})(?=[\s}}{{])|\\text\s*\{{\s+(?:{letters})\s+\}}|(?<=[\w)}}\]$.\s])(?:{signs})(?=[\w\s\\({{$.-])"
     ), meant)
     for words, letters, signs, meant in (
         (_OR, "o|u|ó", "或者|或是|或|または|もしくは|あるいは|또는|혹은", "or"),
@@ -173,6 +175,11 @@ def tidy(text: str) -> str:
     while text.startswith("{") and closing(text, 0) == len(text) - 1:
         text = _END.sub("", text[1:-1].strip())
     return text
+
+
+def all_of(words: str) -> frozenset[str]:
+    """Return the words of a list that is written as one text."""
+    return frozenset(words.split())
 
 
 def is_word(text: str) -> bool:

@@ -11,35 +11,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nemo_ada.verify.amounts import AND_OR, COMMA, Amount, measured, said
-from nemo_ada.verify.latex import closing, compact, is_word, plain, split
-from nemo_ada.verify.numbers import number
+from nemo_ada.verify.latex import closing, compact, split
+from nemo_ada.verify.numbers import CHOSEN, number
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Piece, Region
 from nemo_ada.verify.units import changes_value, clock, date
+from nemo_ada.verify.words import NOTHING, REALS, Choice, Text, meaning, read_option, read_words
 
 MAX_DEPTH = 6  # brackets in brackets that are read as lists
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    r"""Words, in one spelling.
-
-    Attributes:
-        words: the words.
-        shown: with their capitals.
-        letters: the same, where its letters may stand for something: AA, \text{Co}.
-    """
-
-    words: str
-    shown: str = ""
-    letters: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The letter of a choice, and what it stands for where that is written: (C) 13."""
-
-    letter: str
-    meaning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,29 +101,19 @@ VARIABLE = re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:_(?:\w|\{{\w+\}}))?")
 CALL = re.compile(r"(?P<head>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)")
 _REVERSED = re.compile(r"([\](\[])([^\[\]()]*)([\[)\]])")
 _COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
-_OPTION = re.compile(
-    r"(?:\\text\s*\{)?\s*(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\s)?:?\s*)?"
-    r"(?:\(\s*(?:\\text\s*\{)?\s*(?P<round>[A-Za-z])\s*\}?\s*\)|(?P<dotted>[A-J])(?:[).]|:(?=[ }]))"
-    r"|(?P<bare>[A-Z])(?=\s*\}?\s*[?!]?$|[^=]*\b(?:correct|right)\b))\s*\}?\s*[:.?!]?\s*(?P<rest>.*)",
-    re.DOTALL,
-)
-_IS_RIGHT = re.compile(
-    r"\(?\s*(?:\\text\s*\{)?\s*\(?(?:is )?(?:the )?(?:correct|right)(?: one| option| choice| answer)?\s*\)?\s*\}?\s*\)?"
-)
-_VALUE_OF_OPTION = re.compile(r"(?P<bare>[A-H])\s*=\s*(?P<rest>[-\d\\.].*)", re.DOTALL)
-_GOES_ON = re.compile(r"[(^_+*=/<>!\-,:;]|\\(?:cdot|cup|times|le|ge|ne)(?![a-z])")  # (C)^2 is no choice
 _ABOUT_WORD = (
     r"(?:[Aa]bout|[Aa]pproximately|[Aa]pprox\.?|[Rr]oughly|[Nn]early|[Aa]round|[Ee]xactly|[Pp]recisely)(?: equal to)?"
 )
 _ABOUT = rf"(?:\\(?:approx|sim)(?![a-z])|\\text\s*\{{\s*{_ABOUT_WORD}\s*\}}|{_ABOUT_WORD} )\s*"
 _ANSWER_IS = (
-    r"=|\\therefore(?![a-z])|(?:\\text\s*\{\s*)?(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o),?\s*\}?\s*"
+    r"=|\\therefore(?![a-z])|(?:\\text\s*\{\s*)?both\s*\}?\s+(?=.*\band\b)|(?:\\text\s*\{\s*)?(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o),?\s*\}?\s*"
     r"|(?:\\text\s*\{\s*)?(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect )?"
     r"(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Vv]alue|[Rr]esult)(?: is|\s*:)\s*:?\s*\}?\s*"
 )
 # A label in front of a value: Total cost: 36. A letter with a colon is a choice, and AB:CD a ratio.
 _LABELLED = re.compile(
-    r"(?:\\text\s*\{\s*)?(?P<label>(?![A-Z]{1,3}\s*:)[^\W\d_][^\W\d_]+(?:[ '-][^\W\d_]+){0,5})\s*\}?\s*:\s*\}?\s*(?=[-\d\\.(\[$])"
+    r"(?:\\text\s*\{\s*)?(?P<label>(?![A-Z]{1,3}\s*:)[^\W\d_][^\W\d_]+(?:[ '-][^\W\d_]+){0,5})\s*\}?\s*:"
+    r"\s*\}?\s*(?=[-\d\\.(\[$])"
     r"|(?:答案|答え|答|正解)\s*(?:是|为|為|は|:)?\s*"
 )
 _PREFIX = re.compile(f"{_ABOUT}|{_ANSWER_IS}")
@@ -156,100 +124,9 @@ _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d?)")
 _ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
 _EXCEPT = re.compile(r"(?:\\text\s*\{)?\s*[Aa]ll reals?(?: numbers?)? except(?: for)?(?: x\s*=)?\s*\}?\s*([^}]+)\}?")
-_FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,6}")
-_WORDS = re.compile(r"[^\W\d_][\w'.!?-]*(?: [\w'.!?-]+)*")
 _LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\(\s*-?\d+\s*\)|_\d|\^\{?\*\}?)+")
 _NO_LABEL = re.compile(r"\\(?:emptyset|pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
-_SHORT = ("no", "ok", "up")  # words of two letters
-_TAKES_BACK = frozenset(
-    [
-        "yes",
-        "no",
-        "not",
-        "true",
-        "false",
-        "maybe",
-        "perhaps",
-        "possibly",
-        "or",
-        "and",
-        "but",
-        "unless",
-        "if",
-        "either",
-        "neither",
-        "nor",
-        "except",
-        "however",
-        "although",
-        "loses",
-        "lost",
-        "isn't",
-        "doesn't",
-        "wasn't",
-    ]
-)
-# What words name that answer "which kind": an odd function, a blue marble, divergent series.
-_CLASSES = frozenset(
-    [
-        "function",
-        "number",
-        "integer",
-        "value",
-        "solution",
-        "triangle",
-        "angle",
-        "serie",
-        "series",
-        "sequence",
-        "line",
-        "curve",
-        "graph",
-        "matrix",
-        "set",
-        "event",
-        "variable",
-        "player",
-        "team",
-        "color",
-        "colour",
-        "one",
-        "ball",
-        "marble",
-        "card",
-        "side",
-        "shape",
-        "polygon",
-        "quadrilateral",
-        "relation",
-        "equation",
-    ]
-)
-_VERBS = frozenset(("is", "was", "has", "had", "will", "can", "won", "did", "does", "must", "got"))
 _LETTER = re.compile("[A-Za-z]")
-_REALS, _NOTHING = "all real numbers", "no solution"
-_SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of answers in words
-    (r"(?:(?:there (?:is|are)|(?:the )?(?:it|equation|system|inequality) has|has) )?no (?:real |valid |integer |such )*"
-     r"(?:solution|root|value|answer|number)s?(?: exists?)?", _NOTHING),
-    (r"none|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", _NOTHING),
-    (r"(?:x is |x can be )?(?:(?:the )?set of )?(?:all|any|every|each) (?:the )?reals?"
-     r"(?: number| value| x)?s?(?: of x| x)?|r|reals|real numbers|\\?mathbb ?(?:\{r\}|r)", _REALS),
-    (r"(?:all |the )?integers|mathbb ?\{?z\}?", "integers"),
-    (r"(?:all |the )?natural numbers|mathbb ?\{?n\}?", "natural numbers"),
-    (r"(?:an )?infinit(?:e|ely many|e number of)(?: (?:solution|value|answer|root)s?)?", "infty"),
-    (r"(?:positive )?infinity|\+infty", "infty"),
-    (r"doesn't exist|dne|no limit exists|(?:the )?(?:limit|it) does not exist", "does not exist"),
-    (r"(?:(?:it|this|that) is |it's )?(?:not true|isn't true|untrue)", "false"),
-    (r"(?:(?:it|this|that) is |it's )?(?:not false|isn't false)", "true"),
-    (r"(?:(?:it|this|that) is |it's )?(?:not possible|impossible|cannot be done)|no such [a-z]+ exists?", "impossible"),
-    (r"neither even nor odd|neither odd nor even", "neither"),
-    (r"divergent|(?:it |the (?:series|integral) )diverges", "diverges"),
-    (r"convergent|(?:it |the (?:series|integral) )converges", "converges"),
-))  # fmt: skip
-_OTHER_OPTION = re.compile(
-    r"(?:\\text\s*\{)?\s*\(?\s*[A-J]\s*\)?\s*\}?|.*(?:\(\s*[A-J]\s*\)|\b[B-J][.)](?:\s|$)).*", re.DOTALL
-)
-_ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:and|or|is|not|isn't|but|if|/|\\lor|\\land)(?![a-z])")
 
 
 @lru_cache(maxsize=4096)  # all responses of a prompt share their reference
@@ -269,14 +146,14 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         return (Amount(text),)
     if text.startswith("{") and closing(text, 0) == len(text) - 1:
         return readings(text[1:-1].strip(), depth + 1)
-    if meaning(text) == _NOTHING:
-        return (Text(_NOTHING),)
+    if meaning(text) == NOTHING:
+        return (Text(NOTHING),)
     if (spoken_one := said(text)) is not None:
         return (spoken_one,)
     inner = _ALL_TEXT.fullmatch(text)
     if inner is not None and _IN_TEXT.search(inner[1]):
         return (*readings(inner[1], depth + 1), Text(meaning(text)))
-    option, moment = _option(text), _moment(text)
+    option, moment = read_option(text), _moment(text)
     if isinstance(option, Text) or (option is not None and option.meaning):
         return (option,)
     if moment is not None and (moment.kind == "date" or not text[-1].isdigit()):
@@ -286,7 +163,7 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
     if amount is not None and ("\\text" in text or not text[-1].isalpha()):
         return tuple(known)
     structure = _structure(text, depth)
-    return (*known, *(structure or [_words(text) or Amount(text)]))
+    return (*known, *(structure or [read_words(text) or Amount(text)]))
 
 
 def _without_label(text: str) -> str:
@@ -299,73 +176,7 @@ def _without_label(text: str) -> str:
     return _MINUS_WORD.sub("-", text, count=1) if _MINUS_WORD.match(text) else text
 
 
-def meaning(text: str) -> str:
-    """Return the words of a tidy text, and of words that mean the same the same ones."""
-    words = plain(text) if len(text) < 80 else text
-    found = (whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
-    return next(found, words)
-
-
-# Words, choices, times
-
-
-def _words(text: str) -> Text | None:
-    r"""Words: inside \text{}, or bare ones that are no product of letters."""
-    bare = " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).split())
-    if _FIGURE.fullmatch(bare):
-        return Text(plain(text), bare, bare)
-    if not _WORDS.fullmatch(bare):
-        return None
-    words = bare.split()
-    marked = bare != text and any(len(word) > 1 for word in words)
-    capitals = len(bare) > 1 and bare.isalpha() and bare.isupper()
-    long = any(word.isalpha() and is_word(word) for word in words) or bare.lower() in _SHORT
-    few = bare.isalpha() and len(bare) < 3 and bare.lower() not in _SHORT
-    letters = bare if few or (capitals and bare == text.strip()) else ""
-    return Text(meaning(text), bare, letters) if marked or capitals or long or not bare.isascii() else None
-
-
-def elaborates(short: Text, long: Text) -> bool:
-    """Return whether words say the same as fewer words: Yes, it is possible; Tom wins; odd function.
-
-    What follows the fewer words may not be an answer of its own, as in red blue, or take them back.
-    """
-    if not long.words.startswith(short.words) or short.words == "":
-        return False
-    rest = long.words[len(short.words) :]
-    words = re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)*", rest)
-    if (
-        not words
-        or rest[0].isalpha()
-        or set(words) & (_TAKES_BACK - ({"not"} if short.words in ("no", "false") else set()))
-    ):
-        return False
-    if short.words in ("yes", "no", "true", "false"):
-        return rest[0] in ",;.:-" or words[0] in ("it", "they", "he", "she", "because", "since", "as", "there")
-    if rest[0] != " " or not all(char.isalpha() or char == " " for char in rest):
-        return False
-    if len(words) == 1 and words[0].removesuffix("s") in _CLASSES:
-        return True
-    named = short.shown[:1].isupper() and " " not in short.words and long.shown.startswith(short.shown)
-    does = words[0] in _VERBS or (len(words[0]) > 3 and words[0].endswith(("s", "ed")))
-    return named and does and long.shown[len(short.shown) :].islower()
-
-
-def _option(text: str) -> Choice | Text | None:
-    """(C), C. 13, a bare capital letter. A letter beside another one is only that text."""
-    if (valued := _VALUE_OF_OPTION.fullmatch(text)) is not None and number(valued["rest"]) is not None:
-        return Choice(valued["bare"], valued["rest"])
-    match = _OPTION.fullmatch(text)
-    if match is None:
-        return None
-    letter, rest = match["round"] or match["dotted"] or match["bare"], match["rest"].strip()
-    if _IS_RIGHT.fullmatch(rest):
-        rest = ""
-    if rest and (_GOES_ON.match(rest) or _ALTERNATIVE.match(rest) or not letter.isupper()):
-        return None
-    if rest and _OTHER_OPTION.fullmatch(rest):
-        return Text(plain(text), text)
-    return Choice(letter.upper(), rest)
+# Times
 
 
 def _moment(text: str) -> Moment | None:
@@ -401,6 +212,8 @@ def _structure(text: str, depth: int) -> list[Reading]:
     if not text.startswith("\\{") and (both := both_signs(text)) is not None:
         return [Items("list", both)]
     found: list[Reading] = [] if (part := region(text)) is None else [part]
+    if CHOSEN.fullmatch(text):  # C(10,3), which is a point, too
+        found.append(Amount(text))
     found += _bracketed(text)
     if re.match(r"[A-Z]\(", text):  # a point with its name: A(3,-1)
         found += _bracketed(text[1:])
@@ -573,7 +386,7 @@ def _pieces(text: str) -> tuple[Piece, ...] | None:
     pieces: list[Piece] = []
     for part in split(text, _UNION)[0]:
         brackets, inner = part[:1] + part[-1:], part[1:-1]
-        if meaning(part) == _REALS:
+        if meaning(part) == REALS:
             pieces.append(LINE)
         elif part.startswith("\\{") and part.endswith("\\}") and not _SUCH_THAT.search(part):
             pieces += [(end(point, True), end(point, True)) for point in split(part[2:-2], COMMA)[0] if point]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
-from nemo_ada.verify.latex import is_word
+from nemo_ada.verify.latex import all_of, is_word
 from nemo_ada.verify.numbers import NUMBER_WORDS, PARTS
 
 _TABLE: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {  # dimension -> (power), names with their factors
@@ -92,38 +92,34 @@ _SCALES = {
 } | {word: Fraction(1, size) for word, size in PARTS.items()}  # fmt: skip
 
 
-def _all_of(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
 # In Chinese behind a number: or more, or less, not, or, odd. 多边形 are polygons.
 _OR_SO = re.compile("^[以不或非少余几](?!边)|^多(?!边)|(?:以上|以下|以内|左右|上下|多|余)$")
 # What makes a number less than it is. Where only one side has such a word, the two say different things.
-_TURNS = _all_of("""below under beneath behind before bc bce ago loss debt owed deficit shortfall decrease reduction
+_TURNS = all_of("""below under beneath behind before bc bce ago loss debt owed deficit shortfall decrease reduction
     discount""")
-_TURNS_AT_END = _all_of("off down short drop fall decline backward backwards negative")  # but 3 down jackets
+_TURNS_AT_END = all_of("off down short drop fall decline backward backwards negative")  # but 3 down jackets
 _DIRECTIONS = (
     _TURNS
     | _TURNS_AT_END
-    | _all_of(
+    | all_of(
         """increase gain profit surplus growth north south east west up left right above clockwise counterclockwise
     anticlockwise ahead deep after ad am pm"""
     )
 )
 # Words without a content of their own, which two units need not share.
-_REMARKS = _all_of(
+_REMARKS = all_of(
     """of the a an in on at for with by from to each every total all and exact exactly precisely approximately approx
     about roughly around rounded long wide tall high old away apart altogether only different distinct possible point
     full remaining there are were was that who which have has had did do does he she it they his her its
     their this these those many much also as time times whole not is multiplicity"""
 )
 # What makes a text more than an amount: directly behind the number, and anywhere.
-_CHANGES_FIRST = _all_of(
+_CHANGES_FIRST = all_of(
     """is isn are was not to over at than between up about around nearly almost and
     as that which ish isn't aren't wasn't ain't"""
 )
-_CHANGES_AT_END = _all_of("more double triple twice thrice third")  # but 3 more pages, 5 third graders
-_CHANGES = _all_of(
+_CHANGES_AT_END = all_of("more double triple twice thrice third")  # but 3 more pages, 5 third graders
+_CHANGES = all_of(
     """or no if maybe perhaps less fewer greater than least most but except wrong false incorrect either neither nor
     half when where since because pair couple score gross instead unless without plus minus yes possibly
     could should would might may cannot guess something otherwise probably likely respectively doubled tripled halved
@@ -262,7 +258,7 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
         elif kind == "scale":
             scale *= _SCALES.get(small) or _SCALES[short]
         elif kind != "remark":
-            known = (_known_unit(word) if kind == "unit" else None) or (_counted(short), Fraction(1))
+            known = (_known_unit(word) if kind == "unit" else None) or (_counted(short, kind), Fraction(1))
             power = sign * (int(match["power"]) if match["power"] else exponent)
             powers[known[0]] = powers.get(known[0], 0) + power
             factor *= known[1] ** power
@@ -290,6 +286,8 @@ def _kind_of_word(word: str, *, first: bool, last: bool) -> str:
         return "unit"
     if small in ("square", "sq", "squared", "cubic", "cu") and not last:
         return "power"
+    if short == "pair" and not last:  # pairs of shoes
+        return "counted"
     if {small, short} & _CHANGES or small in NUMBER_WORDS or _OR_SO.search(word):
         return "changes"
     if (first and small in _CHANGES_FIRST) or (last and small in _CHANGES_AT_END):
@@ -321,8 +319,10 @@ def _known_unit(word: str) -> tuple[str, Fraction] | None:
     return _CASED.get(word) or UNITS.get(small) or UNITS.get(short) or UNITS.get(small.removesuffix("es"))
 
 
-def _counted(short: str) -> str:
+def _counted(short: str, kind: str) -> str:
     """Return the name of what is counted. A Chinese one begins with its counter: 12 个苹果."""
+    if kind == "counted" and short in _DIRECTIONS:
+        return f"{short}-"  # down jackets go nowhere
     return short[0] if short[0] in _COUNTERS and not _OR_SO.search(short) else short
 
 
@@ -340,20 +340,20 @@ def without_asked_words(answer: str, prompt: str) -> str:
         prompt: the problem: How many dozens of eggs, how many years ago.
     """
     asked = {word for match in _ASKED.finditer(prompt) for word in _singular_words(match[1])}
-    asked &= _CHANGES | _CHANGES_FIRST | _CHANGES_AT_END | _TURNS | _TURNS_AT_END | set(_SCALES)
-    if not asked:
-        return answer
+    asked &= _ASKABLE
     number = re.match(r"[^A-Za-z]*\d[^A-Za-z\\]*", answer)
-    if number is None:
+    if number is None or not asked:
         return answer
-    kept = re.sub(
+    words = re.sub(
         r"(?<!\\)\b[A-Za-z']+",
-        lambda match: " " if _singular(match[0])[1] in asked else match[0],
+        lambda match: "total" if _singular(match[0])[1] in asked else match[0],
         answer[number.end() :],
     )
-    return answer[: number.end()] + kept
+    return answer[: number.end()] + words
 
 
+# Such words name what is counted where a problem asks for them. "How many apples or pears" does not make 5 of 5 or 6.
+_ASKABLE = all_of("fewer less more pair couple half gross until") | _TURNS | _TURNS_AT_END | {*_SCALES, *PARTS}
 _ASKED = re.compile(r"(?:how (?:many|much)|number of)((?: [A-Za-z'-]+){1,6})", re.IGNORECASE)
 
 
