@@ -37,6 +37,8 @@ FUNCTIONS: tuple[tuple[str, str, str], ...] = (
     ("engine start", "nemo_rl.models.generation.vllm.vllm_generation", "VllmGeneration.__init__"),
     ("conversion", "nemo_rl.models.megatron.community_import", "import_model_from_hf_name"),
     ("refit", "nemo_rl.algorithms.grpo", "refit_policy_generation"),
+    ("refit", "nemo_rl.weight_sync.collective_weight_synchronizer", "CollectiveWeightSynchronizer.sync_weights"),
+    ("refit", "nemo_rl.weight_sync.ipc_weight_synchronizer", "IPCWeightSynchronizer.sync_weights"),
     ("score", "nemo_rl.experience.rollouts", "calculate_rewards"),
     ("validate", "nemo_rl.algorithms.grpo", "validate"),
     ("validate", "nemo_rl.algorithms.grpo_sync", "validate_sync"),

@@ -3,8 +3,8 @@
     python recipes/upstream/release_tree.py SOURCE OUT             # main with every pull request that merges cleanly
     python recipes/upstream/release_tree.py SOURCE OUT --alone N   # one pull request on the main that it was opened on
 
-SOURCE is a clone of NeMo-RL or its address, and stays as it is. OUT is a new folder. The script says of each pull request
-whether it is in the tree. The same SOURCE makes the same commit again, whoever makes it.
+SOURCE is a clone of NeMo-RL or its address, and stays as it is. OUT is a new folder. The script says of each pull
+request whether it is in the tree. The same SOURCE makes the same commit again, whoever makes it.
 
 v0.8.0's own tree is not at hand. Its release notes and the threads of the pull requests say which were merged before it
 (looked up on 28 November 2026). A pull request that was rebased before its merge is here as it was on 22 August.
