@@ -111,6 +111,32 @@ def test_nemo_rls_own_replay_brings_groups_back_with_their_advantages(single, ru
     assert 1 in found, "no row was drawn before the kill, so the test shows nothing"
 
 
+@pytest.mark.parametrize("sampler", ["windowed", "ready_first", "weight_fifo"])
+def test_where_a_step_takes_the_groups_that_are_ready_those_that_begin_together_share_a_budget(single, run, sampler):
+    """Four groups of at least eight responses share 40. The run is killed once and goes on."""
+    ada = BALANCE | {"budget": {"max_samples": 40}}
+    async_rl = {
+        "sampler": {"name": sampler, "max_staleness_versions": 1},
+        "min_groups_for_streaming_train": 1,
+        "max_inflight_prompts": 8,
+        "max_buffered_rollouts": 8,
+    }
+
+    def kill(step):
+        if step == 2:
+            raise Killed
+
+    slow = {"changes": {"async_rl": async_rl}, "seconds_per_token": 0.002}
+    with pytest.raises(Killed):
+        run(4, ada, before_train=kill, **slow)
+    record = run(4, ada, **slow)
+    assert record.result["train_steps"] == 4 and len(record.batches) == 2
+    for pools in record.pools:
+        assert len(pools) == 4 and sum(int(pool.result.issued_P.sum()) for pool in pools) <= 40
+    rows = [row for batch in record.batches for row in single.rows_of(batch)]
+    assert any(any(counted) for _, counted, _, _ in rows)
+
+
 def test_a_response_without_a_verdict_gives_no_label(run):
     record = run(1, labels=lambda prompt, draw: "=" if draw == 1 and prompt == "p10=" else draw % 2 == 0)
     assert record.steps[0].metrics["ada/failed/verifier_timeout"] == 1
