@@ -304,7 +304,8 @@ def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> floa
             s.set(cap.key, max(fewer * group, int(value * scale)))
     if isinstance(s.get("async_rl"), dict):
         for key, default in OF_A_STEP.items():
-            s.set(key, ceil(int(s.get(key, default)) * fewer / max(prompts, 1)), add=True)
+            old = int(s.get(key, default))
+            s.set(key, ceil(old * fewer / max(prompts, 1)), add=old > 1)
     return share
 
 

@@ -196,7 +196,7 @@ SECTION: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [(SECTION, (8, 40, 40, 1)), ({"max_inflight_prompts": 256}, (2, 16, 4, 1))]
+    ("given", "expected"), [(SECTION, (8, 40, 40, 1)), ({"max_inflight_prompts": 256}, (2, 16, 4, None))]
 )
 def test_what_counts_the_prompts_of_a_step_keeps_its_ratio_to_them(
     given: dict[str, Any], expected: tuple[int, ...], tmp_path: Path
