@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nemo_ada import trust
+from nemo_ada import marks as trust
 from nemo_ada.config.load import load_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError

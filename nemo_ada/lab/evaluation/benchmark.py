@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from nemo_ada import trust
+from nemo_ada import marks as trust
 from nemo_ada.config.load import packaged
 from nemo_ada.config.parsing import Section, parse
 from nemo_ada.errors import UserError

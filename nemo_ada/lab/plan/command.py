@@ -177,7 +177,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     )  # fmt: skip
     caps, steady = None, None
     if run.rollout.max_calls == 1 and not run.draws_ahead:
-        if not plan.only_first_waves:
+        if not plan.stop.one_wave:
             caps = suggest_caps(
                 forecast,
                 samples_p95=float(np.quantile(work.responses_S, 0.95)),
@@ -217,7 +217,7 @@ def _step_cap(
             else ("under dynamic sampling a step draws several batches, and the cap bounds each of them")
         )
         raise UserError(f"--step-seconds={wanted:g}: {why}, so no cap of reinforce_ada.budget bounds a step")
-    first_waves = variant(ada_settings({"preset": "grpo"}), planned.plan.first_issue, run.rollout.longest)
+    first_waves = variant(ada_settings({"preset": "grpo"}), planned.plan.stop.first_wave, run.rollout.longest)
     first = simulated.steps_of(first_waves, model.clock)
     drain = forecast.slow * drain_seconds(model, work, run.rollout.longest)
     return step_cap(forecast, wanted, drain, forecast.slow * float(model.seconds(first).max()))
@@ -269,7 +269,7 @@ def _forecast(
     run, plan = simulated.run, planned.plan
     save_seconds = run.schedule.save_seconds
     save = Time(save_seconds, 1.5 * save_seconds, 3 * save_seconds, "assumed")
-    responses = run.rollout.max_calls * run.rollout.prompts * plan.max_responses
+    responses = run.rollout.max_calls * run.rollout.prompts * plan.stop.cap
 
     def step_of(work: SimulatedSteps, live: float = 1.0) -> StepWork:
         bounds = (*simulated.worst(plan), responses, run.rollout.longest)

@@ -21,6 +21,7 @@ from typing import Any
 from nemo_ada.config.load import find_prompt_files, merge_overlays, plain, refuse_foreign_code, split_words
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.marks import allow_ours, check_wandb
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
@@ -40,17 +41,16 @@ from nemo_ada.nemo.launch.stop_and_save import (
 from nemo_ada.nemo.optimizer_offload import move_through_pinned_memory
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.rules import rulebook
+from nemo_ada.rules.data import uses_media
 from nemo_ada.rules.facts.config_file import upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.gym import ENVIRONMENT, uses_gym
-from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import without_working_folder
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.trust import allow_ours, check_wandb
 
 log = logging.getLogger(__name__)
 
