@@ -123,14 +123,16 @@ class Clone:
         place = str(Path(source).expanduser()) if shared else source
         self._run("clone", "--quiet", "--no-checkout", "--no-tags", *shared, place, str(folder), within=False)
 
-    def git(self, *words: str, ok: Sequence[int] = (0,), **settings: str) -> str:
-        """Run git in the clone. Raises TreeError with git's own words."""
-        return self._run(*words, ok=ok, **settings).stdout
+    def git(self, *words: str, ok: Sequence[int] = (0,), index: Path | None = None) -> str:
+        """Run git in the clone, with another index if one is named. Raises TreeError with git's own words."""
+        return self._run(*words, ok=ok, index=index).stdout
 
     def _run(
-        self, *words: str, ok: Sequence[int] = (0,), within: bool = True, **settings: str
+        self, *words: str, ok: Sequence[int] = (0,), within: bool = True, index: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, **NOBODY, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1", **settings}
+        environment = {**os.environ, **NOBODY, "GIT_TERMINAL_PROMPT": "0", "GIT_LFS_SKIP_SMUDGE": "1"}
+        if index is not None:
+            environment["GIT_INDEX_FILE"] = str(index)
         place = ["-C", str(self.folder)] if within else []
         done = subprocess.run(["git", *place, *words], env=environment, capture_output=True, text=True, check=False)
         if done.returncode not in ok:
@@ -170,8 +172,8 @@ class Clone:
     def _joined(self, tree: str, stages: Mapping[str, Mapping[str, tuple[str, str]]]) -> str:
         """Return the tree with both sides' lines in these files."""
         with tempfile.TemporaryDirectory() as folder:
-            index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-            self.git("read-tree", tree, **index)
+            index = Path(folder) / "index"
+            self.git("read-tree", tree, index=index)
             for path, sides in stages.items():
                 names = {}
                 for stage, (_, blob) in sides.items():
@@ -180,8 +182,8 @@ class Clone:
                 union = ("merge-file", "--union", str(names["2"]), str(names["1"]), str(names["3"]))
                 self.git(*union)
                 blob = self.git("hash-object", "-w", str(names["2"])).strip()
-                self.git("update-index", "--cacheinfo", f"{sides['2'][0]},{blob},{path}", **index)
-            return self.git("write-tree", "--missing-ok", **index).strip()
+                self.git("update-index", "--cacheinfo", f"{sides['2'][0]},{blob},{path}", index=index)
+            return self.git("write-tree", "--missing-ok", index=index).strip()
 
     def check_out(self, commit: str) -> list[str]:
         """Write the commit's files. Returns those that the source lacks (pictures, in some copies)."""
