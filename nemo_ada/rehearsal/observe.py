@@ -31,6 +31,7 @@ CODES = re.compile(r"\x1b\[[0-9;]*m")
 FUNCTIONS: tuple[tuple[str, str, str], ...] = (
     # phase, module, dotted name
     ("set-up", "nemo_rl.algorithms.grpo", "setup"),
+    ("set-up", "nemo_rl.algorithms.single_controller_utils", "setup_single_controller"),
     ("tokenizer", "nemo_rl.algorithms.utils", "get_tokenizer"),
     ("data", "nemo_rl.data.utils", "setup_response_data"),
     ("learner start", "nemo_rl.models.policy.lm_policy", "Policy.__init__"),

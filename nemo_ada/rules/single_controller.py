@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.values import Values
+from nemo_ada.rules.data import uses_media
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import GYM, uses_gym
-from nemo_ada.rules.setup import uses_media
 
 CONTROLLER = Loop.CONTROLLER.value
 SAMPLER = f"{CONTROLLER}.sampler"
