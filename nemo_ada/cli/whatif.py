@@ -24,8 +24,9 @@ def whatif(
         typer.Option(help="name of your own field or metric, as reward=NAME; also prompt, tokens, step, group"),
     ] = None,
     values: Annotated[
-        tuple[float, float], typer.Option(help="rewards of a wrong and of a right response, for logs of averages")
-    ] = (0.0, 1.0),
+        tuple[float, float] | None,
+        typer.Option(help="rewards of a wrong and of a right response, for logs of averages", show_default="0 1"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Say what adaptive sampling would have changed, from a log that you already have. It needs no GPU.
@@ -53,9 +54,9 @@ def whatif(
 
 def _columns(pairs: list[str]) -> dict[str, str]:
     """Parse the values of --column."""
-    from nemo_ada.lab.whatif.reading import FIELDS, METRICS
+    from nemo_ada.lab.whatif.names import FIELDS, QUANTITIES
 
-    known = tuple(dict.fromkeys((*FIELDS, *METRICS)))
+    known = tuple(dict.fromkeys((*FIELDS, *QUANTITIES)))
     found: dict[str, str] = {}
     for pair in pairs:
         what, _, name = pair.partition("=")
