@@ -31,11 +31,12 @@ def whatif(
 ) -> None:
     """Say what adaptive sampling would have changed, from a log that you already have. It needs no GPU.
 
-    Rollouts say most: NeMo-RL's train_data_step*.jsonl, dumps of verl, tables of TRL, and any JSONL, CSV or Parquet
-    with prompt, reward and tokens.
+    Rollouts say most: NeMo-RL's train_data_step*.jsonl, dumps of verl, slime and miles, tables of TRL, traces of
+    prime-rl, and any JSON, CSV or Parquet with prompt, reward and tokens.
 
-    Curves are enough: TRL's trainer_state.json, CSV files of Weights & Biases, event files of TensorBoard,
-    JSON lines of metrics. Say with --group how many responses a prompt got.
+    Curves are enough: what a run printed (NeMo-RL, verl, TRL, prime-rl, SkyRL, slime, miles, OpenRLHF), TRL's
+    trainer_state.json, CSV files of Weights & Biases, event files of TensorBoard, JSON lines of metrics. Say with --group
+    how many responses a prompt got.
     """
     from nemo_ada.lab.whatif.answer import answer, read_log
     from nemo_ada.lab.whatif.render import as_json, introduction, sentences, table
