@@ -35,8 +35,8 @@ def whatif(
     prime-rl, and any JSON, CSV or Parquet with prompt, reward and tokens.
 
     Curves are enough: what a run printed (NeMo-RL, verl, TRL, prime-rl, SkyRL, slime, miles, OpenRLHF), TRL's
-    trainer_state.json, CSV files of Weights & Biases, event files of TensorBoard, JSON lines of metrics. Say with --group
-    how many responses a prompt got.
+    trainer_state.json, CSV files of Weights & Biases, event files of TensorBoard, JSON lines of metrics. Say with
+    --group how many responses a prompt got.
     """
     from nemo_ada.lab.whatif.answer import answer, read_log
     from nemo_ada.lab.whatif.render import as_json, introduction, sentences, table
