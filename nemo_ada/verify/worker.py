@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import json
 import math
@@ -19,7 +20,7 @@ from nemo_ada.verify import kernel
 from nemo_ada.verify.confine import confine
 from nemo_ada.verify.verdict import INVALID, MEMORY, defined, no_score
 
-Scorer = Callable[[str, Any], float]  # (answer, reference) -> score in [0, 1]
+Scorer = Callable[..., float]  # (answer, reference) -> score in [0, 1]
 Judgement = tuple[float | None, str | None, str]  # label, cause, detail for the log
 PRINTED = 300  # characters of what a scorer prints that go into the log
 DEFAULT_SCORER = "nemo_ada.verify.scoring:score_math"
@@ -27,7 +28,7 @@ DEFAULT_SCORER = "nemo_ada.verify.scoring:score_math"
 
 def line(message: object) -> bytes:
     """Return a message as it is sent."""
-    return json.dumps(message).encode() + b"\n"
+    return json.dumps(message, default=str).encode() + b"\n"  # a date or a decimal of the data becomes text
 
 
 @lru_cache(maxsize=1)
@@ -35,6 +36,14 @@ def load_scorer(name: str) -> Scorer:
     """Return the function `package.module:function`."""
     module, _, function = name.partition(":")
     return cast(Scorer, getattr(importlib.import_module(module), function))
+
+
+@lru_cache(maxsize=1)
+def takes_prompt(function: Scorer) -> bool:
+    """Return whether a scorer has a parameter `prompt`."""
+    with suppress(TypeError, ValueError):  # one of C may have no signature
+        return "prompt" in inspect.signature(function).parameters
+    return False
 
 
 def work(connection: int, scorer: str, memory_bytes: int, server: int) -> None:
@@ -65,7 +74,7 @@ def _keep_only(connection: int) -> None:
                 os.close(descriptor)
 
 
-def judge(scorer: str, answer: str, reference: Any, cpu_s: float) -> Judgement:
+def judge(scorer: str, answer: str, reference: Any, cpu_s: float, prompt: str = "") -> Judgement:
     """Judge one answer. An error of the scorer becomes a cause, not a label.
 
     cpu_s: CPU seconds after which the kernel ends this process. The trainer keeps the wall-clock deadline; this limit
@@ -78,7 +87,8 @@ def judge(scorer: str, answer: str, reference: Any, cpu_s: float) -> Judgement:
     try:
         function = load_scorer(scorer)
         with redirect_stdout(printed), redirect_stderr(printed):
-            score = function(answer, reference)
+            more = {"prompt": prompt} if takes_prompt(function) else {}
+            score = function(answer, reference, **more)
         return _checked(score, function, printed.getvalue().strip())
     except MemoryError as error:
         return None, MEMORY, repr(error)

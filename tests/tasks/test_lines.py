@@ -14,6 +14,7 @@ from nemo_ada.lab.data.source import open_source
 from nemo_ada.run.data_files import is_lines_or_objects, records
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
 from nemo_ada.verify.audit import kind_of
+from nemo_ada.verify.reference import Reader
 
 ASKED = [{"role": "user", "content": "What is 20+7?"}]
 SYSTEM = {"role": "system", "content": "Think."}
@@ -119,11 +120,22 @@ MEDIA = {
 }  # fmt: skip
 
 
+class Own(Reader):
+    """Reads for a reward of the user's."""
+
+    own = True
+
+
 @pytest.mark.parametrize("name", MEDIA)
 @pytest.mark.parametrize("as_it_is", [False, True])
 def test_a_record_with_an_image_is_refused_because_the_model_would_not_see_it(name, as_it_is):
     with pytest.raises(ValueError, match=r"an image|of type '(input_)?image'"):
-        pair_of({"problem": "Find x", "answer": "3"} | MEDIA[name], PROMPT_FIELDS, ANSWER_FIELDS, as_it_is=as_it_is)
+        pair_of(
+            {"problem": "Find x", "answer": "3"} | MEDIA[name],
+            PROMPT_FIELDS,
+            ANSWER_FIELDS,
+            Own() if as_it_is else Reader(),
+        )
 
 
 @pytest.mark.parametrize(

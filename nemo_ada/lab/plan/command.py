@@ -29,7 +29,7 @@ from nemo_ada.lab.plan.forecast import (
 from nemo_ada.lab.plan.history import MAX_VALUE, MIN_STEPS, History
 from nemo_ada.lab.plan.job_slots import MAX_SECONDS, JobSlots, clock, parse_time, plan_slots
 from nemo_ada.lab.plan.planned_run import COLD_START, PlannedRun
-from nemo_ada.lab.plan.roofline import FAR, NEAR, PROMPT_TOKENS, Roofline
+from nemo_ada.lab.plan.roofline import FAR, LEVERS, NEAR, PROMPT_TOKENS, Roofline
 from nemo_ada.lab.plan.sampling import SimulatedRun, SimulatedSteps, capped, variant
 from nemo_ada.lab.simulate.steps import Variant
 from nemo_ada.rules.finding import Finding, error, ok, warning
@@ -351,7 +351,7 @@ def _costs(
         costs.append(cost(label, steps, run, ada))
     if planned.roofline is not None and not measured:
         costs = _over_grpo(costs, forecast, planned.roofline)
-        costs.append(_as_nemo_rl_is(simulated, planned.roofline, forecast, prompt, base))
+        costs += _with_levers(simulated, planned.roofline, forecast, prompt, base)
     return tuple(costs), tuple(left_out)
 
 
@@ -360,7 +360,7 @@ def _over_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Roofline) ->
 
     No step has shown that the optimizer moves faster through pinned memory. So the near end has NeMo-RL's way.
     """
-    ends = (NEAR, NEAR.refit * roofline.as_nemo_rl_is().refit), (FAR, FAR.refit * roofline.refit)
+    ends = (NEAR, NEAR.refit * roofline.with_levers(0).refit), (FAR, FAR.refit * roofline.refit)
 
     def steps(cost: Cost) -> list[float]:
         return [forecast.with_sampling(end.sampling * cost.sampling, cost.trained, refit) for end, refit in ends]
@@ -375,16 +375,22 @@ def _over_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Roofline) ->
     return found
 
 
-def _as_nemo_rl_is(simulated: SimulatedRun, roofline: Roofline, forecast: Forecast, prompt: float, base: float) -> Cost:
-    """Return the cost of GRPO in NeMo-RL without anything of ours: it trains on every row."""
-    rollout, other = simulated.run.rollout, roofline.as_nemo_rl_is()
-    ada = ada_settings({"preset": "grpo"})
-    model = SamplingTimeModel.of_roofline(other, simulated.lengths.mean_tokens)
-    work = simulated.steps_of(variant(ada, rollout.group, rollout.longest), model.clock)
-    seconds = float(np.median(model.seconds(work)))
-    step = forecast.with_sampling(seconds, (prompt + trained_tokens(work, 1.0)) / base) + other.refit - roofline.refit
-    name = "GRPO, NeMo-RL as it is"
-    return Cost(name, float(np.median(work.responses_S)), seconds, step, work.zero_signal, work.utilisation)
+def _with_levers(
+    simulated: SimulatedRun, roofline: Roofline, forecast: Forecast, prompt: float, base: float
+) -> Iterator[Cost]:
+    """Yield the cost of GRPO in NeMo-RL without anything of ours, and then with one lever after the other.
+
+    Levers need no adaptive sampling, and without it NeMo-RL trains on every row.
+    """
+    rollout, ada = simulated.run.rollout, ada_settings({"preset": "grpo"})
+    for count, name in enumerate(("GRPO, NeMo-RL as it is", *(f"+ {lever}" for lever in LEVERS))):
+        other = roofline.with_levers(count)
+        model = SamplingTimeModel.of_roofline(other, simulated.lengths.mean_tokens)
+        work = simulated.steps_of(variant(ada, rollout.group, rollout.longest), model.clock)
+        seconds = float(np.median(model.seconds(work)))
+        step = forecast.with_sampling(seconds, (prompt + trained_tokens(work, 1.0)) / base)
+        step += other.refit - roofline.refit
+        yield Cost(name, float(np.median(work.responses_S)), seconds, step, work.zero_signal, work.utilisation)
 
 
 def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterator[str]:

@@ -570,3 +570,14 @@ def test_parameters_and_parallel_sizes_are_the_published_ones(model, billions, t
     assert [n for n in divisors(shape.heads, shape.kv) if n in powers] == tp
     assert [n for n in divisors(shape.layers) if n in powers] == pp
     assert [n for n in rollout_parallel_sizes(shape, 8) if n in tp] == fp8
+
+
+@pytest.mark.parametrize(("prompts", "told"), [(2048, True), (64, False)])
+def test_the_default_engine_is_pointed_to_the_faster_one_where_many_responses_run_at_once(prompts, told):
+    changes = {f"{VLLM}.async_engine": False, f"{KWARGS}.scheduler_cls": None, "grpo.num_prompts_per_step": prompts}
+    changes |= {"policy.model_name": "Qwen/Qwen2.5-Math-1.5B", TP: 1, f"{LEARNER}.sequence_parallel": False}
+    changes["reinforce_ada"] = {"preset": "grpo", "sampling": {"scheduler": "rounds"}}
+    found = [
+        one.message for one in check(changed(changes)) if one.key == f"{VLLM}.async_engine" and one.level == "warning"
+    ]
+    assert any("faster.md" in text for text in found) is told
