@@ -176,12 +176,25 @@ def _observe_rows(module: ModuleType) -> None:
     @functools.wraps(train)
     def observed(self: Any, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> Any:
         last = int(self.cfg["train_global_batch_size"])
-        if bool((data["advantages"][-last:] != 0).any()):
+        if has_gradient(data, last):
             LAST_BATCH.update(data=data, loss_fn=loss_fn)
         note(event="rows", rows=row_hashes(data), prompts=prompt_hashes(data))
         return train(self, data, loss_fn, *args, **kwargs)
 
     module.Policy.train = observed
+
+
+def has_gradient(data: Any, last: int) -> bool:
+    """Return whether the last rows of a batch have a token in the loss whose advantage is not zero.
+
+    NeMo-RL keeps the advantage of a row that it takes out of the loss, such as one that was cut.
+    """
+    counts_RT = data["advantages"][-last:] != 0
+    if "token_mask" in data:
+        counts_RT = counts_RT & (data["token_mask"][-last:] != 0)
+    if "sample_mask" in data:
+        counts_RT = counts_RT & (data["sample_mask"][-last:] > 0).unsqueeze(-1)
+    return bool(counts_RT.any())
 
 
 def _observe_prompts(module: ModuleType) -> None:

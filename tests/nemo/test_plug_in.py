@@ -17,7 +17,7 @@ import torch
 
 from nemo_ada.errors import FailedResponsesError
 
-pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(1200)]
 
 WAVES = {"wave_size": 4, "max_responses": 16}
 BALANCE = {"preset": "ada_seq_balance", "sampling": WAVES}
