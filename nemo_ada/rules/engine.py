@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.facts import version
+from nemo_ada.rules.facts import attributes, version
+from nemo_ada.rules.facts.checkout import Checkout
 from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES
 from nemo_ada.rules.finding import Findings, error, ok, warning
 
@@ -58,28 +61,44 @@ def messages(v: Values) -> Findings:
     elif scheduler == FEW_MESSAGES and stops:
         yield warning(f"{GENERATION}.stop_strings", f"{stops}: responses with stop strings need a message for each "
                       f"token, so {FEW_MESSAGES} changes nothing; stop_token_ids would stop without")  # fmt: skip
+    elif scheduler == FEW_MESSAGES and (lost := sorted(misfits())):
+        yield error(key, f"{scheduler} reads {', '.join(lost)}, and the vLLM that is here has none; leave it out")
     elif scheduler == FEW_MESSAGES:
         yield ok(key, f"few messages per response, and {planning(v)}")
 
 
-def planning(v: Values) -> str:
-    """Return in words which scheduler vLLM chooses, which FewMessages follows (vLLM's config/vllm.py).
+def misfits() -> set[str]:
+    """Return what our part of the engine reads and the vLLM does not have that Python would import here.
 
-    vLLM plans a step before the tokens of the last one are there, unless something in its configuration cannot.
+    On a cluster vLLM stands in the workers' own environment, so there the answer is of the image that `check` runs in.
     """
-    because = ""
-    gpus = v.integer(f"{VLLM}.tensor_parallel_size", 1) * v.integer(f"{VLLM}.pipeline_parallel_size", 1)
-    method = v.get(f"{SPECULATIVE}.method")
-    told = v.get(AHEAD)
-    if told is False:
-        because = f"{AHEAD} is false"
-    elif told is None and gpus > 1 and version.here().vllm < RAY_PLANS_AHEAD:
-        because = f"an engine of {gpus} GPUs runs under Ray, whose executor cannot before vLLM 0.25"
-    elif told is None and method in NOT_AHEAD:
-        because = f"it cannot with speculative decoding by {method}"
-    if because:
-        return f"vLLM's own Scheduler below it, which waits for a step's tokens before it plans the next one: {because}"
+    found = find_spec("vllm")
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    here = [Checkout(Path(place).parent, "vllm") for place in places[:1]]
+    return {name for checkout in here for name, _ in attributes.missing(checkout, attributes.ENGINE)}
+
+
+def planning(v: Values) -> str:
+    """Return in words which scheduler vLLM chooses, which FewMessages follows."""
+    if why := _waits(v):
+        return f"vLLM's own Scheduler below it, which waits for a step's tokens before it plans the next one: {why}"
     return "vLLM's AsyncScheduler below it, which plans a step before the last one's tokens are there"
+
+
+def plans_ahead(v: Values) -> bool:
+    """Return whether vLLM plans a step before the tokens of the last one are there."""
+    return not _waits(v)
+
+
+def _waits(v: Values) -> str:
+    """Return why vLLM does not plan ahead (its config/vllm.py). Empty where it does, which is its default."""
+    gpus = v.integer(f"{VLLM}.tensor_parallel_size", 1) * v.integer(f"{VLLM}.pipeline_parallel_size", 1)
+    told, method = v.get(AHEAD), v.get(f"{SPECULATIVE}.method")
+    if told is not None:
+        return "" if told else f"{AHEAD} is false"
+    if gpus > 1 and version.here().vllm < RAY_PLANS_AHEAD:
+        return f"an engine of {gpus} GPUs runs under Ray, whose executor cannot before vLLM 0.25"
+    return f"it cannot with speculative decoding by {method}" if method in NOT_AHEAD else ""
 
 
 ENGINE: tuple[Callable[[Values], Findings], ...] = (engine,)

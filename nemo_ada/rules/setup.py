@@ -14,18 +14,18 @@ from pathlib import Path
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rules.data import lies_here
+from nemo_ada.rules.data import lies_here, uses_media
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import LOOP
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
+from nemo_ada.rules.references import references
 from nemo_ada.rules.rewards import (
     OUR_ENVIRONMENT,
     environment_names,
     estimator_of_verdicts,
-    own_reward,
     threshold_of_rewards,
 )
 from nemo_ada.run.data_files import records
@@ -38,7 +38,6 @@ OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
 ENVIRONMENTS = "nemo_rl.environments.utils.ENV_REGISTRY"
 VERIFIERS = "nemo_rl.environments.math_environment.HFVerifyWorker.verify"
 """Where NeMo-RL lists its names. They are read in the checkout. Without one nothing is judged by them."""
-MEDIA_PROCESSOR = "vlm_hf_data_processor"
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
@@ -255,11 +254,6 @@ def training_set(v: Values) -> Findings:
         )
 
 
-def uses_media(v: Values) -> bool:
-    """Return whether the prompts have images or audio. NeMo-RL has a script of its own for them (run_vlm_grpo.py)."""
-    return any(v.get(f"data.{split}.processor") == MEDIA_PROCESSOR for split in ("default", "train"))
-
-
 def environments(v: Values) -> Findings:
     """The class of a user's own environment exists where the job looks for it. Each environment has its section."""
     for split, name in environment_names(v):
@@ -300,5 +294,5 @@ def environments(v: Values) -> Findings:
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
     choices, schedule, optimizer, experts_parallel, packs, validation, saves, tokenizer, prompt_batches,
-    training_set, environments, threshold_of_rewards, estimator_of_verdicts, own_reward,
+    training_set, environments, threshold_of_rewards, estimator_of_verdicts, references,
 )  # fmt: skip
