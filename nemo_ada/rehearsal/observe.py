@@ -31,12 +31,15 @@ CODES = re.compile(r"\x1b\[[0-9;]*m")
 FUNCTIONS: tuple[tuple[str, str, str], ...] = (
     # phase, module, dotted name
     ("set-up", "nemo_rl.algorithms.grpo", "setup"),
+    ("set-up", "nemo_rl.algorithms.single_controller_utils", "setup_single_controller"),
     ("tokenizer", "nemo_rl.algorithms.utils", "get_tokenizer"),
     ("data", "nemo_rl.data.utils", "setup_response_data"),
     ("learner start", "nemo_rl.models.policy.lm_policy", "Policy.__init__"),
     ("engine start", "nemo_rl.models.generation.vllm.vllm_generation", "VllmGeneration.__init__"),
     ("conversion", "nemo_rl.models.megatron.community_import", "import_model_from_hf_name"),
     ("refit", "nemo_rl.algorithms.grpo", "refit_policy_generation"),
+    ("refit", "nemo_rl.weight_sync.collective_weight_synchronizer", "CollectiveWeightSynchronizer.sync_weights"),
+    ("refit", "nemo_rl.weight_sync.ipc_weight_synchronizer", "IPCWeightSynchronizer.sync_weights"),
     ("score", "nemo_rl.experience.rollouts", "calculate_rewards"),
     ("validate", "nemo_rl.algorithms.grpo", "validate"),
     ("validate", "nemo_rl.algorithms.grpo_sync", "validate_sync"),

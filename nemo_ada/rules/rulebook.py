@@ -29,12 +29,13 @@ from nemo_ada.rules.method import METHOD
 from nemo_ada.rules.names import key_names
 from nemo_ada.rules.precision import PRECISION
 from nemo_ada.rules.setup import SETUP
-from nemo_ada.rules.single_controller import controller_ignores, controller_needs
+from nemo_ada.rules.single_controller import controller_ignores, controller_needs, controller_sizes
 from nemo_ada.rules.value_types import value_types
 
 Rule = Callable[[Values], Findings]
 RULES: tuple[Rule, ...] = (
-    *NAMES, *SETUP, *ENGINE, *KNOWN_FAULTS, *LORA, *GYM_RULES, *METHOD, controller_needs, controller_ignores, datasets,
+    *NAMES, *SETUP, *ENGINE, *KNOWN_FAULTS, *LORA, *GYM_RULES, *METHOD,
+    controller_needs, controller_sizes, controller_ignores, datasets,
     prompt_files,
 )  # fmt: skip
 """Every rule that needs neither a model's shape nor NeMo-RL's own key names. Those rules are called in `findings`."""
