@@ -37,6 +37,9 @@ LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
 ENVIRONMENTS = "nemo_rl.environments.utils.ENV_REGISTRY"
 """Where NeMo-RL lists its names. They are read in the checkout. Without one nothing is judged by them."""
+VALIDATES = "nemo_rl.models.megatron.setup._validate_optimizer_config"
+TAKES_PARTS = "0 < optimizer_offload_fraction <= 1"
+"""In its source where NeMo-RL moves a share of the optimizer (pull request 3628)."""
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
@@ -68,11 +71,14 @@ def schedule(v: Values) -> Findings:
 
 def optimizer(v: Values) -> Findings:
     """Combinations that the learner's workers refuse after the model was built."""
-    if v.get(f"{OPTIMIZER}.optimizer_cpu_offload", False) and v.get(f"{OPTIMIZER}.optimizer_offload_fraction") != 1.0:
+    share = v.number(f"{OPTIMIZER}.optimizer_offload_fraction")
+    parts = TAKES_PARTS in version.source(VALIDATES)
+    fits = share is not None and (0 < share <= 1 if parts else share == 1.0)
+    if v.get(f"{OPTIMIZER}.optimizer_cpu_offload", False) and not fits:
         yield error(
             f"{OPTIMIZER}.optimizer_offload_fraction",
             f"optimizer_cpu_offload=true with fraction {v.get(f'{OPTIMIZER}.optimizer_offload_fraction')}: NeMo-RL "
-            "moves all of the optimizer or nothing; 1.0 would work",
+            f"moves {'a share above 0' if parts else 'all of the optimizer or nothing'}; 1.0 would work",
         )
     if v.get(f"{OPTIMIZER}.bf16", False) and v.get(f"{OPTIMIZER}.fp16", False):
         yield error(f"{OPTIMIZER}.fp16", "bf16 and fp16 exclude each other; set fp16 to false")
