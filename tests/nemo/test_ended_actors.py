@@ -11,15 +11,14 @@ from tests.patience import PATIENCE
 pytestmark = pytest.mark.nemo_rl
 
 
-class Busy:
-    def process(self):
-        return os.getpid()
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_actors_end_with_the_block(harness, fails):
     import ray
     from nemo_support.private_ray import actors_ended
+
+    class Busy:  # Ray sends a class that is defined here by value
+        def process(self):
+            return os.getpid()
 
     kind = ray.remote(num_cpus=0)(Busy)
     before = kind.remote()
