@@ -28,6 +28,7 @@ DOUBTFUL = 1.0  # bounds that had to grow by their own width come from a wrong r
 USUAL_PROMPTS = 64  # per step, for the row of dapo, where a log does not say
 MUCH = 0.95  # share of groups with equal labels above which all is lost, for whatever reason
 SOME = 0.05  # share of right answers, and of wrong ones, at which so many equal groups hint at greedy decoding
+FEW_TEXTS = 5  # groups with a wrong answer whose texts say that answers repeat
 FEW_GROUPS = 20  # below which many equal groups may be chance
 REPEATED = (
     "the answers of a group repeat each other, as with greedy decoding (temperature 0), a cache of answers or one seed "
@@ -186,7 +187,8 @@ def _of_rollouts(log: Rollouts, options: Options) -> tuple[LogReport, Forecast, 
         frame["step"].nunique(), logged.depth, estimate(logged.pos_G / logged.total_G),
         estimate((rewards["min"] == rewards["max"]).to_numpy(np.float64)), float(equal_G.mean()),
         float(np.nanmean(tokens)) if np.isfinite(tokens).any() else math.nan, len(frame), len(logged.pos_G),
-        frame["prompt"].nunique(), float((pos_U == 0).mean()), float((pos_U == total_U).mean()), _repeats(log, logged),
+        frame["prompt"].nunique(), float((pos_U == 0).mean()), float((pos_U == total_U).mean()),
+        _repeats(log, logged, threshold),
     )  # fmt: skip
     per_step = frame.dropna(subset="reward").groupby("step")["group"].nunique()
     tokens_by_rate = _tokens_by_rate(log, logged, mixture, threshold)
@@ -194,18 +196,20 @@ def _of_rollouts(log: Rollouts, options: Options) -> tuple[LogReport, Forecast, 
     return report, forecast, [*log.notes, *_notes(log, logged, threshold)], _check(log, logged, threshold)
 
 
-def _repeats(log: Rollouts, logged: Labels) -> bool:
+def _repeats(log: Rollouts, logged: Labels, threshold: float) -> bool:
     """Return whether the answers of a group repeat each other.
 
-    Where the log has texts, they say it. Else only labels do: nearly all groups are of one kind, and some are all right
-    and others all wrong.
+    Where the log has texts, those of groups with a wrong answer say it, because short right answers are often the same.
+    Else only labels do: nearly all groups are of one kind, and some are all right and others all wrong.
     """
-    frame = log.frame[log.frame["text"] != 0]
-    texts = frame.groupby("group")["text"].agg(["size", "nunique"])
+    never_G, always_G = logged.pos_G == 0, logged.pos_G == logged.total_G
+    frame = log.frame[(log.frame["text"] != 0) & log.frame["reward"].notna()]
+    groups = frame.assign(wrong=~log.correct_N(threshold)[frame.index]).groupby("group")
+    texts = groups.agg(size=("text", "size"), different=("text", "nunique"), wrong=("wrong", "any"))
     texts = texts[texts["size"] > 1]
     if len(texts) > 0.5 * len(logged.pos_G):
-        return bool((texts["nunique"] == 1).mean() > MUCH)
-    never_G, always_G = logged.pos_G == 0, logged.pos_G == logged.total_G
+        wrong = texts[texts["wrong"]]
+        return len(wrong) >= FEW_TEXTS and bool((wrong["different"] == 1).mean() > 1.0 - 2 * SOME)
     return bool(
         len(logged.pos_G) >= FEW_GROUPS
         and (never_G | always_G).mean() > MUCH

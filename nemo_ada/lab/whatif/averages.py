@@ -230,10 +230,16 @@ def _with_shares(
     """
     nothing_T = np.full(len(mean_T), np.nan)
     zero_T, others_T, never_T = (value.get(what, nothing_T) for what in ("zero_signal", MIXED_OTHERS, NEVER_RIGHT))
+    if (
+        len(names := held["zero_signal"].metrics if "zero_signal" in held else ()) > 1
+        and np.nanmax(zero_T) > 1.0 + 1e-6
+    ):
+        zero_T = nothing_T
+        notes.append(f"{' + '.join(names)} counts groups, and no metric says how many a step has, so it says nothing")
     for what, share_T in (("zero_signal", zero_T), (MIXED_OTHERS, others_T), (NEVER_RIGHT, never_T)):
         if np.any((share_T < -1e-6) | (share_T > 1.0 + 1e-6)):
-            names = " + ".join(held[what].metrics)
-            raise UserError(f"{names} is no share from 0 to 1; name yours with --column zero_signal=NAME")
+            names = held[what].metrics
+            raise UserError(f"{' + '.join(names)} is no share from 0 to 1; name yours with --column zero_signal=NAME")
     for what, text in ((FILTERED, IS_FILTERED), (FILTERED_SHARE, SHARE_IS_FILTERED)):
         if what in value and np.nanmax(np.abs(np.nan_to_num(value[what]))) > 1e-6:
             notes.append(text.format(held[what].metrics[0]))

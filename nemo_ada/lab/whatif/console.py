@@ -16,6 +16,9 @@ from nemo_ada.run.json_lines import Record
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\n]{0,300}\x07")
 _RAY = re.compile(r"^[ \t]*\((?:\S+ )?pid=\d+[^)\n]*\)[ \t]?", re.MULTILINE)
 """Ray puts the process in front of each line: (TaskRunner pid=123, ip=10.0.0.7)."""
+_RANK = re.compile(r"^ {0,3}\d{1,4}: (?=\S| )", re.MULTILINE)
+"""`srun --label` puts the number of the task in front of each line."""
+_REPEATED = re.compile(r"\s?\[repeated \d{1,9}x[^\]\n]{0,200}\]")
 _PLACE = re.compile(r"(?<![ \t])[ \t]{2,400}\S{1,200}\.py:\d{1,9}[ \t]{0,400}$", re.MULTILINE)
 """Rich puts the place in the program behind a line, also where it breaks the line."""
 _TYPES = re.compile(
@@ -41,7 +44,8 @@ _STEP_BEFORE = re.compile(
 _EVALUATION = re.compile(r"\beval(?:uat\w*)?\b[^\n]*$", re.IGNORECASE)
 _HEADING = re.compile(r"(?<!=)={3,200} *Step (\d{1,15})(?:/\d{1,15})? *={3,}")
 _BELOW = re.compile(
-    rf"^[^\w\n]{{0,60}}([A-Za-z][\w /@%().-]{{0,60}}?) ?: {{0,9}}({_NUMBER}) ?(%?)[^\w\n]{{0,60}}$", re.MULTILINE
+    rf"(?:^[^\w\n]{{0,60}}|[•●] )([A-Za-z][\w /@%().-]{{0,60}}?) ?: {{0,9}}({_NUMBER}) ?(%?)[^\w\n]{{0,60}}$",
+    re.MULTILINE,
 )
 _CELLS = re.compile(r"\bStep (\d{1,15}) ?\|([^\n]*)")
 _CELL = re.compile(rf"^\s*([A-Za-z][\w /@.-]{{0,60}}?)[:=]?\s+({_NUMBER})(%?)(?:\s*\S*)\s*$")
@@ -49,13 +53,18 @@ _WIDEST_CELL = 120
 _ANY_LINE = re.compile(
     r"^[^\n]{0,200}?\b(?:step|iteration|iter|update|epoch)\b\s*[:=#]?\s*(\d{1,15})\b([^\n]*)$", re.I | re.M
 )
+_ANY_REWARD = re.compile(r"^[^\n]{0,1000}?(?:reward|score)[\w/@]{0,60}\s?[:=]\s?[-+\d.][^\n]*$", re.MULTILINE)
 _ANY_PAIR = re.compile(rf"({_KEY})\s?[:=]\s?({_NUMBER})(%?)(?![\w./])")
 
 
 def read_console(text: str) -> Iterator[Record]:
     """Yield the metrics that a run printed, a record per step or per dictionary, in the order of the text."""
-    text = _TYPES.sub(r"\1", _PLACE.sub("", _RAY.sub("", _COLOURS.sub("", text.replace("\r", "\n")))))
-    found = [*_chains(text), *_dictionaries(text), *_headings(text), *_cells(text)] or list(_lines(text))
+    text = text.replace("\r", "\n")
+    for pattern in (_COLOURS, _RANK, _RAY, _REPEATED, _PLACE):
+        text = pattern.sub("", text)
+    text = _TYPES.sub(r"\1", text)
+    found = [*_chains(text), *_dictionaries(text), *_headings(text), *_cells(text)]
+    found = found or list(_lines(text)) or list(_pairs(text))
     in_order = [record for _, record in sorted(found, key=lambda placed: placed[0])]
     with_step = [record for record in in_order if "step" in record]
     without = [record for record in in_order if "step" not in record]
@@ -112,6 +121,14 @@ def _lines(text: str) -> Iterator[Placed]:
         pairs = {name: _number(value, percent) for name, value, percent in reversed(_ANY_PAIR.findall(line[2]))}
         if pairs:
             yield line.start(), {"step": float(line[1]), **pairs}
+
+
+def _pairs(text: str) -> Iterator[Placed]:
+    """Read lines with two pairs or more, one of them of a reward, and no step at all."""
+    for line in _ANY_REWARD.finditer(text):
+        pairs = {name: _number(value, percent) for name, value, percent in reversed(_ANY_PAIR.findall(line[0]))}
+        if len(pairs) > 1:
+            yield line.start(), {**pairs}
 
 
 def _number(text: str, percent: str = "") -> float:

@@ -155,6 +155,12 @@ def _object(record: Any, key: str) -> Record:
 def _split_group(record: Record, names: Mapping[str, Sequence[str]]) -> Iterator[Record]:
     """Yield the responses of a record. One of a whole group has lists, such as `responses` and `scores`."""
     rewards = find(record, names["reward"])
+    if rewards is MISSING and (parts := _list_of_responses(record, names["reward"])) is not None:
+        yield from ({**record, **part} for part in parts)
+        return
+    if isinstance(rewards, str) and rewards.lstrip().startswith("["):  # a cell of a table
+        record = {name: _list_in_text(value) for name, value in record.items()}
+        rewards = find(record, names["reward"])
     if not isinstance(rewards, list):
         yield record
         return
@@ -167,6 +173,29 @@ def _split_group(record: Record, names: Mapping[str, Sequence[str]]) -> Iterator
     }  # fmt: skip
     for i in range(size):
         yield {name: value[i] if name in lists else value for name, value in record.items()}
+
+
+def _list_of_responses(record: Record, rewards: Sequence[str]) -> list[Record] | None:
+    """Return the responses that a record of a group has as a list of objects with a reward each. None without one."""
+    lists = (value for value in record.values() if isinstance(value, list) and value)
+    return next(
+        (
+            parts
+            for parts in lists
+            if all(isinstance(part, dict) and find(part, rewards) is not MISSING for part in parts)
+        ),
+        None,
+    )
+
+
+def _list_in_text(value: Any) -> Any:
+    """Return the list that a text is in JSON, else the value as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
 
 
 def _table(record: Record, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Response:

@@ -139,6 +139,19 @@ def prime_console():
     )
 
 
+def nemo_srun():
+    text = "".join(NEMO.format(step=t + 1, reward=r) for t, r in enumerate(REWARD_T))
+    return "\n".join(f"0: {line}" for line in text.splitlines())
+
+
+def skyrl_lines():
+    """Without its console logger SkyRL prints these alone, and no step."""
+    return "\n".join(
+        f"12:00 | INFO | reward/avg_pass_at_8: 0.5, reward/avg_raw_reward: {reward}, reward/mean_positive_reward: 0.3"
+        for reward in REWARD_T
+    )
+
+
 def any_console():
     return "\n".join(f"INFO step {t} reward={reward} kl=0.01 lr=1e-06" for t, reward in enumerate(REWARD_T))
 
@@ -158,6 +171,8 @@ CONSOLES = {
     "SkyRL": (skyrl_console, False, True),
     "prime-rl": (prime_console, False, False),
     "NeMo-RL": (lambda: "".join(NEMO.format(step=t + 1, reward=r) for t, r in enumerate(REWARD_T)), False, True),
+    "NeMo-RL under srun": (nemo_srun, False, True),
+    "SkyRL, lines": (skyrl_lines, False, False),
     "any": (any_console, False, False),
 }
 """Framework -> what it prints, and whether the share of groups without spread and the tokens are in it."""
@@ -295,6 +310,12 @@ def test_a_log_of_kept_groups_only_says_so(extra, word, tmp_path):
     assert not any("kept" in note for note in read_log([tmp_path / "a.jsonl"]).notes)
 
 
+def test_a_mean_reward_alone_is_told_to_log_rollouts(tmp_path):
+    (tmp_path / "verl.log").write_text(verl_plain())
+    report = answer(read_log([tmp_path / "verl.log"]), Options(group=8, presets=("grpo",)))
+    assert "Next: log the responses of some steps" in sentences(report)
+
+
 def test_an_error_proposes_the_metric_that_would_do(tmp_path):
     rows = [{"step": t, "loss": 0.1, "env/solve_rate": reward, "kl": 0.0} for t, reward in enumerate(REWARD_T)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -358,6 +379,12 @@ def test_groups_in_one_record_are_rollouts(tmp_path):
     (tmp_path / "chat.jsonl").write_text(json.dumps(messages))
     found = read_log([tmp_path / "chat.jsonl"])
     assert found.frame["prompt"].nunique() == 1 and found.frame["tokens"].tolist() == [3, 4, 5]
+    cells = {name: json.dumps(value) if isinstance(value, list) else value for name, value in group.items()}
+    (tmp_path / "cells.jsonl").write_text(json.dumps(cells))
+    assert rewards(read_log([tmp_path / "cells.jsonl"])) == [1.0, 0.0, 1.0]
+    objects = {"prompt": "2 + 2", "rollouts": [{"text": "4", "reward": 1}, {"text": "5", "reward": 0}]}
+    (tmp_path / "objects.jsonl").write_text(json.dumps(objects))
+    assert rewards(read_log([tmp_path / "objects.jsonl"])) == [1.0, 0.0]
     (tmp_path / "bare.jsonl").write_text(
         json.dumps({name: group[name] for name in ("prompt", "responses")} | {"marks": [1, 0, 1]})
     )
@@ -451,6 +478,24 @@ def test_greedy_decoding_is_named_and_nobody_is_told_to_take_other_prompts(kind,
     assert done.exit_code == 0, done.exception
     assert "greedy decoding (temperature 0)" in done.stdout and "Next: sample 4 answers per prompt" in done.stdout
     assert "easier" not in done.stdout and "harder" not in done.stdout
+
+
+def test_short_answers_that_are_right_and_equal_are_no_greedy_decoding(tmp_path):
+    rows = [{"prompt": i // 4, "response": "4", "reward": 1} for i in range(400)]
+    rows[0] = {"prompt": 0, "response": "5", "reward": 0}
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    told = sentences(answer(read_log([tmp_path / "a.jsonl"]), Options(presets=("grpo",))))
+    assert "greedy" not in told and "take harder ones" in told
+
+
+def test_counts_of_groups_are_no_shares(tmp_path):
+    """rLLM counts the prompts that were never and always solved, under names that prime-rl had for shares."""
+    rows = [
+        {"step": t, "critic/score/mean": REWARD_T[t], "batch/solve_none": 20, "batch/solve_all": 3} for t in range(T)
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = read_log([tmp_path / "a.jsonl"])
+    assert np.isnan(found.zero_T).all() and any("counts groups" in note for note in found.notes)
 
 
 def test_prompts_that_are_all_too_hard_are_no_greedy_decoding(tmp_path):

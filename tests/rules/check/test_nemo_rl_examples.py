@@ -40,7 +40,7 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[3]
 REASONS = Path(__file__).with_name("examples.yaml")
 ROWS = ("num_prompts_per_step", "num_generations_per_prompt")
-WANTED = {"v0.7.0": 170, "main": 208, "v0.8.0": 208}
+WANTED = {"v0.7.0": 170, "main": 208, "v0.8.0": 193}
 """Checkout -> how many examples must pass, of 189, 245 and 245. v0.8.0 is recipes/upstream/release_tree.py's tree."""
 
 
@@ -59,7 +59,7 @@ def section() -> dict[str, Any]:
     """Return the keys of README's YAML that turns Reinforce-Ada on, without those that name the run and its rows."""
     text = (ROOT / "README.md").read_text()
     blocks = re.findall(r"```yaml\n(defaults: your_config.*?)```", text, re.DOTALL)
-    (block,) = (block for block in blocks if "reinforce_ada:" in block)
+    (block,) = (one for one in blocks if "reinforce_ada:" in one)
     keys: dict[str, Any] = yaml.safe_load(block)
     for name in ("defaults", "run_dir", "resume"):
         keys.pop(name, None)
