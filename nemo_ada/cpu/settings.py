@@ -230,6 +230,11 @@ class RunConfig(Section):
             raise ValueError("names no folder; runs/NAME would work")
         return run_dir
 
+    @model_validator(mode="after")
+    def _whole_paths(self) -> Self:
+        self.run_dir, self.base.cache_dir = from_here(self.run_dir), from_here(self.base.cache_dir)
+        return self
+
     @field_validator("reinforce_ada", mode="before")
     @classmethod
     def _with_preset(cls, section: Any) -> Any:

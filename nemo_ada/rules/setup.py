@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
+from nemo_ada.by_name import file_of, find
 from nemo_ada.errors import UserError
 from nemo_ada.rules.data import lies_here
 from nemo_ada.rules.facts import version
@@ -30,7 +31,6 @@ from nemo_ada.rules.rewards import (
 )
 from nemo_ada.run.data_files import records
 from nemo_ada.run.files import text_of
-from nemo_ada.run.inputs import file_of
 from nemo_ada.run.json_lines import DamagedLine, refuse
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
@@ -330,19 +330,16 @@ def environments(v: Values) -> Findings:
         if dotted is None:
             continue
         key, text = f"env.{name}.class", str(dotted)
-        module, _, attribute = text.rpartition(".")
-        if not module or not attribute:
-            yield error(key, f"{text}: name it as MODULE.CLASS")
+        form = text if ":" in text else ":".join(text.rsplit(".", 1))
+        try:
+            file = file_of(find(key, form))
+        except UserError as problem:
+            yield error(key, str(problem))
             continue
-        file = file_of(module)
-        if file is None:
-            yield error(
-                key,
-                f"{text}: there is no module {module} here; put its folder on PYTHONPATH, for this check and the job",
-            )
-        elif not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
+        attribute = form.rpartition(":")[2]
+        if file is not None and not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
                            rf"{re.escape(attribute)}\b", text_of(file, errors="replace"), re.M):  # fmt: skip
-            yield error(key, f"{text}: the module {module} defines no {attribute}")
+            yield error(key, f"{text}: {file} defines no {attribute}")
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (

@@ -39,6 +39,7 @@ from nemo_ada.run.json_lines import Record, records
 from nemo_ada.run.provenance import environment
 from nemo_ada.run.redaction import hide, hide_in
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.standing import from_here
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +139,18 @@ def of_class(key: str, settings: Collection[str]) -> bool:
 
 def identity(config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT)) -> dict[str, Any]:
     """Return what identifies a run: all values except secrets and those that may change on resume."""
-    return {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
+    kept = {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
+    return {key: _as_compared(key, value) for key, value in kept.items()}
+
+
+def _as_compared(key: str, value: Any) -> Any:
+    """Return a value of a configuration without what the folder of the user adds: the content of files counts."""
+    if not isinstance(value, str) or not value:
+        return value
+    if inputs.CODE.fullmatch(value):
+        place, _, name = value.rpartition(":")
+        return f"{Path(place).stem if place.startswith('/') else place.rpartition('.')[2]}:{name}"
+    return from_here(value) if inputs.PATH_KEYS.fullmatch(key) else value
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:

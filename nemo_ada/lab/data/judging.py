@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from nemo_ada.by_name import load
-from nemo_ada.errors import UserError
+from nemo_ada.by_name import file_of, find, load
 from nemo_ada.run.files import MAX_TEXT, read_bounded
-from nemo_ada.run.inputs import file_of
 from nemo_ada.tasks.reward import as_text, try_reward
 from nemo_ada.verify.judge import Judge, Unfinished, Verifier
 from nemo_ada.verify.pool import MathVerifier
@@ -33,7 +32,8 @@ class RewardJudge(Judge):
     def __init__(self, reward: str, unfinished: Unfinished = "wrong") -> None:
         """Raises UserError where there is no such module."""
         super().__init__("exact", unfinished)
-        self._reward, self._digest = reward, _source_digest(reward)
+        self._reward = find("--reward", reward)
+        self._digest = _source_digest(self._reward)
         self._boxed = self._tried = False
 
     def shown(self, answer: Any) -> str:
@@ -46,7 +46,7 @@ class RewardJudge(Judge):
     @property
     def version(self) -> str:
         """The name of the function and 16 hex digits of a hash of its file."""
-        return f"{self._reward} {self._digest}"
+        return f"{Path(self._reward).name} {self._digest}"
 
     def try_on(self, reference: Any) -> None:
         """Call the function once in this process, and find whether it wants a reference in a box.
@@ -72,10 +72,5 @@ class RewardJudge(Judge):
 
 
 def _source_digest(reward: str) -> str:
-    module, colon, function = reward.partition(":")
-    form = f"--reward={reward}: use package.module:function"
-    if not colon or not function.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
-        raise UserError(form)
-    if (file := file_of(module)) is None:
-        raise UserError(f"{form}; there is no module {module} here or on PYTHONPATH")
-    return hashlib.sha256(read_bounded(file, MAX_TEXT)).hexdigest()[:16]
+    file = file_of(reward)
+    return "" if file is None else hashlib.sha256(read_bounded(file, MAX_TEXT)).hexdigest()[:16]
