@@ -16,6 +16,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.data import datasets, prompt_files
+from nemo_ada.rules.engine import ENGINE
 from nemo_ada.rules.facts.models import ModelShape, find_shape
 from nemo_ada.rules.facts.nemo_config import NemoConfig, other_learner
 from nemo_ada.rules.finding import Finding, Findings, error, ok, warning
@@ -31,7 +32,7 @@ from nemo_ada.rules.value_types import value_types
 
 Rule = Callable[[Values], Findings]
 RULES: tuple[Rule, ...] = (
-    *SETUP, *LORA, *GYM_RULES, *METHOD, controller_needs, controller_ignores, datasets, prompt_files,
+    *SETUP, *ENGINE, *LORA, *GYM_RULES, *METHOD, controller_needs, controller_ignores, datasets, prompt_files,
 )  # fmt: skip
 """Every rule that needs neither a model's shape nor NeMo-RL's own key names. Those rules are called in `findings`."""
 

@@ -18,9 +18,9 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.data import lies_here
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
-from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES, Loop
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import LOOP
-from nemo_ada.rules.finding import Findings, error, ok, warning
+from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
 from nemo_ada.rules.rewards import (
     OUR_ENVIRONMENT,
@@ -35,8 +35,6 @@ from nemo_ada.run.json_lines import DamagedLine, refuse
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
-VLLM, KWARGS = f"{GENERATION}.vllm_cfg", f"{GENERATION}.vllm_kwargs"
-BATCHED = f"{KWARGS}.max_num_batched_tokens"
 ENVIRONMENTS = "nemo_rl.environments.utils.ENV_REGISTRY"
 VERIFIERS = "nemo_rl.environments.math_environment.HFVerifyWorker.verify"
 """Where NeMo-RL lists its names. They are read in the checkout. Without one nothing is judged by them."""
@@ -123,51 +121,6 @@ def packs(v: Values) -> Findings:
                     f"{tokens:g} tokens do not hold the longest row, {longest} tokens of prompt and response (a "
                     f"multiple of {multiple}): the first such row ends the run; {longest} would work",
                 )
-
-
-def engine(v: Values) -> Findings:
-    """What vLLM refuses, what makes it slow, and back ends that are no vLLM."""
-    backend = v.get(f"{GENERATION}.backend", "vllm")
-    if backend != "vllm":
-        yield warning(
-            f"{GENERATION}.backend",
-            f"{backend}: waves call NeMo-RL's own rollout functions, which serve every back end, and only vLLM has "
-            "been rehearsed: responses that the sampler drops run to their end here, and a dead engine is found by its "
-            "silence only",
-        )
-    tokens, seqs = v.number(BATCHED), v.number(f"{KWARGS}.max_num_seqs")
-    if tokens is not None and seqs is not None and seqs > tokens:
-        yield error(
-            f"{KWARGS}.max_num_seqs", f"{seqs:g} is above max_num_batched_tokens={tokens:g}; {tokens:g} would work"
-        )
-    if backend == "vllm" and v.get(f"{VLLM}.async_engine", False) and tokens is None:
-        yield warning(
-            BATCHED,
-            "not set: the asynchronous engine then reads 2,048 tokens of prompts per step, where NeMo-RL's default "
-            "engine reads 16,384 (NeMo-RL pull request 4221); 16384 would work",
-        )
-    if backend == "vllm":
-        yield from messages(v)
-
-
-def messages(v: Values) -> Findings:
-    """Say whether tokens of the asynchronous engine come in few messages (nemo_ada/vllm.py), and why not."""
-    key, scheduler = f"{KWARGS}.scheduler_cls", v.get(f"{KWARGS}.scheduler_cls")
-    stops = v.get(f"{GENERATION}.stop_strings")
-    if not v.get(f"{VLLM}.async_engine", False):
-        if scheduler == FEW_MESSAGES:
-            yield error(key, f"{scheduler} is for async_engine=true, whose engine is another process; leave it out")
-    elif scheduler is None:
-        yield warning(
-            key,
-            "not set: vLLM sends a message for each token, which took an engine 40 microseconds a token where few "
-            f"messages take 25 (recipes/results/gpu.md); {FEW_MESSAGES} would work",
-        )
-    elif scheduler == FEW_MESSAGES and stops:
-        yield warning(f"{GENERATION}.stop_strings", f"{stops}: responses with stop strings need a message for each "
-                      f"token, so {FEW_MESSAGES} changes nothing; stop_token_ids would stop without")  # fmt: skip
-    elif scheduler == FEW_MESSAGES:
-        yield ok(key, "few messages per response")
 
 
 def validation(v: Values) -> Findings:
@@ -343,6 +296,6 @@ def environments(v: Values) -> Findings:
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
-    choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, prompt_batches,
+    choices, schedule, optimizer, experts_parallel, packs, validation, saves, tokenizer, prompt_batches,
     training_set, environments, threshold_of_rewards, estimator_of_verdicts, own_reward,
 )  # fmt: skip
