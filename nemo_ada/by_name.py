@@ -6,9 +6,9 @@ a file beside that YAML, or from one in the working folder. `find` turns a name 
 says it. Every process loads that path, so no folder gets onto an import path, here or in a child: there a file of any
 name would wait for a library that imports this name.
 
-A file is compiled from the bytes of its source, which is opened once. Neither `__pycache__` is looked at, nor `.so`, nor
-a folder without `__init__.py`, because each of them can hold other code than the file that a person reads. What named
-code imports itself may stand beside it: the modules of its package, and others of its folder. Nobody else finds these.
+A file is compiled from the bytes of its source, which is opened once. Neither `__pycache__` is looked at, nor `.so`,
+nor a folder without `__init__.py`, because each of them can hold other code than the file that a person reads. What
+named code imports may stand beside it: the modules of its package, and others of its folder. Nobody else finds these.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import numpy as np
 
 from nemo_ada import trust
 from nemo_ada.errors import UserError
-from nemo_ada.standing import from_here, here
+from nemo_ada.standing import here
 
 CHOICES = 8  # names of a module that a message lists
 MAX_SOURCE = 16 << 20  # bytes of a file of code

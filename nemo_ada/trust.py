@@ -90,7 +90,12 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
     waiting, seen = [os.fspath(top)], set()
     while waiting:
         place = waiting.pop()
-        inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
+        try:
+            inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
+        except OSError:
+            if not links and os.path.islink(place):
+                raise UserError(f"{place} is a link, and what it leads to may be any file of yours; copy it") from None
+            raise
         try:
             status = os.fstat(inside)
             if (status.st_dev, status.st_ino) in seen:

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from nemo_ada.by_name import file_of, find
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
-from nemo_ada.by_name import file_of, find
 from nemo_ada.errors import UserError
 from nemo_ada.rules.data import lies_here
 from nemo_ada.rules.facts import version
@@ -290,8 +290,8 @@ def environments(v: Values) -> Findings:
             yield error(key, str(problem))
             continue
         attribute = form.rpartition(":")[2]
-        if file is not None and not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
-                           rf"{re.escape(attribute)}\b", text_of(file, errors="replace"), re.M):  # fmt: skip
+        defined = rf"^(?:class|def)\s+{attribute}\b|^{attribute}\s*=|import .*\b{attribute}\b"
+        if file is not None and not re.search(defined, text_of(file, errors="replace"), re.M):
             yield error(key, f"{text}: {file} defines no {attribute}")
 
 

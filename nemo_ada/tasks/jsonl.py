@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -21,6 +20,7 @@ from nemo_ada.by_name import load
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, records
 from nemo_ada.run.files import some
+from nemo_ada.standing import from_here, here
 from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import (
     Demonstration,
@@ -73,7 +73,7 @@ class JsonlTask:
         self.systems: Counter[str] = Counter()
         self._reward = load("task.reward", settings.reward) if settings.reward is not None else None
         self._judge = Judge(settings.verifier)
-        self._path = Path(os.path.expanduser(settings.path))
+        self._path = from_here(Path(settings.path))
         rows = self._read()
         if self._reward is not None:
             try_reward(self._reward, f"task.reward={settings.reward!r}", rows[0].entry["reference"])
@@ -160,7 +160,7 @@ class JsonlTask:
     def _read(self) -> list[Prompt]:
         path = str(self._path)
         if not self._path.exists() and "*" not in path:
-            raise UserError(f"task.path: {path!r} is no file (from {str(Path.cwd())!r}); {FORMS}")
+            raise UserError(f"task.path: {path!r} is no file (from {str(here())!r}); {FORMS}")
         rows: list[Prompt] = []
         names = self.settings
         try:

@@ -18,6 +18,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from nemo_ada.by_name import find
+from nemo_ada.errors import UserError
 from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, environment, python
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.verdict import CAUSES, CRASH, TIMEOUT
@@ -40,16 +42,6 @@ class SpoiledError(Exception):
     """A worker sent what is no judgement."""
 
 
-def import_path() -> list[str]:
-    """This process's import path, the standard library first: a user's own re.py must not stop the server.
-
-    Paths that begin with "__" belong to import hooks, and the new process has them anyhow.
-    """
-    library = os.path.dirname(os.__file__)
-    given = [path for path in sys.path if path and not path.startswith("__")]
-    return sorted(given, key=lambda path: path not in (library, os.path.join(library, "lib-dynload")))
-
-
 class Server:
     """One server in a session of its own (Ctrl-C at the terminal does not reach it). It has a reply to each request."""
 
@@ -64,10 +56,11 @@ class Server:
                 python(sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"),
                 stdin=theirs.fileno(),
                 start_new_session=True,
-                # The caller's import path, for the scorer. One thread per worker.
-                env=environment(listed=PYTHON_NEEDS, PYTHONPATH=os.pathsep.join(import_path()), OMP_NUM_THREADS="1"),
+                env=environment(listed=PYTHON_NEEDS, OMP_NUM_THREADS="1"),  # one thread per worker
             )
         self._control.settimeout(REPLY_S)
+        with suppress(UserError):  # one that is not there: each answer gets that as its cause
+            scorer = find("the scorer", scorer)
         self._control.send(line([scorer, memory_bytes]))
 
     @property

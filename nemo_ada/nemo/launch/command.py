@@ -27,6 +27,7 @@ from nemo_ada.nemo.launch.checkpoint import clear_abandoned
 from nemo_ada.nemo.launch.contract import write_contract
 from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.records import Records
+from nemo_ada.nemo.launch.server import name_server
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
     SamplingStopCheck,
@@ -47,7 +48,7 @@ from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
-from nemo_ada.run.start import without_working_folder
+from nemo_ada.run.start import named_cluster, without_working_folder
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.standing import from_here
 
@@ -336,6 +337,7 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     continue_tracking(master_config.logger, run_dir)
     with ExitStack() as started:
         started.enter_context(without_working_folder(importlib.import_module("ray.job_config").JobConfig))
+        started.enter_context(named_cluster(importlib.import_module("ray._private.services")))
         configure_processes(values)
         init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:

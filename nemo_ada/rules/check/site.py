@@ -18,7 +18,6 @@ from nemo_ada.rules.facts.upstream import ADVICE, misfits
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.run.files import text_of
 
 SERVER = "https://api.wandb.ai"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")
@@ -66,10 +65,8 @@ def model_code(values: Values) -> Findings:
         folder = Path(name) if os.path.isdir(name) else hub.snapshot(name) if name else None
         if folder is None:
             continue
-        files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.py"))
-        mapped = [file.name for file in sorted(folder.glob("*.json")) if '"auto_map"' in _text(file)]
-        if files or mapped:
-            shown = ", ".join([*files[:3], *(f"auto_map in {file}" for file in mapped[:3])])
+        if code := hub.code_of(folder):
+            shown = ", ".join(code[:6])
             yield warning(
                 key,
                 f"{folder} brings code ({shown}), and NeMo-RL runs it on every node (it sets trust_remote_code); "
