@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import spec_from_loader
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -371,8 +371,9 @@ def _of_file(file: Path) -> ModuleType:
 
 
 def _spec_of(name: str, file: Path, folder: Path, owner: int) -> ModuleSpec | None:
+    parts = [str(file.parent)] if file.name == "__init__.py" else None
     loader = _Source(file, folder, owner)
-    return spec_from_loader(name, loader, origin=str(file), is_package=file.name == "__init__.py")
+    return spec_from_file_location(name, str(file), loader=loader, submodule_search_locations=parts)
 
 
 def _loader_of(module: ModuleType | None) -> _Source | None:

@@ -75,13 +75,14 @@ def read_found(path: "os.PathLike[str] | str", works: str = "", most: int = MAX_
     return data
 
 
-def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = True) -> None:
+def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = True, deep: bool = True) -> None:
     """Look at a folder and everything below it. Afterwards nobody else can change any of it.
 
     Args:
         top: the folder.
         works: what a user can do instead, for the message.
         links: whether links may be in it. What they lead to is looked at, too.
+        deep: whether folders in it are looked at. Else only itself and its files are.
 
     Raises:
         UserError: something in it is not ours, or others may write it, or it is no file and no folder.
@@ -117,7 +118,7 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
                     except OSError:
                         continue  # it leads nowhere: whoever reads it says so
                 if stat.S_ISDIR(below.st_mode):
-                    waiting.append(entry)
+                    waiting += [entry] if deep else []
                 elif not stat.S_ISREG(below.st_mode):
                     raise refusal(entry, "it is a pipe or a device, not a file", works)
                 problem = "" if stat.S_ISDIR(below.st_mode) else _fault_of(below, entry)

@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import yaml
 
+from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.run import inputs
 from nemo_ada.run.files import (
@@ -108,6 +109,7 @@ LAYOUT = (
 )  # fmt: skip
 """Settings of layout and memory. After a change the numbers are the same up to rounding."""
 CHANGES = "config_changes.jsonl"
+OTHERS = "name another run_dir, or make this one yours alone, for example with chmod -R go-w"
 BEFORE_A_RUN = frozenset(
     {
         "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
@@ -180,6 +182,7 @@ class RunDir:
         """
         if hide(str(self.path)) != str(self.path):
             raise UserError("run_dir holds a secret, which the folder's name would show to all; name another folder")
+        self._refuse_others(config)
         before = self._config_before()
         if before is None:
             self._refuse_strangers()
@@ -191,6 +194,22 @@ class RunDir:
                 f"run_dir={self.path} already holds this run; set resume=auto to continue it or name another run_dir"
             )
         self._refuse_lost_checkpoints(config)
+
+    def _refuse_others(self, config: Mapping[str, Any]) -> None:
+        """Raise UserError where the folder or its checkpoints are not ours alone: a run would go on from them."""
+        named = flatten(config).get("checkpointing.checkpoint_dir")
+        folders = [
+            (self.path, False),
+            (self.path / "checkpoints" if named is None else from_here(Path(str(named))), True),
+        ]
+        for folder, deep in folders:
+            try:
+                if folder.is_dir():
+                    trust.check_tree(folder, OTHERS, deep=deep)
+            except (OSError, ValueError) as error:
+                if isinstance(error, UserError):
+                    raise UserError(f"run_dir={self.path}: {error}") from None
+                raise UserError(f"run_dir={str(self.path)!r} cannot be read: {error}") from None
 
     def check_inputs(self, config: Mapping[str, Any], checkpoint: Path | None = None) -> None:
         """Raise UserError where data, tokenizer, template, prompt files or own code are not those of the run.
@@ -233,7 +252,7 @@ class RunDir:
         """
         self.check(config, resume=resume)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = lock_file(self.path / "lock", f"run_dir={self.path}")
             for folder in (self.path, self.path / "checkpoints"):
                 remove_leftovers(folder)

@@ -22,7 +22,7 @@ from nemo_ada.run.start import DEVNULL, PIPE, Popen, begin, python
 
 SECONDS = 20.0  # of a core, for one piece of work
 MEMORY = 1 << 30  # bytes beyond what the process has after its imports
-LONGEST = 64 << 20  # characters of an answer
+LONGEST = 64 << 20  # characters of a text that it returns
 
 
 class Limited:
@@ -97,9 +97,10 @@ def main(function: str, seconds: str) -> None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         _lower(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + float(seconds)))
         try:
-            answer = json.dumps([True, call(*json.loads(line))])
-            if len(answer) > LONGEST:
-                answer = json.dumps([False, f"it makes a text of more than {LONGEST:,} characters"])
+            result = call(*json.loads(line))
+            if isinstance(result, str) and len(result) > LONGEST:
+                raise ValueError(f"it makes a text of more than {LONGEST:,} characters")
+            answer = json.dumps([True, result])
         except MemoryError:
             answer = json.dumps([False, f"it takes more than {MEMORY >> 20} MiB of memory"])
         except Exception as problem:  # noqa: BLE001 - foreign text may make it raise anything

@@ -18,6 +18,7 @@ from nemo_ada.rules.facts.upstream import ADVICE, misfits
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
+from nemo_ada.run.files import text_of
 
 SERVER = "https://api.wandb.ai"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")

@@ -85,7 +85,9 @@ def missing_files(folder: Path, *, weights: bool) -> list[str]:
     if index.exists():
         listed = json_of(index)
         named = listed.get("weight_map") if isinstance(listed, dict) else None
-        wanted |= set(map(str, named.values())) if isinstance(named, dict) else {index.name}
+        if not isinstance(named, dict):
+            return [*lacks, f"the names of files in {index.name}"]
+        wanted |= set(map(str, named.values()))
     elif not any(folder.glob("*.safetensors")):
         wanted.add("model.safetensors")
     return lacks + sorted(name for name in wanted if not (folder / name).exists())

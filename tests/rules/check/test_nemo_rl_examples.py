@@ -88,7 +88,7 @@ def refusals(name: str, example: DictConfig | str) -> list[tuple[str, str]]:
     try:
         for key in secret_keys(OmegaConf.to_container(merged, resolve=False)):
             return [(key, "is a secret")]
-        config = with_data(load.find_prompt_files(plain(merged), [home() / name]))
+        config = with_data(load.find_files(plain(merged), [home() / name]))
     except UserError as problem:
         return [("configuration", str(problem))]
     return [(f.key, f.message) for f in rulebook.findings(config, upstream) if f.level == "error"]
