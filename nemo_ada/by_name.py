@@ -347,6 +347,7 @@ def _of_file(file: Path) -> ModuleType:
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent
     top, name = parts[0], ".".join(parts)
+    begin = folder / top / "__init__.py" if len(parts) > 1 or file.name == "__init__.py" else file
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(file):
         return loaded
@@ -355,19 +356,23 @@ def _of_file(file: Path) -> ModuleType:
         for other in modules():
             if cast(_Source, _loader_of(other)).folder == before.folder:
                 del sys.modules[other.__name__]
-    elif before is None and (top in sys.modules or not all(part.isidentifier() for part in parts)):
-        if len(parts) > 1:
-            there = getattr(sys.modules[top], "__file__", None)
-            raise UserError(f"{file}: a package {top} is loaded already, from {there}; rename one of them")
+    elif before is None and (_taken(top, begin) or not all(part.isidentifier() for part in parts)):
+        if begin != file:
+            raise UserError(f"{file}: another package has the name {top}; rename the folder {folder / top}")
         top = name = f"{re.sub(r'[^0-9A-Za-z_]', '_', top)}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
         if name in sys.modules:
             return sys.modules[name]
     if not any(isinstance(finder, _Named) for finder in sys.meta_path):
         sys.meta_path.insert(0, NAMED)
         sys.meta_path.append(_Beside())
-    begin = folder / top / "__init__.py" if len(parts) > 1 or file.name == "__init__.py" else file
     NAMED.served[top] = begin, folder, file.stat().st_uid
     return importlib.import_module(name)
+
+
+def _taken(top: str, begin: Path) -> bool:
+    """Return whether the name of a module already means another one, such as a library that may be imported later."""
+    found = sys.modules[top].__spec__ if top in sys.modules else _spec(top)
+    return top in sys.stdlib_module_names or (found is not None and found.origin not in (None, str(begin)))
 
 
 def _spec_of(name: str, file: Path, folder: Path, owner: int) -> ModuleSpec | None:
