@@ -15,7 +15,7 @@ import copy
 import functools
 from dataclasses import dataclass, field
 from operator import attrgetter, is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -92,10 +92,17 @@ def _collecting(scheduler: type) -> type:
     return type(f"FewMessages{scheduler.__name__}", (Collecting, scheduler), {})
 
 
-class Collecting:
-    """Sends a response's tokens and log-probabilities every TOKENS tokens and at its end. A part of a scheduler."""
+if TYPE_CHECKING:
+    Scheduler = Any  # vLLM's
+else:
+    Scheduler = object
 
-    requests: dict[str, Any]  # of vLLM's scheduler
+
+class Collecting(Scheduler):
+    """Sends a response's tokens and log-probabilities every TOKENS tokens and at its end.
+
+    It is a part: vLLM's scheduler is the next class in the order of inheritance.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -105,7 +112,7 @@ class Collecting:
         """Do as vLLM does, and keep back the outputs that can wait."""
         live = self.requests  # a stopped response is not among them, and its id may belong to another one
         self._collected = {name: one for name, one in self._collected.items() if live.get(name) is one.request}
-        messages = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        messages = super().update_from_output(scheduler_output, model_runner_output)
         for message in messages.values():
             message.outputs = [output for output in message.outputs if self._is_due(output)]
         return messages

@@ -328,11 +328,11 @@ class Trainer:
         return self.stack.begin("sample", step, indices.tolist(), reserve, self._features(indices))
 
     def _features(self, indices: np.ndarray) -> np.ndarray | None:
-        """Compute the input of the value estimator, [P, hidden]. None with another estimator.
+        """Compute the features [P, hidden] for an estimator that needs them, else None.
 
         It is the mean of the policy's last hidden states over the tokens of each prompt.
         """
-        if self.config.reinforce_ada.estimator.kind != "value":
+        if not self.config.reinforce_ada.estimator.needs_features:
             return None
         rows = [self.task.tokenizer.encode(self.task.splits().train[i].text) for i in indices.tolist()]
         length_R = np.array([len(row) for row in rows], np.int64)

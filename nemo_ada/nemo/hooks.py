@@ -328,8 +328,8 @@ class Hooks:
         return batch, metrics
 
     def _features(self, prompts: Prompts) -> np.ndarray | None:
-        """Features [P, F] for the value estimator. None for the other estimators."""
-        if self.settings.ada.estimator.kind != "value":
+        """Features [P, F] for an estimator that needs them, else None."""
+        if not self.settings.ada.estimator.needs_features:
             return None
         return request_features(prompts.requests) if prompts.requests else prompt_features(prompts.logs)
 

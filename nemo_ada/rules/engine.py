@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.facts import version
+from nemo_ada.rules.facts import attributes, version
+from nemo_ada.rules.facts.checkout import Checkout
 from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES
 from nemo_ada.rules.finding import Findings, error, ok, warning
 
@@ -58,8 +61,21 @@ def messages(v: Values) -> Findings:
     elif scheduler == FEW_MESSAGES and stops:
         yield warning(f"{GENERATION}.stop_strings", f"{stops}: responses with stop strings need a message for each "
                       f"token, so {FEW_MESSAGES} changes nothing; stop_token_ids would stop without")  # fmt: skip
+    elif scheduler == FEW_MESSAGES and (lost := sorted(misfits())):
+        yield error(key, f"{scheduler} reads {', '.join(lost)}, and the vLLM that is here has none; leave it out")
     elif scheduler == FEW_MESSAGES:
         yield ok(key, f"few messages per response, and {planning(v)}")
+
+
+def misfits() -> set[str]:
+    """Return what our part of the engine reads and the vLLM does not have that Python would import here.
+
+    On a cluster vLLM stands in the workers' own environment, so there the answer is of the image that `check` runs in.
+    """
+    found = find_spec("vllm")
+    places = list(found.submodule_search_locations or ()) if found is not None else []
+    here = [Checkout(Path(place).parent, "vllm") for place in places[:1]]
+    return {name for checkout in here for name, _ in attributes.missing(checkout, attributes.ENGINE)}
 
 
 def planning(v: Values) -> str:

@@ -15,7 +15,7 @@ from nemo_ada.by_name import file_of, find
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rules.data import lies_here
+from nemo_ada.rules.data import lies_here, uses_media
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
 from nemo_ada.rules.facts.nemo_config import Loop
@@ -38,7 +38,6 @@ OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
 ENVIRONMENTS = "nemo_rl.environments.utils.ENV_REGISTRY"
 VERIFIERS = "nemo_rl.environments.math_environment.HFVerifyWorker.verify"
 """Where NeMo-RL lists its names. They are read in the checkout. Without one nothing is judged by them."""
-MEDIA_PROCESSOR = "vlm_hf_data_processor"
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
@@ -253,11 +252,6 @@ def training_set(v: Values) -> Findings:
             f"steps, and the run ends there, before grpo.max_num_steps={steps:g}; set max_num_epochs to "
             f"{math.ceil(steps / (left // wanted))} or more",
         )
-
-
-def uses_media(v: Values) -> bool:
-    """Return whether the prompts have images or audio. NeMo-RL has a script of its own for them (run_vlm_grpo.py)."""
-    return any(v.get(f"data.{split}.processor") == MEDIA_PROCESSOR for split in ("default", "train"))
 
 
 def environments(v: Values) -> Findings:

@@ -115,7 +115,7 @@ def controller_groups(values: Values, ada: AdaSettings) -> Findings:
             f"configs/methods/async.yaml and remove {CONTROLLER}, or a newer NeMo-RL",
         )
     estimator = "reinforce_ada.advantage.baseline" if ada.advantage.baseline == "shrunk" else "reinforce_ada.estimator"
-    if ada.advantage.baseline == "shrunk" or ada.estimator.kind == "value":
+    if ada.advantage.baseline == "shrunk" or ada.estimator.needs_features:
         yield error(
             estimator,
             f"{estimator}: an estimator of pass rates learns from whole steps and has a state, which the checkpoints "

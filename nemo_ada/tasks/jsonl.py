@@ -181,7 +181,11 @@ class JsonlTask:
         if not rows:
             reasons = some([f"line {number}: {why}" for number, why in self.malformed.items()], "; ")
             why = f"has no line that can be used ({reasons})" if reasons else "is empty"
-            example = json.dumps({names.prompt_fields[0]: "2+3=", names.answer_fields[0]: "5"})
+            prompt, answer = (
+                next((name for name in fields if "." not in name), fields[0])
+                for fields in (names.prompt_fields, names.answer_fields)
+            )
+            example = json.dumps({prompt: "2+3=", answer: "5"})
             raise UserError(
                 f"task.path: {path!r} {why}; each line must be a JSON object such as {example}; "
                 "set other field names in task.prompt_fields and task.answer_fields"

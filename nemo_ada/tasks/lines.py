@@ -1,9 +1,10 @@
 r"""Read the prompt and the reference answer of a record, whatever layout its file has.
 
 The jsonl task, data preparation, evaluation and `nemo-ada check` use it. A field is a column or a dotted path
-(`reward_model.ground_truth`). A prompt is a text or a list of messages, also as JSON text. A reference is a text, a
-number or a list of one, the content of its last \boxed{}, or what stands behind gsm8k's `####`. Capitals in names of
-columns do not matter. A record whose options have columns of their own is refused.
+(`reward_model.ground_truth`), which leads through JSON text as well, because tables often keep an object as its text.
+A prompt is a text or a list of messages, also as JSON text. A reference is a text, a number or a list of one, the
+content of its last \boxed{}, or what stands behind gsm8k's `####`. Capitals in names of columns do not matter. A record
+whose options have columns of their own is refused, and so is one with images, videos or sounds (media.py).
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from nemo_ada.tasks.media import refuse_media
 from nemo_ada.verify.boxed import last_boxed
 
 PROMPT_FIELDS = (
-    "problem", "prompt", "question", "messages", "conversations", "responses_create_params.input", "input",
-    "instruction", "query", "question_stem", "ctx", "goal",
+    "responses_create_params.input",  # first, because NeMo-Gym sends this and nothing else to the model
+    "problem", "prompt", "question", "messages", "conversations", "input", "instruction", "query", "question_stem",
+    "ctx", "goal",
 )  # fmt: skip
 ANSWER_FIELDS = (
-    "answer", "gt", "reward_model.ground_truth", "ground_truth", "expected_answer", "final_answer", "solution", "label",
-    "target", "output",
+    "answer", "gt", "reward_model.ground_truth", "ground_truth", "verification_info.ground_truth", "expected_answer",
+    "final_answer", "solution", "label", "target", "output",
 )  # fmt: skip
 OPTIONS = frozenset(("options", "choices", "endings", "opa", "option_a", "option1", "choice_a", "sol1"))
 """Columns in which data sets keep the options of multiple choice."""
@@ -92,6 +95,7 @@ def pair_of(
     prompt = _text(name, value if messages is None else messages.user)
     if name in ("input", "instruction") and messages is None:
         prompt = _instruction(record) or prompt
+    refuse_media(record, prompt)
     try:
         column, reference = _first(record, answer_fields, "answer")
     except ValueError:
@@ -159,10 +163,19 @@ def _values(record: Mapping[str, Any], name: str) -> Iterator[Any]:
         return
     here: Any = record
     for part in name.split("."):
-        if not isinstance(here, Mapping) or (found := _spelled(here, part)) is None:
+        here = _object_of(here)
+        if here is None or (key := _spelled(here, part)) is None:
             return
-        here = here[found]
+        here = here[key]
     yield here
+
+
+def _object_of(value: Any) -> Mapping[str, Any] | None:
+    """Return the object that a value is, or that its text is in JSON. None where it is neither."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    return value if isinstance(value, Mapping) else None
 
 
 def _spelled(record: Mapping[str, Any], name: str) -> str | None:
@@ -195,8 +208,12 @@ def _messages(name: str, value: Any) -> Messages | None:
 
 def _content(name: str, content: Any) -> str:
     """Return the text of a message, whose content may be a list of parts."""
-    if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
-        content = "".join(str(part["text"]) for part in content)
+    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
+        for part in content:
+            kind = str(part.get("type", "text"))
+            if not kind.endswith("text") or not isinstance(part.get("text"), str):  # a table has `text` in each part
+                raise ValueError(f"its {name!r} has a message with a part of type {kind[:40]!r}; only text is read")
+        content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise ValueError(f"its {name!r} has a message that is {type(content).__name__}, not text")
     return content

@@ -59,7 +59,7 @@ class GroupRows:
         if given_up:
             log.warning("prompt %s for step %d is given up after %s responses", prompts.ids[0], step, result.size_P[0])
         features_F = None
-        if self._settings.ada.estimator.kind == "value":
+        if self._settings.ada.estimator.needs_features:
             gym = self._settings.gym
             features_F = (request_features(prompts.requests) if gym else prompt_features(prompts.logs))[0]
         return GroupPool(

@@ -40,11 +40,11 @@ from nemo_ada.nemo.launch.stop_and_save import (
 from nemo_ada.nemo.optimizer_offload import move_through_pinned_memory
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.rules import rulebook
+from nemo_ada.rules.data import uses_media
 from nemo_ada.rules.facts.config_file import upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.gym import ENVIRONMENT, uses_gym
-from nemo_ada.rules.setup import uses_media
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early

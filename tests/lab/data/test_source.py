@@ -76,6 +76,25 @@ def test_a_data_set_of_the_hub_is_read_with_the_real_library(tmp_path, monkeypat
         open_hub("owner/math", "test", None, None)
 
 
+def test_images_of_a_hub_set_are_left_alone_and_their_rows_are_refused(tmp_path, monkeypatch):
+    """The library decodes a column of images where it hands out rows, which needs Pillow and real images."""
+    datasets = pytest.importorskip("datasets")
+    image = {"bytes": b"no image", "path": None}
+    features = datasets.Features(
+        {"problem": datasets.Value("string"), "answer": datasets.Value("string"), "images": [datasets.Image()]}
+    )
+    columns = {"problem": ["<image>Find x", "1+1="], "answer": ["3", "2"], "images": [[image], []]}
+    folder = tmp_path / "owner" / "geometry"
+    folder.mkdir(parents=True)
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(str(folder / "train.parquet"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (_, first), (_, second) = open_hub("owner/geometry", "train", None, None).records()
+    assert parse_record(2, second, PROMPT_FIELDS, ANSWER_FIELDS).answer == "2"
+    with pytest.raises(ValueError, match="its 'images' holds an image"):
+        parse_record(1, first, PROMPT_FIELDS, ANSWER_FIELDS)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -92,6 +92,23 @@ def test_the_columns_of_a_local_file_are_read(tmp_path):
     assert keys("answer") == [("ok", "data.train.data_path")]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("set.jsonl", {"problem": "<image>Find x", "answer": "2", "images": ["a.png"]}, "an image, a video or a sound"),
+        ("set.json", {"columns": ["problem", "answer"], "data": [["1+1", "2"]]}, "a table in JSON"),
+    ],
+)
+def test_what_nemo_rl_would_drop_or_not_read_is_said(name, content, told, tmp_path):
+    (tmp_path / name).write_text(json.dumps(content) + "\n")
+    train = {"data_path": str(tmp_path / name), "input_key": "problem", "output_key": "answer"}
+    (found,) = data.dataset(Values({"data": {"train": train}}))
+    assert found.level == "error" and told in found.message
+    if name == "set.jsonl":
+        (found,) = data.dataset(Values({"data": {"train": train | {"processor": data.MEDIA_PROCESSOR}}}))
+        assert found.level == "ok"
+
+
 def as_downloaded(place, form):
     """A data set of two records as it lies on hubs; returns what `data_path` names."""
     rows = [{"problem": "1+1", "answer": "2"}, {"problem": "1+2", "answer": "3"}]
