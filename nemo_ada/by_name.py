@@ -18,7 +18,6 @@ import importlib
 import os
 import re
 import site
-import stat
 import sys
 import sysconfig
 import traceback
@@ -388,15 +387,7 @@ def _loader_of(module: ModuleType | None) -> _Source | None:
 
 def _read(file: Path, owner: int) -> bytes:
     """Read a source once. Raises ImportError for one of somebody else than the named code's owner, or for no file."""
-    with open(file, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
-        status = os.fstat(source.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ImportError(f"{file} is a pipe or a device, not a file")
-        if status.st_uid not in (owner, 0, os.geteuid()):
-            raise ImportError(f"{file} belongs to user {status.st_uid}, and the code that was named to user {owner}")
-        if status.st_mode & stat.S_IWOTH:
-            raise ImportError(f"every user may write {file} (chmod o-w would close it)")
-        text = source.read(MAX_SOURCE + 1)
-    if len(text) > MAX_SOURCE:
-        raise ImportError(f"{file} has more than {MAX_SOURCE:,} bytes")
-    return text
+    try:
+        return trust.read_beside(file, owner, MAX_SOURCE)
+    except UserError as problem:
+        raise ImportError(str(problem)) from None

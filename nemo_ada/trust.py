@@ -75,6 +75,32 @@ def read_found(path: "os.PathLike[str] | str", works: str = "", most: int = MAX_
     return data
 
 
+def read_beside(path: "os.PathLike[str] | str", owner: int, most: int = MAX_BYTES) -> bytes:
+    """Read code that named code imports, or that was named itself.
+
+    Args:
+        path: the file.
+        owner: who owns what was named. Whoever names a stranger's file trusts the stranger.
+        most: bytes that it may have.
+
+    Raises:
+        UserError: it is somebody else's, or everybody may write it, or it is no file.
+        OSError: it cannot be opened.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
+        status = os.fstat(source.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path} is a pipe or a device, not a file")
+        if status.st_uid not in _owners() | {owner}:
+            raise UserError(f"{path} belongs to {_person(status.st_uid)}, and the named code to {_person(owner)}")
+        if status.st_mode & stat.S_IWOTH:
+            raise UserError(f"every user may write {path} (chmod o-w would close it)")
+        text = source.read(most + 1)
+    if len(text) > most:
+        raise UserError(f"{path} has more than {most:,} bytes")
+    return text
+
+
 def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = True, deep: bool = True) -> None:
     """Look at a folder and everything below it. Afterwards nobody else can change any of it.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.config.load import folder_or_repository
+from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, name_server
 from nemo_ada.rules.facts import site

@@ -14,7 +14,7 @@ from rich.text import Text
 from nemo_ada import by_name
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.cli.progress import counted
-from nemo_ada.config.load import folder_or_repository
+from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import Excluded
 from nemo_ada.lab.data.measure import SamplingSpec

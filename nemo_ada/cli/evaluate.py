@@ -18,7 +18,7 @@ from nemo_ada import __version__
 from nemo_ada.cli.data import say_other_prompts, text_from
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.cli.progress import counted
-from nemo_ada.config.load import folder_or_repository
+from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.measure import SamplingSpec
 from nemo_ada.lab.data.providers import Access, Limits, open_provider

@@ -5,16 +5,15 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada.config import load
+from nemo_ada.config import paths
 from nemo_ada.config.load import (
     apply_overrides,
     backend_of,
-    find_files,
     load_words,
     load_yaml,
     plain,
-    shipped,
 )
+from nemo_ada.config.paths import find_files, shipped
 from nemo_ada.config.presets import overlay
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
@@ -334,7 +333,7 @@ def test_files_of_a_wheel_are_found_in_any_folder(tmp_path, monkeypatch):
         file = tmp_path / "package" / "shipped" / "configs" / name
         file.parent.mkdir(parents=True)
         file.write_text("defaults: x/examples/configs/recipes/llm.yaml\n")
-    monkeypatch.setattr(load, "PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(paths, "PACKAGE", tmp_path / "package")
     monkeypatch.chdir(tmp_path)
     assert list(benchmark.presets()) == ["mine"]
     assert shipped(Path("configs/methods/fp8.yaml")).is_file()

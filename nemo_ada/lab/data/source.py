@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import folder_or_repository
+from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, rows, shards
 from nemo_ada.run.files import opened_to_read

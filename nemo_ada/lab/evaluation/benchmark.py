@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveInt, field_validator
 
 from nemo_ada import by_name
-from nemo_ada.config.load import packaged
 from nemo_ada.config.parsing import Section, parse
+from nemo_ada.config.paths import packaged
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.data.source import Source, open_source

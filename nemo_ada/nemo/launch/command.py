@@ -18,7 +18,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import find_code, find_files, merge_overlays, plain, split_words
+from nemo_ada.config.load import find_code, merge_overlays, plain, split_words
+from nemo_ada.config.paths import find_files
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo.hooks import StepDroppedError

@@ -233,10 +233,9 @@ def _add_prompts(place: Path, run: Path, folder: Path) -> None:
     """
     if (run / CONTRACT).is_file():
         _copy(run / CONTRACT, place / CONTRACT)
-    name = _model_name(folder) if (folder / CONFIG).is_file() else ""
-    source = _model_folder(name) / GENERATION
-    if source.is_file() and not (place / GENERATION).exists():
-        with suppress(UserError):  # a file that is no JSON is none of a model
+    with suppress(UserError):  # the run names no model, or its file is no JSON and so none of a model
+        source = _model_folder(_model_name(folder)) / GENERATION
+        if source.is_file() and not (place / GENERATION).exists():
             write_atomically(place / GENERATION, json.dumps(read_json(source), indent=1) + "\n")
 
 

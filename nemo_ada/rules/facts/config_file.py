@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_ada.config.load import find_files, load_words, load_yaml, plain, split_words
+from nemo_ada.config.load import load_words, load_yaml, plain, split_words
+from nemo_ada.config.paths import find_files
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import is_theirs
 from nemo_ada.rules.facts.site import site_setting
