@@ -12,6 +12,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import LOCAL
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import COLUMNS, PREPARE, uses_gym
+from nemo_ada.rules.rewards import OUR_CLASS, OUR_ENVIRONMENT
 from nemo_ada.run.data_files import is_lines_or_objects, records
 from nemo_ada.run.json_lines import DamagedLine, refuse
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
@@ -133,7 +134,9 @@ def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
             )
             return
     missing = {key: name for key, name in wanted.items() if name not in columns}
-    nested = [] if uses_gym(values) else [n for n in wanted.values() if isinstance(first.get(n), (list, dict))]
+    # Our judge gets a reference as it is, and another rule asks it. Other environments want text.
+    texts = [name for key, name in wanted.items() if not (key.endswith("output_key") and _is_ours(values, part))]
+    nested = [] if uses_gym(values) else [n for n in texts if isinstance(first.get(n), (list, dict))]
     layout = _layout(first) if nested or (missing and not uses_gym(values)) else ""
     if layout and (nested or "(messages)" in layout or "." in layout):
         yield error(
@@ -152,6 +155,11 @@ def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
         )
     if not missing and not nested:
         yield ok(f"{here}.data_path", f"{path}: columns {', '.join(wanted.values())}")
+
+
+def _is_ours(values: Values, part: Mapping[str, Any]) -> bool:
+    name = part.get("env_name") or values.get("data.default.env_name")
+    return name == OUR_ENVIRONMENT or values.get(f"env.{name}.class") == OUR_CLASS
 
 
 def _layout(record: Mapping[str, Any]) -> str:

@@ -22,11 +22,11 @@ from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import LOOP
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
+from nemo_ada.rules.references import references
 from nemo_ada.rules.rewards import (
     OUR_ENVIRONMENT,
     environment_names,
     estimator_of_verdicts,
-    own_reward,
     threshold_of_rewards,
 )
 from nemo_ada.run.data_files import records
@@ -291,5 +291,5 @@ def environments(v: Values) -> Findings:
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
     choices, schedule, optimizer, experts_parallel, packs, validation, saves, tokenizer, prompt_batches,
-    training_set, environments, threshold_of_rewards, estimator_of_verdicts, own_reward,
+    training_set, environments, threshold_of_rewards, estimator_of_verdicts, references,
 )  # fmt: skip

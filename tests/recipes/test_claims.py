@@ -112,7 +112,7 @@ def test_the_first_page_s_words_about_all_twelve_base_models_hold() -> None:
     assert (gains("sudoku, twelve bases", "balance", "updates") > 0).all()
     assert (gains("sudoku, twelve bases", "balance", "responses") < 0).all()  # "at equal answers it is behind"
     rates = {run["rate"][0] for run in rows()["sudoku6e", "balance"].values()}
-    assert rates == {2 * run["rate"][0] for run in rows()["sudoku6e", "grpo4"].values()}  # "twice GRPO's on sudoku"
+    assert rates == {2 * run["rate"][0] for run in rows()["sudoku6e", "grpo4"].values()}  # "bear twice GRPO's"
 
 
 def test_the_engines_paces_are_those_of_the_raw_table() -> None:

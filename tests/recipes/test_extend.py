@@ -17,7 +17,6 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
-from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from nemo_ada.lab.simulate.exact import summary
 from nemo_ada.lab.simulate.objective import taught
@@ -25,6 +24,7 @@ from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings, OwnTaskSettings
 from nemo_ada.trl import AdaRollout
+from nemo_ada.verify.judge import make_judge
 from tests.patience import PATIENCE
 from tests.trl.test_trl import Trainer
 
@@ -55,7 +55,7 @@ def test_the_reward_on_the_cpu(tmp_path):
 
 
 def test_the_reward_in_eval_and_data_prepare():
-    judge = judge_of("math", "wrong", REWARD)
+    judge = make_judge("math", REWARD, points=False)
     try:
         judge.try_on("40")
         verdicts = judge.verdicts([(text, "40", True) for text in RESPONSES])

@@ -14,6 +14,7 @@ from nemo_ada.lab.data.source import open_source
 from nemo_ada.run.data_files import is_lines_or_objects, records
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
 from nemo_ada.verify.audit import kind_of
+from nemo_ada.verify.reference import Reader
 
 ASKED = [{"role": "user", "content": "What is 20+7?"}]
 SYSTEM = {"role": "system", "content": "Think."}
@@ -69,6 +70,16 @@ def test_a_reference_that_is_no_answer_is_refused(answer):
         pair_of({"problem": "Prove it.", "answer": answer}, PROMPT_FIELDS, ANSWER_FIELDS)
 
 
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [(r"So \boxed{3} and \boxed{5}.", "35"), (r"First \boxed{3}. Wait: it is \boxed{5}.", "5")],
+)
+def test_several_boxes_are_one_reference_by_the_rule_of_the_judge(solution, answer):
+    """The last box alone was taken, so "3 and 5" had the reference 5, and a right answer was wrong."""
+    pair = pair_of({"problem": "Solve.", "solution": solution}, PROMPT_FIELDS, ANSWER_FIELDS)
+    assert "".join(filter(str.isdigit, pair.answer)) == answer
+
+
 def test_a_lost_backslash_reaches_the_audit():
     """JSON's "\frac{1}{2}" is a form feed and "rac{1}{2}", which strip() made a plain text of."""
     pair = pair_of(json.loads('{"problem": "p", "answer": "\\frac{1}{2}"}'), PROMPT_FIELDS, ANSWER_FIELDS)
@@ -119,11 +130,22 @@ MEDIA = {
 }  # fmt: skip
 
 
+class Own(Reader):
+    """Reads for a reward of the user's."""
+
+    own = True
+
+
 @pytest.mark.parametrize("name", MEDIA)
 @pytest.mark.parametrize("as_it_is", [False, True])
 def test_a_record_with_an_image_is_refused_because_the_model_would_not_see_it(name, as_it_is):
     with pytest.raises(ValueError, match=r"an image|of type '(input_)?image'"):
-        pair_of({"problem": "Find x", "answer": "3"} | MEDIA[name], PROMPT_FIELDS, ANSWER_FIELDS, as_it_is=as_it_is)
+        pair_of(
+            {"problem": "Find x", "answer": "3"} | MEDIA[name],
+            PROMPT_FIELDS,
+            ANSWER_FIELDS,
+            Own() if as_it_is else Reader(),
+        )
 
 
 @pytest.mark.parametrize(

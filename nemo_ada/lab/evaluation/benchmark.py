@@ -15,7 +15,6 @@ from nemo_ada import by_name
 from nemo_ada.config.parsing import Section, parse
 from nemo_ada.config.paths import packaged
 from nemo_ada.errors import UserError
-from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.data.source import Source, open_source
 from nemo_ada.run.data_files import is_data_file
 from nemo_ada.run.yaml_file import read_yaml
@@ -23,7 +22,8 @@ from nemo_ada.standing import from_here, here, shown
 from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptFormat
-from nemo_ada.verify.judge import Judge
+from nemo_ada.tasks.settings import Verifier
+from nemo_ada.verify.judge import Judge, Unfinished, make_judge
 
 PRESETS = Path("configs") / "eval"
 NAME = re.compile(r"\w([\w .+()-]*[\w)])?")
@@ -47,11 +47,11 @@ class Benchmark(Section):
     """Columns of the problem. The first one that a row has is used."""
     answer_fields: Annotated[tuple[str, ...], Field(min_length=1)] = ANSWER_FIELDS
     """Columns of the reference answer."""
-    verifier: Literal["math", "exact"] = "math"
+    verifier: Verifier = "math"
     """math: the last box by value. exact: normalised text."""
     reward: str | None = None
     """package.module:function, (response, reference) -> score in [0, 1], instead of the verifier."""
-    unfinished: Literal["wrong", "judged"] = "wrong"
+    unfinished: Unfinished = "wrong"
     """Responses that were cut off at the token limit."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """auto: the tokenizer's chat template if it has one."""
@@ -85,7 +85,7 @@ class Benchmark(Section):
 
     def judge(self) -> Judge:
         """Return what decides whether an answer is right."""
-        return judge_of(self.verifier, self.unfinished, self.reward)
+        return make_judge(self.verifier, self.reward, self.unfinished, points=False, key="--reward")
 
     def opened(self, where: str = "") -> Source:
         """Open the problems. `where` is their name in messages, which is the key of the source without one."""

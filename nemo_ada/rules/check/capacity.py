@@ -93,10 +93,11 @@ def rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_g
     each = f"{cache.tokens_each:.0f} tokens each (half of prompt {rollout.max_prompt} + response {rollout.max_new})"
     seqs, room = engine.max_num_seqs, min(cache.responses, cache.concurrency)
     if cache.tokens >= longest and seqs < room:
-        yield error(
+        yield warning(
             SEQS,
             f"an engine decodes {seqs} responses at once, its cache has room for {room:.0f} of the first wave's "
-            f"{cache.responses:.0f}; {SEQS}={2 ** math.ceil(math.log2(room))} would work",
+            f"{cache.responses:.0f}: the others wait, and nothing is lost; {SEQS}={2 ** math.ceil(math.log2(room))} "
+            "would work",
         )
     running = min(room, seqs)
     if engine.kind == "sync" and running > CAPTURED_BY_DEFAULT:

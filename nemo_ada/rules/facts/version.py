@@ -86,6 +86,15 @@ def names(place: str) -> set[str]:
         return set()
 
 
+def source(name: str) -> str:
+    """Return the source of a function of the NeMo-RL that is there. Empty where it has none, or nobody can read it."""
+    found = checkout()
+    try:
+        return "" if found is None else _source(found, name)
+    except UserError:
+        return ""
+
+
 @functools.cache
 def of(root: Path) -> Version:
     """Return what the NeMo-RL in a folder does. A file that is not Python counts as one of v0.7.0."""

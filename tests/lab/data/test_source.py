@@ -12,6 +12,7 @@ from nemo_ada.lab.data.problem import parse_record
 from nemo_ada.lab.data.source import open_hub, open_source
 from nemo_ada.lab.data.stages import parse_band
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+from nemo_ada.verify.reference import Reader
 
 
 def test_a_files_identity_is_its_content_not_its_place(tmp_path):
@@ -32,7 +33,7 @@ def test_parquet_rows_are_read_in_order_and_damage_is_one_clear_line(tmp_path):
     path, damaged = tmp_path / "a.parquet", tmp_path / "damaged.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert list(open_source(str(path)).records()) == list(enumerate(rows, start=1))
-    assert parse_record(1, rows[0], PROMPT_FIELDS, ANSWER_FIELDS).answer == "1"
+    assert parse_record(1, rows[0], PROMPT_FIELDS, ANSWER_FIELDS, Reader()).answer == "1"
     whole = path.read_bytes()
     for data in (b"no parquet", whole[:-20], whole[:4] + b"\xff" * 3000 + whole[3004:]):
         damaged.write_bytes(data)
