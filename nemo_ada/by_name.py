@@ -30,8 +30,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-import numpy as np
-
 from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.standing import here
@@ -179,6 +177,8 @@ def checked(key: str, name: str, call: Callable[[], Any], kind: type, length: in
     Raises:
         UserError: The call failed, or gave something else.
     """
+    import numpy as np  # a command that ends early starts without it
+
     value = _tried(f"{key}={name!r}: trying it", call)
     wanted = f"an array of {length} of {kind.__name__}" if length is not None else f"a {kind.__name__}"
     array = np.asarray(value)

@@ -11,10 +11,11 @@ Python code that calls this package by itself, such as a notebook, stands where 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nemo_ada.errors import UserError
 
@@ -37,6 +38,22 @@ def from_here(path: _Path) -> _Path:
     """
     home = os.path.expanduser(path)
     return type(path)(os.path.normpath(os.path.join(_user[-1], home)) if _user and home else home)
+
+
+def with_whole_paths(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command that gets the paths of its command line as whole paths, also those in lists."""
+
+    @wraps(command)
+    def run(*words: Any, **given: Any) -> Any:
+        return command(*map(_whole, words), **{name: _whole(value) for name, value in given.items()})
+
+    return run
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    return from_here(value) if isinstance(value, Path) else value
 
 
 def shown(path: Path) -> Path:

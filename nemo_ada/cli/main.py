@@ -20,7 +20,7 @@ from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostErr
 from nemo_ada.run.files import private_folder
 from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.run.redaction import Redacted, hide, printable
-from nemo_ada.standing import elsewhere
+from nemo_ada.standing import elsewhere, with_whole_paths
 
 # Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
 COMMANDS = {
@@ -66,10 +66,8 @@ class LazyCommand(TyperCommand):
         module = importlib.import_module(f"nemo_ada.cli.{MODULES.get(str(self.name), self.name)}")
         group = getattr(module, "app", None)
         if group is None:
-            from nemo_ada.cli.options import with_options
-
             group = typer.Typer(add_completion=False)
-            group.command(name=self.name)(with_options(getattr(module, str(self.name))))
+            group.command(name=self.name)(with_whole_paths(getattr(module, str(self.name))))
         return typer.main.get_command(group)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -14,7 +13,7 @@ from pydantic import BaseModel, Json, TypeAdapter, create_model
 
 from nemo_ada.config.parsing import Section, parse
 from nemo_ada.errors import UserError
-from nemo_ada.standing import from_here
+from nemo_ada.standing import with_whole_paths
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -57,19 +56,12 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 given[name] = default.model_copy(update=values)
             else:
                 given[name] = values if default is None else replace(default, **values)
-        command(*words, **{name: _from_here(value) for name, value in given.items()})
+        with_whole_paths(command)(*words, **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return run
-
-
-def _from_here(value: Any) -> Any:
-    """Return paths of a command line as whole paths: the process does not stand where the user wrote them."""
-    if isinstance(value, list):
-        return [_from_here(one) for one in value]
-    return from_here(value) if isinstance(value, Path) else value
 
 
 def _options(mark: Fields, kind: Any, default: Any) -> list[inspect.Parameter]:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.by_name import LIBRARIES, file_of
+from nemo_ada.by_name import LIBRARIES, file_of, find
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import is_data_file, shards
 from nemo_ada.run.files import text_of
@@ -110,9 +110,10 @@ def _inputs(flat: Mapping[str, Any]) -> Iterator[tuple[str, list[Path]]]:
                 if (path := Path(value).expanduser()).is_file():
                     yield f"{key.rpartition('.')[2]} ({key})", [path]
         elif CODE.fullmatch(value):
-            source = file_of(value)
-            if source is not None and not str(source).startswith(LIBRARIES):
-                yield f"code of {source.stem}:{value.rpartition(':')[2]} ({key})", [source]
+            with suppress(UserError):  # something else between colons, or what the task itself refuses
+                source = file_of(find(key, value))
+                if source is not None and not str(source).startswith(LIBRARIES):
+                    yield f"code of {source.stem}:{value.rpartition(':')[2]} ({key})", [source]
     folders = {_place(str(flat[key]), "model"): key for key in FOLDERS if flat.get(key)}
     for (folder, whose), key in folders.items():
         for what, names in OF_MODEL.items():
