@@ -19,6 +19,7 @@ from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warnin
 from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import text_of
+from nemo_ada.standing import shown
 
 SERVER = "https://api.wandb.ai"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")
@@ -66,10 +67,8 @@ def model_code(values: Values) -> Findings:
         folder = Path(name) if os.path.isdir(name) else hub.snapshot(name) if name else None
         if folder is None:
             continue
-        files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.py"))
-        mapped = [file.name for file in sorted(folder.glob("*.json")) if '"auto_map"' in _text(file)]
-        if files or mapped:
-            shown = ", ".join([*files[:3], *(f"auto_map in {file}" for file in mapped[:3])])
+        if code := hub.code_of(folder):
+            shown = ", ".join(code[:6])
             yield warning(
                 key,
                 f"{folder} brings code ({shown}), and NeMo-RL runs it on every node (it sets trust_remote_code); "
@@ -138,7 +137,7 @@ def _text(path: Path) -> str:
 
 def job_folder(name: str) -> Path:
     """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
-    path, root = Path(name), site_setting("RUN_ROOT")
+    path, root = shown(Path(name)), site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
     return (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path).absolute()
 
 
