@@ -3,7 +3,7 @@
 A secret is recognised by its name, its value or its form. Names: *_TOKEN, *_KEY, *SECRET, *PASSWORD in the environment,
 and similar ones in configurations and on command lines (but not `input_key` or `eos_token`). Values: those of such
 variables of this process. Forms: tokens of the usual hubs, headers, keys in PEM, .netrc. Only this module and
-slurm/chain.py have these rules; slurm/chain.py knows fewer names.
+slurm/submission.py have these rules; slurm/submission.py knows fewer names.
 
 Why not the rules of detect-secrets: it looks for secrets in files of source code. It has no rule for options
 (`--api-key V`), headers, cookies, .netrc, nor for the tokens of Hugging Face, W&B and NVIDIA, which are what runs hold

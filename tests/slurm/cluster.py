@@ -64,6 +64,9 @@ class Cluster:
         (self.folder / "slurm.conf").write_text(self._conf(), encoding="utf-8")
         for number in range(GPUS):  # files in place of devices: the scripts' --gpus-per-node=8 is granted
             (self.folder / f"gpu{number}").touch()
+        prolog = self.folder / "prolog.sh"
+        prolog.write_text(f"#!/bin/bash\n[ ! -e {self.folder}/prolog-fails-$SLURMD_NODENAME ]\n")
+        prolog.chmod(0o755)
         (self.folder / "job_submit.lua").write_text(self.rule, encoding="utf-8")
         gres = f"Name=gpu File={self.folder}/gpu[0-{GPUS - 1}]\n"
         (self.folder / "gres.conf").write_text(gres, encoding="utf-8")
@@ -97,6 +100,7 @@ class Cluster:
             "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0,preempt_send_user_signal",
             f"StateSaveLocation={self.folder}/state", f"SlurmdSpoolDir={self.folder}/spool-%n",
             f"SlurmctldPidFile={self.folder}/slurmctld.pid", f"SlurmdPidFile={self.folder}/slurmd-%n.pid",
+            f"Prolog={self.folder}/prolog.sh", "PrologFlags=Alloc", "MaxArraySize=100", "MinJobAge=900",
             f"SlurmctldLogFile={self.folder}/slurmctld.log", f"SlurmdLogFile={self.folder}/slurmd-%n.log",
         ]  # fmt: skip
         for weight, node in enumerate(self.nodes, 1):  # SLURM takes the node of the lowest weight first
