@@ -1,7 +1,5 @@
 """Errors that the project raises on purpose. job_control.py lists their exit codes."""
 
-from __future__ import annotations
-
 
 class UserError(ValueError):
     """An error that the user can correct.
@@ -12,7 +10,7 @@ class UserError(ValueError):
         key: the dotted key of the YAML that the error is about. None where the error is about no single key.
     """
 
-    def __init__(self, message: str, *, key: str | None = None) -> None:
+    def __init__(self, message: str, *, key: "str | None" = None) -> None:
         super().__init__(message)
         self.key = key
 

@@ -26,14 +26,12 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.by_name import load
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.reward import try_reward
-from nemo_ada.verify.verdict import Verdict
+from nemo_ada.verify.judge import KINDS, make_judge
 
 log = logging.getLogger(__name__)
 Reward = Callable[..., Sequence[float | None]] | Callable[..., Awaitable[Sequence[float | None]]]
@@ -57,8 +55,8 @@ class AdaRollout:
 
         Args:
             reward: a reward function as TRL takes it, or several, whose weighted sum counts. It gets TRL's arguments.
-                None stands for a response that it cannot judge. It may be an `async def`, or the name `module:function`
-                of one that gets a response and the row's `answer`, as on the other back ends.
+                None stands for a response that it cannot judge. It may be an `async def`, or a name: `module:function`
+                of one that gets a response and the row's `answer`, as on the other back ends, or a verifier's (`math`).
             section: the section `reinforce_ada:` of a YAML.
             weights: one for each of several rewards (TRL's `reward_weights`). Without them each counts once.
 
@@ -115,6 +113,7 @@ class AdaRollout:
             raise UserError(f"GRPOTrainer: set {', '.join(wrong)} (recipes/guide/trl.md says why)")
         self.rows = rows_of(trainer.train_dataset)
         self.settings.check_rows(n := trainer.num_generations - 1)
+        self.reward.check(self.rows.values())
         log.warning("Reinforce-Ada trains groups of %d: num_generations=%d less the counterweight", n, n + 1)
         judged(self, trainer, [next(iter(self.rows.values()))], [[trainer.processing_class.eos_token_id]], [""])
         return self.settings.sampler(n, trainer.max_completion_length, run_seed=trainer.args.seed)
@@ -150,7 +149,7 @@ class Rewards:
     def __init__(self, given: Given, weights: Sequence[float] = ()) -> None:
         rewards = [given] if isinstance(given, str) or callable(given) else list(given)
         self.stops: set[int | None] = set()
-        self.functions = [by_answer(one, self.stops_of) if isinstance(one, str) else one for one in rewards]
+        self.functions = [ByAnswer(one, self.stops_of) if isinstance(one, str) else one for one in rewards]
         self.weights = list(weights) or [1.0] * len(self.functions)
         self._loop: asyncio.AbstractEventLoop | None = None
         if not self.functions or len(self.weights) != len(self.functions):
@@ -159,6 +158,12 @@ class Rewards:
     def end_with(self, tokenizer: Any) -> None:
         """Take the tokens by which TRL, too, knows a response that ended by itself: the end, and padding."""
         self.stops = {tokenizer.eos_token_id, getattr(tokenizer, "pad_token_id", None)}
+
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Check the answers of a data set, where a judge will read them. Raises UserError."""
+        for one in self.functions:
+            if isinstance(one, ByAnswer):
+                one.check(rows)
 
     def stops_of(self) -> set[int | None]:
         """Return the token ids that end a response. Empty before a trainer is known."""
@@ -188,45 +193,61 @@ class Rewards:
         return asyncio.run_coroutine_threadsafe(all_of(), self._loop).result()
 
 
-def by_answer(name: str, stops: Callable[[], set[int | None]] = set) -> Reward:
-    """Return the reward function that TRL wants, from the name of one that gets a response and its answer.
+class ByAnswer:
+    """The reward function that TRL wants, from the name of what judges a response by its answer, on every back end.
 
-    The answer is what the column `answer` has, also a list or an object. As on the other back ends, it is judged in the
-    verifier's processes with a deadline, and a response that was cut off is wrong. The first call tries the function.
-
-    Args:
-        name: `module:function`.
-        stops: Returns the token ids that end a response. Where it gives none, all count as finished.
-
-    Raises:
-        UserError: The function fails. The message has the user's file and line.
+    The answer is what the column `answer` has, also a list or an object. The judge is that of the other back ends: a
+    reward runs in the verifier's processes with a deadline, and a response that was cut off is wrong.
     """
-    function, pool = load("reward", name), None
 
-    def rewards(
-        completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] = (), answer: Sequence[Any] | None = None,
-        **_: Any,
-    ) -> list[float | None]:  # fmt: skip
-        nonlocal pool
-        if answer is None:
-            raise UserError(f"reward={name!r} needs a column `answer`, and train_dataset has none; rename your column")
-        if pool is None:
-            try_reward(function, f"reward={name!r}", answer[0])
-            from nemo_ada.verify.pool import MathVerifier
+    def __init__(self, name: str, stops: Callable[[], set[int | None]] = set) -> None:
+        """Take a name.
 
-            pool = MathVerifier(scorer=name, whole=True, self_test=False)
+        Args:
+            name: `module:function`, or a kind of verifier.
+            stops: Returns the token ids that end a response. Where it gives none, all count as finished.
+
+        Raises:
+            UserError: There is no such function.
+        """
+        self.__name__, self._stops, self._tried = name, stops, False
+        verifier = name in KINDS
+        self._judge = make_judge(name if verifier else "math", None if verifier else name)
+
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Read every answer and try the function on the first. Raises UserError where one of both does not work."""
+        for number, row in enumerate(rows):
+            try:
+                self._judge.read(_answers(self.__name__, row))
+            except ValueError as problem:
+                raise UserError(f"train_dataset: the `answer` of row {number} {problem}; leave the row out") from None
+            if not self._tried:
+                self._judge.try_on(row["answer"])
+                self._tried = True
+
+    def __call__(
+        self, completions: Sequence[Any], completion_ids: Sequence[Sequence[int]] = (), **columns: Any
+    ) -> list[float | None]:
+        """Return the reward of each completion, None where it could not be judged."""
+        answers = _answers(self.__name__, columns)
+        if not self._tried:
+            self.check([{"answer": answers[0]}])
         texts = [text if isinstance(text, str) else text[0]["content"] for text in completions]
-        ends = stops()
+        prompts = columns.get("prompts") or [""] * len(texts)
+        asked = [one if isinstance(one, str) else one[-1]["content"] for one in prompts]
+        ends = self._stops()
         finished = [not ends or (bool(ids) and ids[-1] in ends) for ids in completion_ids] or [True] * len(texts)
-        rows = list(zip(texts, answer, finished, strict=True))
-        judged = iter(pool.verify_many((text, own) for text, own, ended in rows if ended))
-        verdicts = [next(judged) if ended else Verdict(0.0) for *_, ended in rows]
+        verdicts = self._judge.verdicts(list(zip(texts, answers, finished, asked, strict=True)))
         for cause in {verdict.cause for verdict in verdicts} - {None}:
-            log.warning("%s: %s", name, cause)
+            log.warning("%s: %s", self.__name__, cause)
         return [verdict.label for verdict in verdicts]
 
-    rewards.__name__ = name
-    return rewards
+
+def _answers(name: str, row: Mapping[str, Any]) -> Any:
+    """Return the column `answer`. Raises UserError where there is none."""
+    if "answer" not in row:
+        raise UserError(f"reward={name!r} needs a column `answer`, and train_dataset has none; rename your column")
+    return row["answer"]
 
 
 def rows_of(dataset: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -1,150 +1,231 @@
-"""Nothing that was only found is trusted.
+"""What a command finds by itself is data, and it is ours. This is the one place that says so.
 
-A command finds files that nobody named: the held-out problems above a model, a site's settings, a module that a YAML
-names, a prompt file, a configuration inside a run. Another user or the author of a download can have put them there,
-and a download belongs to its user. So owner and mode show nothing. Such a file is used only in these cases:
+A command finds files that nobody named: the settings of a site, the held-out problems above a model, checkpoints of a
+run that goes on, what an export copies. Another user may have put them there. So a file is opened first, and what was
+opened is looked at, because a name can stand for another file a moment later. Then its content is used as it was read:
 
-* The command line names it, or a variable of the environment does.
-* It came with this package.
-* The user has allowed it once: this path with this content. `nemo-ada allow FILE` does that, and so does the command
-  that writes such a file for this user. A file that changes is allowed no longer.
+* Its owner is the user, root, or the owner of this program, whose settings stand beside it.
+* Nobody else may write it, nor the folder that it is in. A group counts as the user where it has no other member, as on
+  systems with a private group for each user. In a folder such as /tmp, whose sticky bit keeps strangers from replacing
+  a file, the owner of the file is enough.
+
+Owners alone would not help against a download, which belongs to its user. So nothing that was found is code:
+`by_name.py` has the rule for that. And no library finds anything: `run/standing.py`.
+
+`python -m nemo_ada.trust read FILE` prints a file for a shell script, which must not open it a second time. It ends
+with exit code 2 and one sentence where the file may not be used. The batch scripts call it on the host. So this module
+imports nothing but the standard library and errors.py, and nothing in both is newer than Python 3.6.
 """
 
-from __future__ import annotations
-
 import errno
-import hashlib
+import grp
+import io
 import os
-import re
+import pwd
 import stat
-from collections.abc import Iterable
-from importlib.util import find_spec
-from pathlib import Path
+import sys
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, read_bounded, write_atomically
 
-PACKAGE = Path(__file__).resolve().parent
-REWARD = "NEMO_ADA_REWARD"  # the variable that names a reward, or other code
-
-
-def _store() -> Path:
-    """Return the folder of what the user has allowed: one file for each, which holds its path."""
-    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return Path(home) / "nemo_ada" / "allowed"
+MAX_BYTES = 256 << 20  # of a found file
+ACL = "system.posix_acl_access"  # where it is set, the mode's group bits are what all named users may have
+NAMED_SITE = "NEMO_ADA_SITE"  # the variable that names a site.env
 
 
-def _mark(path: Path) -> Path:
-    """Return the file that says that this path with this content is allowed. Raises OSError."""
+def open_found(path: "os.PathLike[str] | str", works: str = "", *, links: bool = True) -> io.BufferedReader:
+    """Open a file that was found, and look at what was opened.
+
+    Args:
+        path: the file.
+        works: what a user can do instead, for the message.
+        links: whether the name may be that of a link. Whoever can make one there is judged with its folder.
+
+    Raises:
+        UserError: the file is not ours, or others may write it. It is no file, such as a pipe.
+        OSError: the file cannot be opened.
+    """
+    folder, name = os.path.split(os.path.abspath(os.fspath(path)))
+    inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        place = path.resolve()
-    except RuntimeError as problem:  # a link that leads to itself
-        raise OSError(errno.ELOOP, "it is a link that leads to itself", str(path)) from problem
-    digest = hashlib.sha256(os.fsencode(place) + b"\0")
-    for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
-        content = hashlib.sha256(read_bounded(file, MAX_TEXT)).digest()
-        digest.update(os.fsencode(file) + b"\0" + content)
-    return _store() / digest.hexdigest()
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+        file = os.fdopen(os.open(name, flags, dir_fd=inside), "rb")
+        problem = ""
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            problem = "it is a pipe, a device or a folder, not a file"
+        problem = problem or _fault(file.fileno()) or _prefixed(f"its folder {folder}", _fault(inside))
+    except OSError as error:
+        error.filename = os.fspath(path)
+        if error.errno == errno.ELOOP and not links:
+            raise UserError(f"{path} is a link, and what it leads to may be any file of yours; copy the file") from None
+        raise
+    finally:
+        os.close(inside)
+    if problem:
+        file.close()
+        raise refusal(path, problem, works)
+    return file
 
 
-def allow(path: Path) -> None:
-    """Let later commands use a file, or a package of Python, as it is now. Raises OSError where that fails."""
-    mark = _mark(path)
-    mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomically(mark, f"{path.resolve()}\n")
+def read_found(path: "os.PathLike[str] | str", works: str = "", most: int = MAX_BYTES, *, links: bool = True) -> bytes:
+    """Read a file that was found. Raises UserError as `open_found` does, and for more than `most` bytes."""
+    with open_found(path, works, links=links) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise UserError(f"{path} has more than {most:,} bytes, which is no file of this kind")
+    return data
 
 
-def allow_ours(path: Path) -> None:
-    """`allow` a file that this command has written. A home that cannot be written makes the user name it later."""
+def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = True) -> None:
+    """Look at a folder and everything below it. Afterwards nobody else can change any of it.
+
+    Args:
+        top: the folder.
+        works: what a user can do instead, for the message.
+        links: whether links may be in it. What they lead to is looked at, too.
+
+    Raises:
+        UserError: something in it is not ours, or others may write it, or it is no file and no folder.
+        OSError: a folder cannot be opened.
+    """
+    waiting, seen = [os.fspath(top)], set()
+    while waiting:
+        place = waiting.pop()
+        inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
+        try:
+            status = os.fstat(inside)
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            problem = _fault(inside)
+            if problem:
+                raise refusal(place, problem, works)
+            for name in sorted(os.listdir(inside)):
+                entry = os.path.join(place, name)
+                below = os.stat(name, dir_fd=inside, follow_symlinks=False)
+                if stat.S_ISLNK(below.st_mode):
+                    if not links:
+                        raise UserError(
+                            f"{entry} is a link, and what it leads to may be any file of yours; copy the file"
+                        )
+                    try:
+                        below = os.stat(name, dir_fd=inside)
+                    except OSError:
+                        continue  # it leads nowhere: whoever reads it says so
+                if stat.S_ISDIR(below.st_mode):
+                    waiting.append(entry)
+                elif not stat.S_ISREG(below.st_mode):
+                    raise refusal(entry, "it is a pipe or a device, not a file", works)
+                problem = "" if stat.S_ISDIR(below.st_mode) else _fault_of(below, entry)
+                if problem:
+                    raise refusal(entry, problem, works)
+        finally:
+            os.close(inside)
+
+
+def check_folder(path: "os.PathLike[str] | str", works: str = "") -> None:
+    """Look at a folder itself, but not at what is in it. Raises UserError and OSError as `check_tree` does."""
+    inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        allow(path)
+        problem = _fault(inside)
+    finally:
+        os.close(inside)
+    if problem:
+        raise refusal(path, problem, works)
+
+
+def refusal(path: object, problem: str, works: str = "") -> UserError:
+    """Return the error for something that was found and is not ours."""
+    return UserError(f"{path} is not used: {problem}" + (f"; {works}" if works else ""))
+
+
+def closed_to_others(gid: int) -> bool:
+    """Return whether this group has no member but the user, root and the owner of this program."""
+    ours = _owners()
+    try:
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return gid in ours  # a container without names: a private group has the number of its user
+    people = pwd.getpwall()
+    ids = {one.pw_name: one.pw_uid for one in people}
+    members = {ids.get(name, -1) for name in group.gr_mem} | {one.pw_uid for one in people if one.pw_gid == gid}
+    if members - ours:
+        return False
+    # A directory service may list nobody. Then only a private group's name shows whose it is.
+    return group.gr_name in {_name(uid) for uid in ours} or bool(members)
+
+
+def _owners() -> "set[int]":
+    """Return the ids of those whose files are used: the user, root and the owner of this program."""
+    return {os.geteuid(), 0, os.stat(__file__).st_uid}
+
+
+def _fault(descriptor: int) -> str:
+    """Return why what was opened is not used. Empty where it is."""
+    return _fault_of(os.fstat(descriptor), descriptor)
+
+
+def _fault_of(status: os.stat_result, place: "int | str") -> str:
+    if status.st_uid not in _owners():
+        return f"it belongs to {_person(status.st_uid)}, and this process is {_person(os.geteuid())}"
+    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX  # strangers replace nothing in it
+    if status.st_mode & stat.S_IWOTH and not sticky:
+        return "every user may write it (chmod o-w would close it)"
+    if status.st_mode & stat.S_IWGRP and not sticky and not (closed_to_others(status.st_gid) and not _acl(place)):
+        return f"the group {_group(status.st_gid)} may write it, which has other members (chmod g-w would close it)"
+    return ""
+
+
+def _acl(place: "int | str") -> bool:
+    """Return whether users are named that may do what the group's bits say."""
+    try:
+        return bool(os.getxattr(place, ACL))
     except OSError:
-        return
-
-
-def allowed(path: Path) -> bool:
-    """Return whether the user has allowed this file as it is now."""
-    try:
-        status = _store().stat()
-        ours = status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        return ours and _mark(path).is_file()
-    except (OSError, RuntimeError, ValueError):  # a loop of links, or a name that no file can have
         return False
 
 
-def within(path: Path, folders: Iterable[Path]) -> bool:
-    """Return whether a file lies in one of these folders or below, after all links."""
-    return any(path.resolve().is_relative_to(folder.resolve()) for folder in folders)
+def _prefixed(what: str, problem: str) -> str:
+    return f"{what}: {problem}" if problem else ""
 
 
-def named(name: str, words: Iterable[str]) -> bool:
-    """Return whether one of these words of a command line has this name, which ends where another one would begin."""
-    whole = re.compile(rf"(?<![\w.:/-]){re.escape(name)}(?![\w.:/-])")
-    return any(whole.search(word) for word in words)
-
-
-def refusal(what: str, path: Path, naming: str) -> UserError:
-    """Return the error for something that was found and that nobody named or allowed.
-
-    Args:
-        what: what names it.
-        path: the file.
-        naming: how a command line names it.
-    """
-    return UserError(
-        f"{what}: {path} was found and not named, and it may be anybody's; name it with {naming}, or look at it and "
-        f"allow it once with `nemo-ada allow {path}`"
-    )
-
-
-def check_wandb(run_dir: Path) -> None:
-    """Refuse settings of W&B that were found: they name the server that gets the key. W&B reads them by itself.
-
-    Args:
-        run_dir: the folder of the run.
-
-    Raises:
-        UserError: there are such settings, in the working folder, in WANDB_DIR or in the run's folder, and no variable
-            names the server.
-    """
-    for folder in (Path(), Path(os.environ.get("WANDB_DIR") or "."), run_dir):
-        file = folder / "wandb" / "settings"
-        if os.path.exists(file) and not allowed(file) and not os.environ.get("WANDB_BASE_URL"):
-            raise refusal("logger.wandb_enabled=true", file, "WANDB_BASE_URL=SERVER, which wins over it,")
-
-
-def check_code(key: str, name: str, words: Iterable[str], naming: str) -> None:
-    """Refuse code that a file names and nobody else. Whoever wrote the file could choose any function of the machine.
-
-    Args:
-        key: the setting.
-        name: `package.module:name`.
-        words: the words of the command line.
-        naming: how a command line names it.
-
-    Raises:
-        UserError: the code was only found.
-    """
-    if named(name, [*words, os.environ.get(REWARD, "")]):
-        return
-    place = code_of(name)
-    if place is not None and not allowed(place):
-        raise refusal(f"{key}={name!r}", place, f"{naming} or {REWARD}={name}")
-
-
-def code_of(name: str) -> Path | None:
-    """Return the file of the module of `package.module:name`, or the folder of its package. None where there is none.
-
-    Nothing of it runs.
-    """
-    from nemo_ada.by_name import search_working_folder  # loads numpy
-
-    search_working_folder()
+def _name(uid: int) -> str:
     try:
-        found = find_spec(name.partition(":")[0].partition(".")[0])  # for a module in a package this would import both
-    except (ImportError, ValueError):
-        return None
-    if found is None:
-        return None
-    origin = Path(found.origin or os.devnull)
-    return origin.parent if found.submodule_search_locations else origin
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _person(uid: int) -> str:
+    name = _name(uid)
+    return f"user {uid}" if name == str(uid) else f"user {name} ({uid})"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def main(words: "list[str]") -> int:
+    """Print the file of `read FILE`, and return the exit code."""
+    if len(words) != 2 or words[0] != "read":
+        sys.stderr.write("usage: python -m nemo_ada.trust read FILE\n")
+        return 2
+    try:
+        # A file that the user's environment names was not found, so it may be anybody's.
+        named = os.environ.get(NAMED_SITE) == words[1]
+        if named:
+            with open(words[1], "rb") as file:
+                text = file.read(MAX_BYTES)
+        else:
+            text = read_found(words[1], "take ownership of it, or copy it and name the copy")
+    except (OSError, UserError) as error:
+        why = f"{words[1]} cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+        sys.stderr.write(f"error: {why}\n")
+        return 2
+    sys.stdout.buffer.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

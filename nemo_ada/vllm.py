@@ -11,13 +11,14 @@ reports a stopped response from what it has received.
 
 from __future__ import annotations
 
+import copy
+import functools
 from dataclasses import dataclass, field
 from operator import attrgetter, is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from vllm.sampling_params import RequestOutputKind, SamplingParams
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.outputs import LogprobsLists
 
@@ -69,8 +70,39 @@ class Collected:
             )
 
 
-class FewMessages(AsyncScheduler):
-    """Sends a response's tokens and log-probabilities every TOKENS tokens and at its end."""
+class FewMessages:
+    """Makes vLLM's own scheduler, with the collecting part in front of it.
+
+    vLLM decides whether it plans a step before the tokens of the last one are there. Its workers follow that decision,
+    and a scheduler that does not would plan steps for tokens that no worker has: vLLM's Ray executor, for example, had
+    no such planning in 0.20, and NeMo-RL chooses that executor for every engine of several GPUs. A named scheduler is
+    not asked which way it plans. So this one asks vLLM which class it would have taken, when the engine starts.
+    """
+
+    def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return a scheduler for an engine. The arguments are those of vLLM's schedulers."""
+        unnamed = copy.copy(vllm_config.scheduler_config)
+        unnamed.scheduler_cls = None
+        return _collecting(unnamed.get_scheduler_cls())(vllm_config, *args, **kwargs)
+
+
+@functools.cache
+def _collecting(scheduler: type) -> type:
+    """Return a scheduler's class with the collecting part. Its name tells logs and tracebacks what it is made of."""
+    return type(f"FewMessages{scheduler.__name__}", (Collecting, scheduler), {})
+
+
+if TYPE_CHECKING:
+    Scheduler = Any  # vLLM's
+else:
+    Scheduler = object
+
+
+class Collecting(Scheduler):
+    """Sends a response's tokens and log-probabilities every TOKENS tokens and at its end.
+
+    It is a part: vLLM's scheduler is the next class in the order of inheritance.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

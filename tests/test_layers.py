@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nemo_ada"
 
-BASE = {"errors", "by_name", "trust", "core", "core.sampling", "core.learning", "core.prompts", "run"}
+BASE = {"errors", "by_name", "trust", "marks", "core", "core.sampling", "core.learning", "core.prompts", "run"}
 CONFIG = BASE | {"config", "tasks", "verify"}
 RULES = CONFIG | {"rules.facts", "rules", "rules.check"}
 EVERYTHING = {"*"}
@@ -37,7 +37,8 @@ LAYERS = {
     "core.prompts": {"errors", "core"},
     "core": {"errors", "core.sampling", "core.learning", "core.prompts"},
     "run": {"errors"},
-    "trust": {"errors", "by_name", "run"},
+    "trust": {"errors"},
+    "marks": {"errors", "by_name", "run"},
     "verify": BASE,
     "tasks": BASE | {"verify"},
     "config": BASE,
@@ -233,7 +234,7 @@ def test_what_a_job_imports_is_nothing_of_lab_cpu_or_rehearsal():
         waiting += fresh
     assert "nemo_ada.core.sampler" in reached
     rooms = {name.split(".")[1] for name in reached}
-    assert rooms <= {"by_name", "core", "config", "errors", "nemo", "rules", "run", "tasks", "trust", "verify"}
+    assert rooms <= {"by_name", "core", "config", "errors", "marks", "nemo", "rules", "run", "tasks", "trust", "verify"}
 
 
 def test_files_and_functions_stay_short():

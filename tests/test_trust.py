@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.trust import allow, allowed, check_wandb, named
+from nemo_ada.marks import allow, allowed, check_wandb, named
 from tests.lab.data.fake_server import completion, model_folder, serving
 from tests.patience import PATIENCE
 from tests.people import OTHER, needs_two_users

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nemo_ada import trust
+from nemo_ada import marks as trust
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import printable
 

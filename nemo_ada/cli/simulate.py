@@ -163,7 +163,7 @@ def _print_exact(names: Sequence[str], words: Sequence[str], group: int, pass_ra
             f"what {settings.preset} draws for one prompt depends on the others of its step; leave out --pass-rate to "
             f"simulate whole steps"
         )
-    summary = exact.summary(plan.stop_rule, pass_rate)
+    summary = exact.summary(plan.stop, pass_rate)
     grpo = 1.0 if group < 1 else pass_rate**group + (1.0 - pass_rate) ** group
     values = asdict(summary) | {"pass_rate": pass_rate, "p_zero_signal_grpo": grpo}
     if as_json:

@@ -143,7 +143,13 @@ class OwnExitSettings(Section):
                 f"{key}={self.name!r} is no exit rule; derive the class from {ExitRule.__module__}.ExitRule, as "
                 "recipes/extend/exit.py does"
             )
-        pools = PoolView(np.array([0, 1, group]), np.array([1, 0, group]))
+        offered: dict[str, Any] = {"squares": lambda: np.zeros(3), "tokens": lambda: np.array([9, 9, 18 * group])}
+        offered["waves"] = lambda: np.zeros(3, np.int64)
+        readings = {"rewards": "squares", "tokens": "tokens", "waves": "waves"}
+        if unknown := set(rule.reads) - set(readings):
+            raise UserError(f"{key}={self.name!r}: reads={sorted(unknown)} is not there; {sorted(readings)} are")
+        reads = {name: offered[name] for name in map(readings.__getitem__, rule.reads)}
+        pools = PoolView(np.array([0, 1, group]), np.array([1, 0, group]), **reads)
         checked(key, self.name, lambda: int(rule.smallest_pool), int)
         checked(key, self.name, lambda: rule.met(pools), bool, 3)
         checked(key, self.name, lambda: rule.lacking(pools)[0], bool, 3)
@@ -212,6 +218,11 @@ class EstimationSampling(Section):
         """Return N_min and N_max for groups of n = `group`."""
         return _at(self.min_responses, group), _at(self.max_responses, group)
 
+    def stop(self, group: int) -> StopRule:
+        """Return when a pool ends: after its one draw, of at most N_max responses for groups of n = `group`."""
+        cap = self.bounds(group)[1]
+        return StopRule(FixedExit(1), (cap,), cap)
+
 
 Sampling = Annotated[SequentialSampling | EstimationSampling, Field(discriminator="kind")]
 
@@ -260,7 +271,7 @@ class AdaSettings(Section):
                 exponent = sampling.allocation.exponent
         rows = RowSettings(
             group=group,
-            stop=plan.stop_rule,
+            stop=plan.stop,
             advantage=self.advantage,
             keep_all=allocation is not None,
             exponent=exponent,
@@ -308,21 +319,12 @@ class AdaSettings(Section):
         """
         refuse(conflicts(self, group))
         sampling = self.sampling
-        scheduler = SamplingPlan.scheduler
-        if isinstance(sampling, SequentialSampling):
-            rule, waves, cap = sampling.stop(group).exit, sampling.waves(group), sampling.cap(group)
-            scheduler = sampling.scheduler
-        else:
-            cap = sampling.bounds(group)[1]
-            rule, waves = FixedExit(1), (cap,)
         return SamplingPlan(
-            exit=rule,
-            wave_sizes=waves,
-            max_responses=cap,
+            stop=sampling.stop(group),
             group_size=group,
             max_new_tokens=max_new_tokens,
             positive_threshold=self.positive_threshold,
-            scheduler=scheduler,
+            scheduler=sampling.scheduler if isinstance(sampling, SequentialSampling) else SamplingPlan.scheduler,
             budget=self.budget,
             max_failed_share=self.max_failed_share,
         )
@@ -346,8 +348,10 @@ class AdaSettings(Section):
         rows = RowSettings(group, self.sampling.stop(group), self.advantage)
         if rows.shrunk_baseline:
             return f"follows the {kind} objective"
-        if rows.stop.exit.judges_rewards:
+        if facts.chosen_by_rewards:
             return "no objective is declared: rewards choose the rows"
+        if facts.beyond_labels:
+            return f"no objective is declared: {facts.beyond_labels} decide when a prompt has enough; {shown}"
         if facts.declared:
             return declared
         factor_P = factors(rows, np.array([low, 0.5, high]))

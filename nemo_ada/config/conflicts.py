@@ -16,7 +16,7 @@ from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.prompts.allocation import PowerRule
 from nemo_ada.core.prompts.estimators import EmaSettings
 from nemo_ada.core.sampling.budget import SECONDS
-from nemo_ada.core.sampling.exits import ExitRule, FixedExit
+from nemo_ada.core.sampling.exits import ExitRule
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 
@@ -45,42 +45,34 @@ class Facts:
         return bool(self.sampling.kind == "estimation")
 
     @cached_property
+    def stop(self) -> StopRule:
+        """When a pool ends, of either variant."""
+        return self.sampling.stop(self.n)  # type: ignore[no-any-return]
+
+    @property
     def rule(self) -> ExitRule:
-        """The exit rule of the sequential variant."""
-        return self.sampling.exit.rule(self.n)  # type: ignore[no-any-return]
+        """The exit rule."""
+        return self.stop.exit
 
     @property
     def exit(self) -> str:
         """The kind of the exit rule. Empty in the estimation variant."""
         return "" if self.estimation else str(self.sampling.exit.kind)
 
-    @cached_property
-    def waves(self) -> tuple[int, ...]:
-        """Responses of the waves."""
-        return self.sampling.waves(self.n)  # type: ignore[no-any-return]
-
     @property
     def largest_wave(self) -> int:
         """Responses of the largest wave."""
-        return max(self.waves)
+        return max(self.stop.wave_sizes)
 
     @property
     def cap(self) -> int:
         """N_max."""
-        return int(self.sampling.bounds(self.n)[1] if self.estimation else self.sampling.cap(self.n))
+        return self.stop.cap
 
     @property
     def fewest(self) -> int:
         """N_min of the estimation variant."""
         return self.sampling.bounds(self.n)[0]  # type: ignore[no-any-return]
-
-    @property
-    def once(self) -> bool:
-        """Whether no prompt draws after its first wave."""
-        if self.estimation:
-            return True
-        fixed = self.exit == "fixed" and self.rule.smallest_pool <= self.waves[0]
-        return fixed or self.cap <= self.waves[0]
 
     @property
     def declared(self) -> bool:
@@ -107,15 +99,19 @@ class Facts:
     @property
     def chosen_by_rewards(self) -> bool:
         """Whether rewards choose the rows of a pool, beyond the number of each side."""
-        return not self.estimation and self.rule.judges_rewards
+        return "rewards" in self.rule.reads
+
+    @property
+    def beyond_labels(self) -> str:
+        """What decides beside labels how a pool ends or which rows it has. Empty where nothing does."""
+        return " and ".join(sorted(self.rule.reads - {"waves"}))
 
     @cached_property
     def missed(self) -> float:
         """By how much the mean update misses the declared objective. 0 where none is declared."""
-        if not self.declared or self.n < 2 or self.chosen_by_rewards or (self.estimation and self.fewest < 2):
+        if not self.declared or self.n < 2 or self.beyond_labels or (self.estimation and self.fewest < 2):
             return 0.0
-        stop = StopRule(FixedExit(1), (self.cap,), self.cap) if self.estimation else self.sampling.stop(self.n)
-        settings = RowSettings(self.n, stop, self.advantage, keep_all=self.estimation)
+        settings = RowSettings(self.n, self.stop, self.advantage, keep_all=self.estimation)
         return declared_deviation(settings, self.fewest if self.estimation else 0)
 
     @property
@@ -155,9 +151,9 @@ CONFLICTS: tuple[Conflict, ...] = (
     # -- how responses are drawn, wave by wave
     Conflict(
         f"{SAMPLING}.exit.kind={{f.exit}}",
-        f"chooses rows by rewards, which no weight of {ADVANTAGE}.weighting=objective undoes",
+        f"goes by {{f.beyond_labels}}, which no weight of {ADVANTAGE}.weighting=objective undoes",
         "use weighting: reference",
-        lambda f: f.declared and f.chosen_by_rewards,
+        lambda f: f.declared and bool(f.beyond_labels),
     ),
     Conflict(
         f"{SAMPLING}.exit",
@@ -173,10 +169,10 @@ CONFLICTS: tuple[Conflict, ...] = (
         lambda f: not f.estimation and f.largest_wave > f.cap,
     ),
     Conflict(
-        f"{SAMPLING}.wave_size={{f.waves[0]}}",
+        f"{SAMPLING}.wave_size={{f.stop.wave_sizes[0]}}",
         f"is below {N}={{f.n}}: a pool that exits after its first wave could not fill a group",
         "raise wave_size to at least {f.n}",
-        lambda f: not f.estimation and f.waves[0] < f.n and f.rule.smallest_pool < f.n,
+        lambda f: not f.estimation and f.stop.wave_sizes[0] < f.n and f.rule.smallest_pool < f.n,
     ),
     Conflict(
         f"{SAMPLING}.max_responses={{f.cap}}",
@@ -196,7 +192,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         "bounds waves after the first, and these settings have none",
         "set max_seconds to null, and to shorten the draw lower grpo.num_prompts_per_step, "
         "grpo.num_generations_per_prompt or the longest response",
-        lambda f: f.seconds is not None and f.once and not f.ada.reserve_prompts,
+        lambda f: f.seconds is not None and f.stop.one_wave and not f.ada.reserve_prompts,
     ),
     # -- the estimation variant
     Conflict(

@@ -24,7 +24,7 @@ from hydra.errors import HydraException
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from nemo_ada import trust
+from nemo_ada import marks as trust
 from nemo_ada.config.parsing import CLOSE, suggestion
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import nodes, secret_keys, secret_values

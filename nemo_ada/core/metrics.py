@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.sampling.budget import CAPS, SECONDS, TOKENS
+from nemo_ada.core.sampling.budget import BOUNDS, CAPS, SECONDS, TOKENS
 from nemo_ada.errors import InvariantError
 
 PREFIX = "ada/"
-BOUNDS = ("none", *(cap.name for cap in CAPS), "stopped", "group_seconds")
 
 TABLE: Mapping[str, str] = {
     "samples_drawn": "responses issued, including dropped and failed ones",
@@ -61,11 +60,8 @@ TABLE: Mapping[str, str] = {
     "effective_updates": "with logger.gradient_cosine (CPU): (sum of the updates' gradient norms)^2 / sum of their "
     "squares",
     "groups_replaced": "zero-signal groups replaced by reserve prompts",
-    **{
-        f"budget_used_{cap.unit}": f"{used} / {cap.name}"
-        for cap, used in zip(CAPS, ("samples_drawn", "tokens_drawn", "sampling_seconds"), strict=True)
-    },
-    "budget_bound": "what stopped most prompts: " + ", ".join(f"{i} {name}" for i, name in enumerate(BOUNDS)),
+    **{f"budget_used_{cap.unit}": f"{cap.metric} / {cap.name}" for cap in CAPS},
+    "budget_bound": "what stopped most prompts: " + ", ".join(f"{code} {name}" for name, code in BOUNDS.items()),
     "tokens_overshoot": f"tokens beyond {TOKENS.name}, of responses that were in flight",
     "seconds_overshoot": f"seconds beyond {SECONDS.name}, until responses in flight had ended",
     "sampling_seconds": "duration of the sampling phase",

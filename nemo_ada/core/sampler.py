@@ -183,7 +183,7 @@ class AdaSampler:
     def step_ledger(self, groups: int) -> StepLedger:
         """Make the ledger that the groups of one training step share."""
         plan = self.plan
-        return StepLedger(plan.budget, groups=groups, first=plan.first_issue, most=plan.max_responses)
+        return StepLedger(plan.budget, groups=groups, first=plan.stop.first_wave, most=plan.stop.cap)
 
     def group_session(self, step: int, ledger: GroupLedger, uid: int | None = None) -> SamplingSession:
         """Make a session for one prompt. The step and the prompt's number within it are a part of every seed.

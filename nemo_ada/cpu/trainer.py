@@ -33,6 +33,7 @@ from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
 from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.cpu.stack import Stack, learner_config, model_shape, packs, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.marks import allow_ours
 from nemo_ada.run.files import json_of, touch, write_atomically
 from nemo_ada.run.folder import CONTRACT, RunDir
 from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
@@ -41,7 +42,6 @@ from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.trust import allow_ours
 
 log = logging.getLogger(__name__)
 
@@ -330,11 +330,11 @@ class Trainer:
         return self.stack.begin("sample", step, indices.tolist(), reserve, self._features(indices))
 
     def _features(self, indices: np.ndarray) -> np.ndarray | None:
-        """Compute the input of the value estimator, [P, hidden]. None with another estimator.
+        """Compute the features [P, hidden] for an estimator that needs them, else None.
 
         It is the mean of the policy's last hidden states over the tokens of each prompt.
         """
-        if self.config.reinforce_ada.estimator.kind != "value":
+        if not self.config.reinforce_ada.estimator.needs_features:
             return None
         rows = [self.task.tokenizer.encode(self.task.splits().train[i].text) for i in indices.tolist()]
         length_R = np.array([len(row) for row in rows], np.int64)

@@ -8,8 +8,8 @@ environment. The preset `grpo` is plain GRPO.
 
     env: {ada_math: {deadline_s: 5.0, workers: 8}}        data: {default: {env_name: ada_math}}
 
-`env.ada_math.reward=my_rewards:exact` asks a function of the user's in place of math-verify, in the same processes. It
-gets the whole response and the reference, as in CPU training.
+`env.ada_math.verifier` names another kind of verifier than `math`. `env.ada_math.reward=my_rewards:exact` asks a
+function of the user's, in the same processes. The judge, and how it reads a reference, are those of CPU training.
 
 `register` also takes environments of your own. configs/README.md has an example.
 """
@@ -25,34 +25,27 @@ import ray
 import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
-from nemo_ada.by_name import search_working_folder
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.rollouts.response import ADA_MATH, CORRECT, INCORRECT, NO_VERDICT
 from nemo_ada.verify.boxed import last_boxed
-from nemo_ada.verify.pool import MathVerifier, VerifierLimits
+from nemo_ada.verify.judge import ByValue, Response, judge_of_section
 
 log = logging.getLogger(__name__)
 FIRST_RESPONSES = 64  # that are looked at for a box
 
 
 class MathJudge(EnvironmentInterface):
-    """Compares the last boxed expression of a response with `ground_truth` of the metadata. An episode has one turn."""
+    """Judges a response against `ground_truth` of the metadata, as the data have it. An episode has one turn."""
 
     def __init__(self, cfg: Mapping[str, Any] | None = None) -> None:
         """Start the verifier's processes.
 
         Args:
-            cfg: Fields of VerifierLimits, and `reward`: a function of the user's that judges in place of math-verify.
+            cfg: Fields of VerifierLimits, `verifier`, and `reward`: a function of the user's that judges in its place.
         """
-        section = dict(cfg or {})
-        self._reward = reward = section.pop("reward", None)
+        self._judge = judge_of_section(cfg or {}, f"env.{ADA_MATH}")
         self._seen = self._boxed = 0
-        limits = VerifierLimits(**section)
-        if reward is None:
-            self._verifier = MathVerifier(limits)
-        else:
-            search_working_folder()
-            self._verifier = MathVerifier(limits, scorer=str(reward), whole=True, self_test=False)
+        self._judge.self_test()
 
     def step(self, message_log_batch: list[list[dict[str, Any]]], metadata: list[dict[str, Any]]) -> Any:
         """Judge responses. It is safe to call from many threads.
@@ -64,14 +57,14 @@ class MathJudge(EnvironmentInterface):
         Returns:
             NeMo-RL's EnvironmentReturn. Rewards are in [0, 1], and NaN without a verdict.
         """
-        known = [info["ground_truth"] for info in metadata]
-        references = [str(one) for one in known] if self._reward is None else known  # a reward takes them as they are
-        texts = [
-            "".join(str(turn["content"]) for turn in log if turn["role"] == "assistant") for log in message_log_batch
-        ]
-        pairs = list(zip(texts, references, strict=True))
-        verdicts = self._verifier.verify_many(pairs)
-        self._say_boxes([text for text, _ in pairs])
+        texts = [_text_of(log, asked=False) for log in message_log_batch]
+        prompts = [_text_of(log, asked=True) for log in message_log_batch]
+        references = [info["ground_truth"] for info in metadata]
+        verdicts = self._judge.verdicts([
+            Response(text, reference, prompt=prompt)  # response.py sees the cut
+            for text, reference, prompt in zip(texts, references, prompts, strict=True)
+        ])  # fmt: skip
+        self._say_boxes(texts)
         return EnvironmentReturn(
             observations=[{"role": "environment", "content": _observation(v.label, v.cause)} for v in verdicts],
             metadata=metadata,
@@ -83,7 +76,7 @@ class MathJudge(EnvironmentInterface):
 
     def _say_boxes(self, texts: list[str]) -> None:
         """Say once where most of the first responses have no box, because then all of them are wrong."""
-        if self._reward is not None or self._seen >= FIRST_RESPONSES:
+        if self._judge.kind != ByValue.kind or self._seen >= FIRST_RESPONSES:
             return
         self._seen += len(texts)
         self._boxed += sum(last_boxed(text) is not None for text in texts)
@@ -95,15 +88,20 @@ class MathJudge(EnvironmentInterface):
 
     def counts(self) -> dict[str, int]:
         """Return the number of verdicts so far, by cause."""
-        return self._verifier.counts
+        return self._judge.counts
 
     def shutdown(self) -> None:
         """End the verifier's processes."""
-        self._verifier.close()
+        self._judge.close()
 
     def global_post_process_and_metrics(self, batch: Any) -> tuple[Any, dict[str, Any]]:
         """Add nothing, because labels and failures are counted where the responses are."""
         return batch, {}
+
+
+def _text_of(log: list[dict[str, Any]], *, asked: bool) -> str:
+    """Return what the model has written, or what it was asked."""
+    return "".join(str(turn["content"]) for turn in log if (turn["role"] != "assistant") == asked)
 
 
 def _observation(label: float | None, cause: str | None) -> str:

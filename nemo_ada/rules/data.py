@@ -12,10 +12,13 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import LOCAL
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import COLUMNS, PREPARE, uses_gym
-from nemo_ada.run.data_files import records
+from nemo_ada.rules.rewards import OUR_CLASS, OUR_ENVIRONMENT
+from nemo_ada.run.data_files import is_lines_or_objects, records
 from nemo_ada.run.json_lines import DamagedLine, refuse
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
+from nemo_ada.tasks.media import refuse_media
 
+MEDIA_PROCESSOR = "vlm_hf_data_processor"
 READ_BY_NEMO_RL = (".json", ".jsonl", ".parquet", ".arrow", ".csv")
 EXAMPLE = '{"problem": "1 + 1?", "gt": "2"}'
 THINKING, THINKING_TOKENS = "policy.tokenizer.chat_template_kwargs.enable_thinking", 16384
@@ -66,6 +69,11 @@ def lies_here(path: Path) -> bool:
     return path.is_file() or path.is_dir() or ("*" in path.name and path.parent.is_dir())
 
 
+def uses_media(values: Values) -> bool:
+    """Return whether the prompts have images or audio. NeMo-RL has a script of its own for them (run_vlm_grpo.py)."""
+    return any(values.get(f"data.{split}.processor") == MEDIA_PROCESSOR for split in ("default", "train"))
+
+
 def dataset(values: Values, split: str = "train") -> Findings:
     """Each set, a local file or a published one, has the columns of its `input_key` and `output_key`, or NeMo-Gym's."""
     for number, part in enumerate(parts(values, split) or [{}]):
@@ -93,6 +101,13 @@ def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
             f"{path} --out DIR` makes DIR/dataset.jsonl with input_key=problem and output_key=answer",
         )
         return
+    if local.is_file() and local.suffix == ".json" and not is_lines_or_objects(local):
+        yield error(
+            f"{here}.data_path",
+            f"{path} is a table in JSON, and NeMo-RL reads an object per line or an array of objects; `nemo-ada data "
+            f"prepare {path} --out DIR` makes DIR/dataset.jsonl with input_key=problem and output_key=answer",
+        )
+        return
     if lies_here(local) or local.suffix in (".json", ".jsonl"):
         try:
             first = _first_record(local, str(part.get("split") or "train"))
@@ -108,8 +123,20 @@ def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
     else:
         yield skipped(f"{here}.data_path", f"{path} is neither a local file nor a set whose columns are known here")
         return
+    if first and not uses_gym(values) and not uses_media(values):
+        try:  # NeMo-RL keeps the two columns and drops the others without a word
+            refuse_media(first, str(first.get(wanted[f"{here}.input_key"])))
+        except ValueError as reason:
+            yield error(
+                f"{here}.data_path",
+                f"{path}, record 1: {reason}; take a set of text, or NeMo-RL's run_vlm_grpo.py with "
+                f"data.default.processor={MEDIA_PROCESSOR}",
+            )
+            return
     missing = {key: name for key, name in wanted.items() if name not in columns}
-    nested = [] if uses_gym(values) else [n for n in wanted.values() if isinstance(first.get(n), (list, dict))]
+    # Our judge gets a reference as it is, and another rule asks it. Other environments want text.
+    texts = [name for key, name in wanted.items() if not (key.endswith("output_key") and _is_ours(values, part))]
+    nested = [] if uses_gym(values) else [n for n in texts if isinstance(first.get(n), (list, dict))]
     layout = _layout(first) if nested or (missing and not uses_gym(values)) else ""
     if layout and (nested or "(messages)" in layout or "." in layout):
         yield error(
@@ -128,6 +155,11 @@ def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
         )
     if not missing and not nested:
         yield ok(f"{here}.data_path", f"{path}: columns {', '.join(wanted.values())}")
+
+
+def _is_ours(values: Values, part: Mapping[str, Any]) -> bool:
+    name = part.get("env_name") or values.get("data.default.env_name")
+    return name == OUR_ENVIRONMENT or values.get(f"env.{name}.class") == OUR_CLASS
 
 
 def _layout(record: Mapping[str, Any]) -> str:

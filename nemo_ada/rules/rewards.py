@@ -1,20 +1,15 @@
-"""Rules for rewards: whose environment gives them, what counts as correct, and a reward of the user's own."""
+"""Rules for rewards: whose environment gives them, what counts as correct, and the judge of each environment."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
 
-from nemo_ada.by_name import load
 from nemo_ada.config.presets import SECTION
 from nemo_ada.config.values import Values
-from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, warning
-from nemo_ada.run.data_files import is_data_file, records
-from nemo_ada.tasks.reward import try_reward
+from nemo_ada.verify.judge import Judge, judge_of_section
 
-OUR_ENVIRONMENT = "ada_math"
+OUR_ENVIRONMENT, OUR_CLASS = "ada_math", "nemo_ada.nemo.environment.AdaMathEnvironment"
 OTHER_REWARDS = {
     "reward_model": "gives scores of a model, which have any size",
     "math_multi_reward": "sums rewards of several kinds",
@@ -65,19 +60,12 @@ def estimator_of_verdicts(v: Values) -> Findings:
         )
 
 
-def own_reward(v: Values) -> Findings:
-    """A reward of the user's can be imported, and judges the first reference of the training set."""
-    key = f"env.{OUR_ENVIRONMENT}.reward"
-    name, path = v.get(key), v.get("data.train.data_path")
-    if name is None:
-        return
-    answer = "1"
-    if path is not None and is_data_file(Path(str(path))) and Path(str(path)).is_file():
-        with suppress(UserError):
-            first = next(records(Path(str(path)), lambda _line, _why: None), None)
-            column = str(v.get("data.train.output_key", "output"))
-            answer = str(first[1].get(column, answer)) if first is not None else answer
-    try:
-        try_reward(load(key, str(name)), f"{key}={name}", answer)
-    except UserError as problem:
-        yield error(key, str(problem))
+def judges(v: Values) -> dict[str, Judge]:
+    """Return the judge of each environment of ours by its name, made of its section as the job makes it.
+
+    Raises UserError where a section names no kind of verifier, or no function.
+    """
+    sections = {name: section for name, section in v.section("env").items() if isinstance(section, Mapping)}
+    ours = {OUR_ENVIRONMENT: sections.get(OUR_ENVIRONMENT, {})}
+    ours |= {name: section for name, section in sections.items() if section.get("class") == OUR_CLASS}
+    return {name: judge_of_section(section, f"env.{name}") for name, section in ours.items()}

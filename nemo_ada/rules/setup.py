@@ -14,18 +14,18 @@ from pathlib import Path
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rules.data import lies_here
+from nemo_ada.rules.data import lies_here, uses_media
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import find_shape
-from nemo_ada.rules.facts.nemo_config import FEW_MESSAGES, Loop
+from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import LOOP
-from nemo_ada.rules.finding import Findings, error, ok, warning
+from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
+from nemo_ada.rules.references import references
 from nemo_ada.rules.rewards import (
     OUR_ENVIRONMENT,
     environment_names,
     estimator_of_verdicts,
-    own_reward,
     threshold_of_rewards,
 )
 from nemo_ada.run.data_files import records
@@ -35,12 +35,9 @@ from nemo_ada.run.json_lines import DamagedLine, refuse
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
-VLLM, KWARGS = f"{GENERATION}.vllm_cfg", f"{GENERATION}.vllm_kwargs"
-BATCHED = f"{KWARGS}.max_num_batched_tokens"
 ENVIRONMENTS = "nemo_rl.environments.utils.ENV_REGISTRY"
 VERIFIERS = "nemo_rl.environments.math_environment.HFVerifyWorker.verify"
 """Where NeMo-RL lists its names. They are read in the checkout. Without one nothing is judged by them."""
-MEDIA_PROCESSOR = "vlm_hf_data_processor"
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
@@ -125,51 +122,6 @@ def packs(v: Values) -> Findings:
                 )
 
 
-def engine(v: Values) -> Findings:
-    """What vLLM refuses, what makes it slow, and back ends that are no vLLM."""
-    backend = v.get(f"{GENERATION}.backend", "vllm")
-    if backend != "vllm":
-        yield warning(
-            f"{GENERATION}.backend",
-            f"{backend}: waves call NeMo-RL's own rollout functions, which serve every back end, and only vLLM has "
-            "been rehearsed: responses that the sampler drops run to their end here, and a dead engine is found by its "
-            "silence only",
-        )
-    tokens, seqs = v.number(BATCHED), v.number(f"{KWARGS}.max_num_seqs")
-    if tokens is not None and seqs is not None and seqs > tokens:
-        yield error(
-            f"{KWARGS}.max_num_seqs", f"{seqs:g} is above max_num_batched_tokens={tokens:g}; {tokens:g} would work"
-        )
-    if backend == "vllm" and v.get(f"{VLLM}.async_engine", False) and tokens is None:
-        yield warning(
-            BATCHED,
-            "not set: the asynchronous engine then reads 2,048 tokens of prompts per step, where NeMo-RL's default "
-            "engine reads 16,384 (NeMo-RL pull request 4221); 16384 would work",
-        )
-    if backend == "vllm":
-        yield from messages(v)
-
-
-def messages(v: Values) -> Findings:
-    """Say whether tokens of the asynchronous engine come in few messages (nemo_ada/vllm.py), and why not."""
-    key, scheduler = f"{KWARGS}.scheduler_cls", v.get(f"{KWARGS}.scheduler_cls")
-    stops = v.get(f"{GENERATION}.stop_strings")
-    if not v.get(f"{VLLM}.async_engine", False):
-        if scheduler == FEW_MESSAGES:
-            yield error(key, f"{scheduler} is for async_engine=true, whose engine is another process; leave it out")
-    elif scheduler is None:
-        yield warning(
-            key,
-            "not set: vLLM sends a message for each token, which took an engine 40 microseconds a token where few "
-            f"messages take 25 (recipes/results/gpu.md); {FEW_MESSAGES} would work",
-        )
-    elif scheduler == FEW_MESSAGES and stops:
-        yield warning(f"{GENERATION}.stop_strings", f"{stops}: responses with stop strings need a message for each "
-                      f"token, so {FEW_MESSAGES} changes nothing; stop_token_ids would stop without")  # fmt: skip
-    elif scheduler == FEW_MESSAGES:
-        yield ok(key, "few messages per response")
-
-
 def validation(v: Values) -> Findings:
     """NeMo-RL validates max_val_samples // val_batch_size batches, so a batch must not be larger than the samples."""
     if not v.validates:
@@ -222,7 +174,7 @@ def saves(v: Values) -> Findings:
         yield error(
             "checkpointing.checkpoint_must_save_by",
             f"{deadline!r}: NeMo-RL wants days:hours:minutes:seconds, such as 00:03:45:00; null would work, because a "
-            "job chain saves before its job ends",
+            "slot saves before it ends",
         )
 
 
@@ -302,11 +254,6 @@ def training_set(v: Values) -> Findings:
         )
 
 
-def uses_media(v: Values) -> bool:
-    """Return whether the prompts have images or audio. NeMo-RL has a script of its own for them (run_vlm_grpo.py)."""
-    return any(v.get(f"data.{split}.processor") == MEDIA_PROCESSOR for split in ("default", "train"))
-
-
 def environments(v: Values) -> Findings:
     """The class of a user's own environment exists where the job looks for it. Each environment has its section."""
     for split, name in environment_names(v):
@@ -346,6 +293,6 @@ def environments(v: Values) -> Findings:
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
-    choices, schedule, optimizer, experts_parallel, packs, engine, validation, saves, tokenizer, prompt_batches,
-    training_set, environments, threshold_of_rewards, estimator_of_verdicts, own_reward,
+    choices, schedule, optimizer, experts_parallel, packs, validation, saves, tokenizer, prompt_batches,
+    training_set, environments, threshold_of_rewards, estimator_of_verdicts, references,
 )  # fmt: skip

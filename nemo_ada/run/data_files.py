@@ -1,10 +1,11 @@
 """Read the rows of a user's data: a file, a pattern of several, or a folder as it was downloaded from a hub.
 
-A file holds JSON lines, one JSON array, CSV, Parquet or Arrow. JSON may be packed with gzip or zstd.
+A file holds JSON lines, one JSON array or table, CSV, Parquet or Arrow. JSON may be packed with gzip or zstd.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
@@ -18,7 +19,7 @@ from typing import IO, Any, cast
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
-from nemo_ada.run.json_lines import OnDamage, Raw, Record, bounded, numbered, parsed
+from nemo_ada.run.json_lines import MAX_LINE, OnDamage, Raw, Record, bounded, numbered, parsed
 
 PACKED = (".gz", ".zst")
 TEXT_SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -30,6 +31,9 @@ FORMS = (
 )
 TABLE_ROWS = 1024
 MAX_SHARDS = 10_000
+SEPARATORS = (",", ";", "\t", "|")
+ARRAYS = ("data", "rows", "records", "examples", "instances", "items", "problems", "questions", "train", "test")
+"""Names of the array in a file that is one JSON object, in lower case."""
 SPLITS = ("train", "training", "test", "validation", "valid", "val", "dev", "eval")
 _SPLIT = re.compile(rf"(?:^|[/._-])({'|'.join(SPLITS)})(?=[/._-]|$)")
 _NO_DATA = re.compile(r"(?:dataset_infos?|dataset_dict|state|index|.*config.*)\.json|cache-.*\.arrow|\..*")
@@ -137,33 +141,122 @@ def records(path: Path, on_damage: OnDamage, split: str = "train") -> Iterator[t
 
 
 def _array(path: Path) -> list[Record] | None:
-    """Return the records of a file that is one JSON array: of objects, or of rows below a row of names.
+    """Return the records of a file that is one JSON value: an array, or where its name ends in .json also an object.
 
-    None for any other file.
+    None for a file of lines.
+
+    Raises:
+        UserError: The file is an array over several lines, and nobody can say what the parts of its rows are.
+    """
+    content, lines = _json_value(path)
+    if not isinstance(content, list):
+        return None if content is None else _records_of_object(content)
+    found = _records_of(content)
+    if found is None and lines > 1:
+        raise UserError(
+            f"{path} is a JSON array whose parts are not objects; write an object for each record, or a list for each "
+            'record below a list of their names, such as [["problem", "answer"], ["2+3=", "5"]]'
+        )
+    return found
+
+
+def _json_value(path: Path) -> tuple[list[Any] | dict[str, Any] | None, int]:
+    """Return the array or object that a whole file is, or None for a file of lines, and the number of its lines, or 2.
+
+    A file of lines is not read to its end, because it may be larger than memory.
     """
     with opened_to_read(path) as file:
-        if not file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-            return None
+        first = file.readline(MAX_LINE).lstrip(b"\xef\xbb\xbf \t\r\n")
+        more = file.readline(MAX_LINE).strip()
+    start = first or more
+    if not start.startswith((b"[", b"{")):
+        return None, 0
+    if start.startswith(b"{") and (path.suffix.lower() != ".json" or (more and _is_json(first))):
+        return None, 0
     try:
         content = json.loads(read_bounded(path, MAX_TEXT).decode("utf-8-sig"))
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(content, list) or not content:
+        return None, 0
+    return content, 2 if more else 1
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_lines_or_objects(path: Path) -> bool:
+    """Return whether a JSON file has a record per line, or is an array of objects, as other programs expect it."""
+    content, _ = _json_value(path)
+    if isinstance(content, list):
+        return all(isinstance(row, dict) for row in content)
+    return content is None or _records_of_object(content) == [content]
+
+
+def _records_of(content: list[Any]) -> list[Record] | None:
+    """Return the records of an array of objects, of arrays of objects, or of rows below a row of names.
+
+    An array of conversations has a list of messages in each place, which become the column `messages`.
+    """
+    if not content:
         return None
     if all(isinstance(row, dict) for row in content):
         return content
-    rows_of_names = all(isinstance(row, list) for row in content) and all(isinstance(name, str) for name in content[0])
-    if rows_of_names and len(content) > 1:
-        return [dict(zip(content[0], row, strict=False)) for row in content[1:]]
+    if not all(isinstance(row, list) for row in content):
+        return None
+    if all(isinstance(part, dict) for row in content for part in row):
+        if all({"content", "value"} & part.keys() for row in content for part in row):
+            return [{"messages": row} for row in content]
+        return [part for row in content for part in row]
+    names = content[0]
+    if all(isinstance(name, str) for name in names) and len(content) > 1:
+        return [dict(zip(names, row, strict=False)) for row in content[1:]]
     return None
 
 
+def _records_of_object(content: dict[str, Any]) -> list[Record]:
+    """Return the records of a table that is one JSON object.
+
+    Weights & Biases and pandas write `columns` and `data`. Others write a list or an object with numbers per column, a
+    record per id, or an array below one name, such as `data`, beside facts about the file. Anything else is one record.
+    """
+    names, rows = content.get("columns"), content.get("data")
+    if isinstance(names, list) and isinstance(rows, list):
+        return [dict(zip(map(str, names), row, strict=False)) for row in rows if isinstance(row, list)]
+    values = list(content.values())
+    sizes = {len(value) if isinstance(value, list) else 0 for value in values}
+    if len(values) > 1 and len(sizes) == 1 and sizes.pop() > 1:
+        return [dict(zip(content, row, strict=True)) for row in zip(*values, strict=True)]
+    if len(values) > 1 and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
+        if all(name.isdigit() for name in values[0]):
+            return [{column: value[name] for column, value in content.items()} for name in values[0]]
+        return [{"id": name, **value} for name, value in content.items()]
+    arrays = [
+        value for name, value in content.items()
+        if name.lower() in ARRAYS and isinstance(value, list) and value and all(isinstance(row, dict) for row in value)
+    ]  # fmt: skip
+    return list(arrays[0]) if len(arrays) == 1 else [content]
+
+
 def _delimited(path: Path) -> Iterator[tuple[int, Raw]]:
-    """Read a CSV or TSV file, whose first row has the names."""
-    text = read_bounded(path, MAX_TEXT).decode("utf-8-sig", "replace")
+    """Read a CSV or TSV file, whose first row has the names.
+
+    A spreadsheet in much of Europe writes `;` between cells, and a table that was copied has tabs. So the sign that
+    stands most often in the row of names is the one, whatever the suffix says.
+    """
+    data = read_bounded(path, MAX_TEXT)
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # as PowerShell's `>` writes it
+    text = data.decode("utf-16" if wide else "utf-8-sig", "replace")
+    head = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    between = max((usual, *SEPARATORS), key=head.count)
     try:
-        table = csv.DictReader(io.StringIO(text), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-        yield from enumerate(({str(name): value for name, value in row.items()} for row in table), start=1)
+        table = csv.DictReader(io.StringIO(text, newline=""), delimiter=between)
+        for number, row in enumerate(table, start=1):
+            yield number, {str(name).strip(): value for name, value in row.items()}
     except csv.Error as damage:
         raise UserError(f"{path} is no CSV file, or is damaged: {damage}") from None
 

@@ -21,7 +21,7 @@ from nemo_ada.tasks.protocol import Prompt, Splits, Tokenizer, content_id
 from nemo_ada.tasks.reasoning import GeneratedTask, package_dataset
 from nemo_ada.tasks.settings import ArithmeticSettings
 from nemo_ada.verify.boxed import last_boxed
-from nemo_ada.verify.judge import Judge
+from nemo_ada.verify.judge import make_judge
 from nemo_ada.verify.verdict import Verdict
 
 DRAWS_PER_PROBLEM, MORE_DRAWS = 20, 400  # a kind is exhausted when this many draws give too few different problems
@@ -86,7 +86,7 @@ class Arithmetic(GeneratedTask):
         self, settings: ArithmeticSettings, cache_dir: Path | None, tokenizer: Tokenizer | None = None
     ) -> None:
         super().__init__(settings, cache_dir)
-        self._tokenizer, self._judge = tokenizer, Judge("math")
+        self._tokenizer, self._judge = tokenizer, make_judge("math")
 
     @property
     def tokenizer(self) -> Tokenizer:  # type: ignore[override]  # nothing sets it
@@ -105,7 +105,7 @@ class Arithmetic(GeneratedTask):
 
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
         """Start to label a response 1.0 when it ended by itself with an answer of the reference's value, else 0.0."""
-        return self._judge.submit(_boxed(final_answer(text)), prompt.answer, finished)
+        return self._judge.submit(_boxed(final_answer(text)), prompt.answer, finished, prompt.text)
 
     def close(self) -> None:
         """End math-verify's processes."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from nemo_ada import trust
+from nemo_ada import marks as trust
 from nemo_ada.run.files import write_atomically
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import Task

@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 
-from nemo_ada.by_name import load
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, records
 from nemo_ada.run.files import some
@@ -30,11 +29,9 @@ from nemo_ada.tasks.protocol import (
     canonical_text,
     content_id,
 )
-from nemo_ada.tasks.reward import try_reward
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
-from nemo_ada.verify.judge import Judge, normalised
-from nemo_ada.verify.pool import MathVerifier
+from nemo_ada.verify.judge import make_judge, normalised
 from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -71,21 +68,18 @@ class JsonlTask:
         self.overlong: list[int] = []
         self.layouts: Counter[str] = Counter()
         self.systems: Counter[str] = Counter()
-        self._reward = load("task.reward", settings.reward) if settings.reward is not None else None
-        self._judge = Judge(settings.verifier)
+        self._judge = make_judge(settings.verifier, settings.reward, key="task.reward")
         self._path = Path(os.path.expanduser(settings.path))
         rows = self._read()
-        if self._reward is not None:
-            try_reward(self._reward, f"task.reward={settings.reward!r}", rows[0].entry["reference"])
-        shown = self._judge.shown
+        self._judge.try_on(rows[0].entry["reference"])
         if tokenizer is None:
-            tokenizer = CharTokenizer.covering(text for row in rows for text in (row.text, shown(row.answer)))
+            tokenizer = CharTokenizer.covering(text for row in rows for text in (row.text, self._right(row)))
         self.tokenizer: Tokenizer = tokenizer
         self._prompts = self._distinct(rows)
         for warning in self.warnings():
             log.warning("%s", warning)
         self.max_prompt_tokens = max(self._tokens(row) for row in self._prompts)
-        self.max_new_tokens = settings.max_new_tokens or max(len(shown(row.answer)) for row in self._prompts) + 1
+        self.max_new_tokens = settings.max_new_tokens or max(len(self._right(row)) for row in self._prompts) + 1
 
     @cached_property
     def fingerprint(self) -> str:
@@ -102,15 +96,11 @@ class JsonlTask:
 
         `exact` takes no time. `math` and the user's reward work in processes of their own.
         """
-        if self._reward is not None:
-            return self._pool.submit(text, prompt.entry["reference"]) if finished else Verdict(0.0)
-        return self._judge.submit(text, prompt.answer, finished)
+        return self._judge.submit(text, prompt.entry["reference"], finished, prompt.text)
 
     def close(self) -> None:
         """End the verifier's processes."""
         self._judge.close()
-        if (pool := vars(self).pop("_pool", None)) is not None:
-            pool.close()
 
     def warnings(self) -> list[str]:
         """One sentence for each kind of line that was left out, and for system messages."""
@@ -133,11 +123,6 @@ class JsonlTask:
         ]
 
     @cached_property
-    def _pool(self) -> MathVerifier:
-        """The processes in which the user's reward runs."""
-        return MathVerifier(scorer=str(self.settings.reward), whole=True, self_test=False)
-
-    @cached_property
     def _splits(self) -> Splits:
         seed = self.settings.seed
         prompts = sorted(self._prompts, key=lambda p: hashlib.sha256(f"{seed}:{p.prompt_id}".encode()).digest())
@@ -154,8 +139,11 @@ class JsonlTask:
         return Splits(
             tuple(prompts[heldout + supervision :]),
             tuple(prompts[:heldout]),
-            tuple(Demonstration(p.text, self._judge.shown(p.answer)) for p in supervised),
+            tuple(Demonstration(p.text, self._right(p)) for p in supervised),
         )
+
+    def _right(self, prompt: Prompt) -> str:
+        return self._judge.write_right(prompt.entry["reference"])
 
     def _read(self) -> list[Prompt]:
         path = str(self._path)
@@ -166,8 +154,7 @@ class JsonlTask:
         try:
             for number, record in records(self._path, on_damage=self.malformed.__setitem__):
                 try:
-                    raw = self._reward is not None
-                    pair = pair_of(record, names.prompt_fields, names.answer_fields, as_it_is=raw)
+                    pair = pair_of(record, names.prompt_fields, names.answer_fields, self._judge)
                 except ValueError as problem:
                     self.malformed[number] = str(problem)
                     continue
@@ -181,7 +168,11 @@ class JsonlTask:
         if not rows:
             reasons = some([f"line {number}: {why}" for number, why in self.malformed.items()], "; ")
             why = f"has no line that can be used ({reasons})" if reasons else "is empty"
-            example = json.dumps({names.prompt_fields[0]: "2+3=", names.answer_fields[0]: "5"})
+            prompt, answer = (
+                next((name for name in fields if "." not in name), fields[0])
+                for fields in (names.prompt_fields, names.answer_fields)
+            )
+            example = json.dumps({prompt: "2+3=", answer: "5"})
             raise UserError(
                 f"task.path: {path!r} {why}; each line must be a JSON object such as {example}; "
                 "set other field names in task.prompt_fields and task.answer_fields"

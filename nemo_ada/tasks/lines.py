@@ -1,45 +1,40 @@
 r"""Read the prompt and the reference answer of a record, whatever layout its file has.
 
 The jsonl task, data preparation, evaluation and `nemo-ada check` use it. A field is a column or a dotted path
-(`reward_model.ground_truth`). A prompt is a text or a list of messages, also as JSON text. A reference is a text, a
-number or a list of one, the content of its last \boxed{}, or what stands behind gsm8k's `####`. Capitals in names of
-columns do not matter. A record whose options have columns of their own is refused.
+(`reward_model.ground_truth`), which leads through JSON text as well, because tables often keep an object as its text.
+A prompt is a text or a list of messages, also as JSON text. The judge reads what a reference says
+(`verify/reference.py`). Capitals in names of columns do not matter. A record whose options have columns of their own is
+refused, and so is one with images, videos or sounds (media.py).
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
-from nemo_ada.verify.boxed import last_boxed
+from nemo_ada.tasks.media import refuse_media
+from nemo_ada.verify.reference import Reader, read_text
 
 PROMPT_FIELDS = (
-    "problem", "prompt", "question", "messages", "conversations", "responses_create_params.input", "input",
-    "instruction", "query", "question_stem", "ctx", "goal",
+    "responses_create_params.input",  # first, because NeMo-Gym sends this and nothing else to the model
+    "problem", "prompt", "question", "messages", "conversations", "input", "instruction", "query", "question_stem",
+    "ctx", "goal",
 )  # fmt: skip
 ANSWER_FIELDS = (
-    "answer", "gt", "reward_model.ground_truth", "ground_truth", "expected_answer", "final_answer", "solution", "label",
-    "target", "output",
+    "answer", "gt", "reward_model.ground_truth", "ground_truth", "verification_info.ground_truth", "expected_answer",
+    "final_answer", "solution", "label", "target", "output",
 )  # fmt: skip
 OPTIONS = frozenset(("options", "choices", "endings", "opa", "option_a", "option1", "choice_a", "sol1"))
 """Columns in which data sets keep the options of multiple choice."""
 _NAMED = re.compile(r"\(?[A-Ja-j]\)?|\d(?:\.0)?")  # how a reference names an option
 _MARK = re.compile(r"^\s*\(?[A-J]\s*[).:]\s*")  # in front of an option
+ANY = Reader()
 MAX_PRESENT = 120  # characters of a record's column names in a reason
 _ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "developer": "system"}
-NO_ANSWERS = frozenset((
-    "proof", "prove", "qed", "notfound", "not found", "n/a", "na", "null", "nan", "unknown", "tbd", "todo", "?", "-",
-    "...", "no answer", "not provided", "not given", "see solution", "see above", "omitted", "证明略", "略",
-))  # fmt: skip
-"""What data sets write in place of an answer."""
-_MARKED = re.compile(r"####\s*([^\n]+?)\s*\Z|<answer>\s*(.+?)\s*</answer>\s*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,8 @@ class Pair:
     Attributes:
         prompt: The text of the user's message.
         answer: The reference answer as text.
-        reference: What a reward of the user's gets. None for a verifier.
+        reference: The reference as the record has it, which is what a judge takes.
+        value: What is compared: the text, or for a reward of the user's the reference as it is.
         system: The system message of a list of messages, else an empty text.
         layout: Where both stood, in words.
         columns: The columns that hold them.
@@ -58,6 +54,7 @@ class Pair:
     prompt: str
     answer: str
     reference: Any
+    value: Any
     system: str
     layout: str
     columns: tuple[str, str]
@@ -73,7 +70,7 @@ class Messages:
 
 
 def pair_of(
-    record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str], *, as_it_is: bool = False
+    record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str], reader: Reader = ANY
 ) -> Pair:
     """Return the prompt and the reference of a record, from the first of the fields that hold something.
 
@@ -81,8 +78,7 @@ def pair_of(
         record: The record.
         prompt_fields: Names of the prompt.
         answer_fields: Names of the reference.
-        as_it_is: Whether the reference is for a reward of the user's, whose business a list, an object, blanks and a
-            box are. In `Pair.answer` stands what is no text as JSON.
+        reader: Reads the reference. A judge is one.
 
     Raises:
         ValueError: The reason why the record has no such pair. It is valid UTF-8.
@@ -92,22 +88,22 @@ def pair_of(
     prompt = _text(name, value if messages is None else messages.user)
     if name in ("input", "instruction") and messages is None:
         prompt = _instruction(record) or prompt
+    refuse_media(record, prompt)
     try:
         column, reference = _first(record, answer_fields, "answer")
     except ValueError:
         if messages is None or messages.assistant is None:
             raise
         column, reference = name, messages.assistant
-    if as_it_is:
-        answer = reference if isinstance(reference, str) else json.dumps(reference, default=str)
-        form = " as it is"
-    else:
+    if not reader.own:
         _refuse_options(record, prompt, reference)
-        answer, form = _reference(column, reference)
-        reference = None
-    layout = f"prompt {name!r}{'' if messages is None else ' (messages)'}, reference {column!r}{form}"
-    columns = (_column(record, name), _column(record, column))
-    return Pair(prompt, answer, reference, "" if messages is None else messages.system, layout, columns)
+    try:
+        read = reader.read(reference)
+    except ValueError as problem:
+        raise ValueError(f"its {column!r} {problem}") from None
+    layout = f"prompt {name!r}{'' if messages is None else ' (messages)'}, reference {column!r}{read.form}"
+    columns, system = (_column(record, name), _column(record, column)), "" if messages is None else messages.system
+    return Pair(prompt, read.text, reference, read.value, system, layout, columns)
 
 
 def prompt_of(record: Mapping[str, Any], fields: Sequence[str]) -> str:
@@ -159,10 +155,19 @@ def _values(record: Mapping[str, Any], name: str) -> Iterator[Any]:
         return
     here: Any = record
     for part in name.split("."):
-        if not isinstance(here, Mapping) or (found := _spelled(here, part)) is None:
+        here = _object_of(here)
+        if here is None or (key := _spelled(here, part)) is None:
             return
-        here = here[found]
+        here = here[key]
     yield here
+
+
+def _object_of(value: Any) -> Mapping[str, Any] | None:
+    """Return the object that a value is, or that its text is in JSON. None where it is neither."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    return value if isinstance(value, Mapping) else None
 
 
 def _spelled(record: Mapping[str, Any], name: str) -> str | None:
@@ -195,45 +200,20 @@ def _messages(name: str, value: Any) -> Messages | None:
 
 def _content(name: str, content: Any) -> str:
     """Return the text of a message, whose content may be a list of parts."""
-    if isinstance(content, list) and all(isinstance(part, Mapping) and "text" in part for part in content):
-        content = "".join(str(part["text"]) for part in content)
+    if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
+        for part in content:
+            kind = str(part.get("type", "text"))
+            if not kind.endswith("text") or not isinstance(part.get("text"), str):  # a table has `text` in each part
+                raise ValueError(f"its {name!r} has a message with a part of type {kind[:40]!r}; only text is read")
+        content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise ValueError(f"its {name!r} has a message that is {type(content).__name__}, not text")
     return content
 
 
-def _reference(name: str, value: Any) -> tuple[str, str]:
-    """Return a reference, and in words what it stood in."""
-    if isinstance(value, str) and value.lstrip().startswith('["'):
-        with suppress(ValueError, RecursionError):
-            value = json.loads(value)
-    form = ""
-    if isinstance(value, list):
-        if len(value) != 1:
-            raise ValueError(f"its {name!r} holds {len(value)} answers; one is needed")
-        value, form = value[0], " (a list of one)"
-    text = _text(name, value).rstrip().lstrip(" \n")  # a form feed in front is a lost backslash, which the audit finds
-    if boxed := last_boxed(text):
-        text, form = boxed, f"{form} (its box)"
-    elif (marked := _MARKED.search(text)) is not None:
-        text, form = marked[1] or marked[2], f"{form} (after ####)" if marked[1] else f"{form} (in <answer>)"
-    if text.casefold().strip(" .$") in NO_ANSWERS:
-        raise ValueError(f"its {name!r} is {text!r}, which is no answer")
-    return text, form
-
-
 def _text(name: str, value: Any) -> str:
-    """Return a text in Unicode NFC. A finite number becomes text, and a whole one has no point."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"its {name!r} is {value}, not text or a finite number")
-    if isinstance(value, float):  # 27.0 is the 27 of a column that has a null; 1e22 becomes its digits
-        value = format(Decimal(int(value)) if value.is_integer() else Decimal(repr(value)), "f")
-    elif isinstance(value, (int, Decimal)) and not isinstance(value, bool):
-        value = format(Decimal(value), "f")
-    if not isinstance(value, str):
-        raise ValueError(f"its {name!r} is {type(value).__name__}, not text or a number")
-    if not value.strip():
-        raise ValueError(f"its {name!r} is empty")
-    if any("\ud800" <= char <= "\udfff" for char in value):
-        raise ValueError(f"its {name!r} holds half of a character (a lone surrogate)")
-    return unicodedata.normalize("NFC", value)
+    """Return the text of a prompt. Raises ValueError that names its column."""
+    try:
+        return read_text(value)
+    except ValueError as problem:
+        raise ValueError(f"its {name!r} {problem}") from None

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+from nemo_ada.verify.judge import known_verifier
 
+Verifier = Annotated[str, AfterValidator(known_verifier)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 TrainPrompts = Annotated[int, Field(ge=1, le=100_000)]
 HeldoutPrompts = Annotated[int, Field(ge=1, le=10_000)]
@@ -79,7 +81,7 @@ class JsonlSettings(Settings):
     """Names of the answer field. The first one that a line has is used."""
     prompt_suffix: str = ""
     """Text put after every prompt, to mark where the answer starts."""
-    verifier: Literal["exact", "math"] = "exact"
+    verifier: Verifier = "exact"
     """How answers are compared: `exact` as normalised strings, `math` by value with math-verify."""
     reward: str | None = None
     """Own reward in place of a verifier: `package.module:function`, called with the response and the answer, returns a

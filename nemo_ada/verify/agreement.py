@@ -125,9 +125,9 @@ class Agreement:
                 return right and self._consistent(given, deeper)
             case Items(), Items() if self._same_items(wanted, given, depth):
                 return True
-            case Items(items=(item,)), _:
+            case Items(items=(item, *others)), _ if self._repeats(wanted, item, others, deeper):
                 return self._any(readings(item, deeper), [given], deeper)
-            case _, Items(items=(item,)):
+            case _, Items(items=(item, *others)) if self._repeats(given, item, others, deeper):
                 return self._any([wanted], readings(item, deeper), deeper)
             case Order(), Order() if wanted.signs == given.signs and self._same_sides(wanted, given, depth):
                 return True
@@ -251,6 +251,10 @@ class Agreement:
                 return False
             left.remove(found)
         return True
+
+    def _repeats(self, items: Items, first: str, others: list[str], depth: int) -> bool:
+        r"""Return whether a list has one answer: only one item, or the same in several forms, 0.5 or \frac12."""
+        return not others or (items.joined == "or" and all(self.says(first, other, depth) for other in others))
 
     def _same_sides(self, wanted: Order, given: Order, depth: int) -> bool:
         return self._all(wanted.sides, given.sides, depth)

@@ -1,31 +1,87 @@
-r"""The final answer of a response: the content of its last \boxed{...}."""
+r"""The final answer of a response: what its last boxes say, taken together.
+
+`3 \text{ or } 5` in one box is a list of two answers, and `either \boxed{3} or \boxed{5}` says the same with two boxes.
+So boxes that one sentence joins are read as one text, `3 \text{ or } 5`, and the reading of that text decides.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+
+from nemo_ada.verify.latex import english_joints
+from nemo_ada.verify.thoughts import parts_outside_thoughts
 
 _START = re.compile(r"\\f?box(?:ed)?(?![a-zA-Z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character is skipped, so that \{ and \} do not count
 # What \boxed takes without braces: a number, a capital letter, a command with its arguments.
 _BARE = re.compile(r"[-+]?[\d.][\w.,/%^]*|[A-Z](?![A-Za-z])|\\(?:d?frac|sqrt|pi|text)(?![a-z])(?:\{[^{}]*\})*")
-_THINK, _THOUGHT = "<think>", "</think>"
+MAX_BETWEEN = 200  # characters between two boxes of one claim
+
+# What stands between two boxes. Mathematics and markup that change nothing are taken out before.
+_MARKUP = re.compile(
+    r"\\text\s*\{([^{}]*)\}|\$|\\[\[\]();,:! ]|\\(?:quad|qquad|left|right|displaystyle)(?![a-z])|\*\*|[()`]"
+)
+_SENTENCE = re.compile(r"(?<!\n\d)(?<!\A\d)[.!?](?=\s|$)|\n\s*\n")  # 2. may number a line
+_SIGNS = re.compile(r"(?:[^\w\s.,;!?\\]|\\[A-Za-z]+|\s)+")
+_NAME = r"(?:\\?[A-Za-z]+(?:_\w|_\{\w+\})?'*(?:\([^()]{1,9}\))?\s*(?:=|\\in(?![a-z])))"
+_LIST = re.compile(rf"[\s,;.]*(?P<name>{_NAME}?)\s*")
+_NAME_AT_END = re.compile(rf"(?P<name>{_NAME})\s*$")
+_AND = re.compile(r"[\s,;]*(?:(?:and|also|as well as|plus)\b)[\s,]*(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
+_REPLACES = re.compile(
+    r"\b(?:so|then|therefore|thus|hence|finally|actually|rather|instead|again|wait|no)\b", re.IGNORECASE
+)
+_ALTERNATIVE = re.compile(
+    r"\b(?:or|either|alternatively|otherwise|else|maybe|perhaps|possibly|depending|versus|vs)\b"
+    r"|\b(?:could|might|may|can) (?:also )?be\b|\bif (?:not|instead)\b",
+    re.IGNORECASE,
+)
+_CONDITION = re.compile(
+    r"[\s,;:]*(?:and |but |or )?(?:if|when|for|unless|in case|provided|assuming|case)\b", re.IGNORECASE
+)
+_RESTATED = re.compile(
+    r"[\s,;]*(?:i\.\s?e\.|that is|which is|namely|equivalently|meaning),?(?:\s+(?:equal to|the same as))?\s*",
+    re.IGNORECASE,
+)
+_NOT = re.compile(r"(?:\b(?:not|never|neither)|n't|rather than|instead of)\s*$", re.IGNORECASE)
+_NUMBERED = re.compile(
+    r"\s*(?:[-*]\s+)?(?:\(?(?:\d|[a-h]|i{1,3}|iv|v)\s*\)|\d\s*\.|(?:case|part|option|answer|solution|root|"
+    r"possibility|interpretation|question|value)\s+(?:\d|[a-h]|i{1,3}|one|two|three)\b)",
+    re.IGNORECASE,
+)
+_NUMBERED_LATER = re.compile(rf"(?:^|[\s.,;]){_NUMBERED.pattern}[^.\n]*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A box.
+
+    Attributes:
+        start: where it begins in its text.
+        end: where it ends.
+        content: what is in it. None where it is not closed.
+    """
+
+    start: int
+    end: int
+    content: str | None
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last \boxed{...} or \fbox{...}. None where there is none, or where it is not closed.
+    r"""Return what the last boxes of a response say. None where it has no box, or where the last one is not closed.
 
-    An unclosed last box means that the response was cut off in its answer. An earlier box does not replace it. A box in
-    a thought does not count: what follows `</think>` is the answer, and a `<think>` without end has none. Of nested
-    boxes the innermost last one counts. An empty box counts only where no other does. `\boxed 5` is a box, too.
-    Takes time linear in the length of the text.
+    An unclosed last box means that the response was cut off in its answer. An earlier box does not replace it. A box
+    in a thought does not count (`thoughts`). An empty box counts only where no other does. `\boxed 5` is a box, too.
+
+    Boxes of one claim are joined: `\boxed{3} and \boxed{5}` is `3\text{ and }5`. A later sentence replaces what was
+    said before: `First \boxed{3}. Wait: \boxed{5}.` is `5`. Takes time linear in the length of the text.
     """
-    text = _said(text)
     empty: str | None = None
-    for match in reversed(list(_START.finditer(text))):
-        content = _content(text, match.end())
-        if content is None or content:
-            return content
-        empty = "" if text.startswith("{", match.end()) else empty
+    for part in reversed(parts_outside_thoughts(text)):
+        found = read_claims(part)
+        if found and found[-1] != "":
+            return found[-1]
+        empty = "" if found else empty
     return empty
 
 
@@ -35,19 +91,135 @@ def plain_reference(reference: str) -> str:
     return reference.strip() if inner is None else inner
 
 
-def _said(text: str) -> str:
-    """Return the text behind the last thought that ends, without one that does not end."""
-    return text.rpartition(_THOUGHT)[2].partition(_THINK)[0]
+def read_claims(text: str) -> list[str | None]:
+    """Return the claims of a text without thoughts, in order: what one box says, or what several say together.
+
+    None stands for a last box that is not closed. Where all boxes are empty there is one empty claim.
+    """
+    boxes = _boxes(text)
+    filled = [box for box in boxes if box.content != ""]
+    if not filled:
+        return [""] if any(text[box.end - 1] == "}" for box in boxes) else []
+    found: list[str | None] = []
+    group, joined = [filled[0]], _named(text, filled[0])
+    for box in filled[1:]:
+        between = text[group[-1].end : box.start]
+        joint = _joint(text[_sentence_start(text, group[-1].start) : group[-1].start], between)
+        if joint is None:
+            found.append(_claim(text, group, joined))
+            group, joined = [box], _named(text, box)
+        else:
+            group.append(box)
+            joined += joint + (box.content or "")
+    found.append(_claim(text, group, joined))
+    return found
 
 
-def _content(text: str, start: int) -> str | None:
-    if not text.startswith("{", start):
-        bare = _BARE.match(text, start)
-        return bare.group().rstrip(".,") if bare is not None else ""
-    depth = 0
-    for match in _BRACE.finditer(text, start):
-        token = match.group()
-        depth += (token == "{") - (token == "}")
-        if depth == 0:
-            return text[start + 1 : match.start()].strip()
-    return None
+def _claim(text: str, group: list[Box], joined: str) -> str | None:
+    """Return what boxes say that belong together."""
+    contents = [box.content for box in group]
+    if contents[-1] is None:
+        return None
+    if _NOT.search(_without_markup(text[max(0, group[-1].start - 40) : group[-1].start])):
+        return rf"\text{{not }}{contents[-1]}" if len(group) == 1 else rf"{joined}\text{{ not }}"
+    return contents[0] if len({"".join((content or "").split()) for content in contents}) == 1 else joined
+
+
+def _named(text: str, box: Box) -> str:
+    """Return a first box with the name in front of it: x = 3, for a list that goes on with y = 4."""
+    name = _NAME_AT_END.search(_without_markup(text[max(0, box.start - 40) : box.start]))
+    return (name["name"] if name else "") + (box.content or "")
+
+
+def _joint(before: str, between: str) -> str | None:
+    """Return what joins a box to the one before it, as it would stand in one box. None where it makes a new claim.
+
+    Args:
+        before: the sentence in which the earlier box stands, up to this box.
+        between: what stands between both.
+    """
+    if len(between) > MAX_BETWEEN:
+        return None
+    bare = _without_markup(between).strip()
+    if (listed := _LIST.fullmatch(bare)) is not None:  # nothing, a comma, ", y ="
+        return f", {listed['name']}" if listed["name"] or set(",;") & set(bare) else r"\text{ or }"
+    if _SIGNS.fullmatch(bare):
+        return f" {bare} "
+    if (restated := _RESTATED.match(bare)) is not None and restated.end() == len(bare):
+        return " = "
+    *earlier, last = _SENTENCE.split(bare)
+    both_conditional = _CONDITION.match(before) and _CONDITION.match(last)
+    both_numbered = _NUMBERED.match(before) and _NUMBERED_LATER.search(between)
+    if both_conditional or both_numbered or (_ALTERNATIVE.search(last) and not _REPLACES.search(last)):
+        return r"\text{ or }"
+    if earlier:
+        return None
+    if _CONDITION.match(bare) or (_CONDITION.match(before) and _CONDITION.search(last)):
+        return r"\text{ or }"
+    added = _AND.match(bare)
+    if added is None or _REPLACES.search(added["rest"]):
+        return None
+    name = _NAME_AT_END.search(added["rest"])
+    return r"\text{ and }" + (name["name"] if name else "")
+
+
+def _sentence_start(text: str, end: int) -> int:
+    """Return where the sentence begins that goes on at a place."""
+    begin = max(0, end - MAX_BETWEEN)
+    starts = [match.end() for match in _SENTENCE.finditer(text, begin, end)]
+    line = text.rfind("\n", begin, end) + 1
+    return max([begin, line, *(start for start in starts if start < end)])
+
+
+def _without_markup(text: str) -> str:
+    return english_joints(_MARKUP.sub(lambda match: match[1] or " ", f" {text} "))
+
+
+def _boxes(text: str) -> list[Box]:
+    """Return the outer boxes of a text in order. One that is not closed counts only where no box follows it."""
+    starts = list(_START.finditer(text))
+    if not starts:
+        return []
+    closed = _closing_braces(text, starts[0].start())
+    boxes: list[Box] = []
+    end = 0
+    for match in starts:
+        if match.start() < end:  # inside another one
+            continue
+        if text.startswith("{", match.end()):
+            last = closed.get(match.end())
+            content = None if last is None else _inner(text[match.end() + 1 : last])
+            end = match.end() if last is None else last + 1
+        else:
+            bare = _BARE.match(text, match.end())
+            content = bare.group().rstrip(".,") if bare is not None else ""
+            end = bare.end() if bare is not None else match.end()
+        boxes.append(Box(match.start(), end, content))
+    return [box for box in boxes if box.content is not None or box is boxes[-1]]
+
+
+def _inner(content: str) -> str:
+    r"""Return the content of a box, without the boxes in it: \boxed{\boxed{3}}."""
+    starts = [match for match in _START.finditer(content) if content.startswith("{", match.end())]
+    if not starts:
+        return content.strip()
+    closed = _closing_braces(content, starts[0].start())
+    cuts = sorted(
+        cut
+        for match in starts
+        if (last := closed.get(match.end())) is not None
+        for cut in ((match.start(), match.end() + 1), (last, last + 1))
+    )
+    kept = zip([0, *(end for _, end in cuts)], [*(start for start, _ in cuts), len(content)], strict=True)
+    return "".join(content[start:end] for start, end in kept).strip()
+
+
+def _closing_braces(text: str, begin: int) -> dict[int, int]:
+    """Return where each brace from `begin` on is closed."""
+    pairs, open_ones = {}, []
+    for match in _BRACE.finditer(text, begin):
+        if match[0] == "{":
+            open_ones.append(match.start())
+        elif match[0] == "}" and open_ones:
+            pairs[open_ones.pop()] = match.start()
+    return pairs

@@ -106,6 +106,18 @@ _OPERATORS = (
     (re.compile(r"~=|=~"), r"\\approx "),
     (re.compile(r"\.\.\.+"), r"\\ldots "),
 )
+# "and" and "or" in other languages, where they stand between two things. One letter counts in \text{} only.
+_OR = r"oder|ou|eller|lub|albo|veya|atau|или|либо|або|hoặc"
+_AND = r"und|et|och|og|oraz|ve|dan|и|та"
+_FOREIGN = tuple(
+    (re.compile(
+        rf"(?<=[\s{{}}])(?:{words})(?=[\s}}{{])|\\text\s*\{{\s*(?:{letters})\s*\}}|(?<=[\w)}}\]$.\s])(?:{signs})(?=[\w\s\\({{$.-])"
+    ), meant)
+    for words, letters, signs, meant in (
+        (_OR, "o|u|ó", "或者|或是|或|または|もしくは|あるいは|또는|혹은", "or"),
+        (_AND, "y|e|i|a", r"以及|(?<![^\W\d_a-zA-Z])(?:及|和|与|與|および|と|그리고|와|과)(?![^\W\d_a-zA-Z])", "and"),
+    )
+)  # fmt: skip
 _RADICAND = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*")
 _ROOT_OF = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]")
 _FRACTION = re.compile(r"\\(?:frac|binom)\s*")
@@ -150,6 +162,13 @@ def tidy(text: str) -> str:
     text = _END.sub("", _BLANKS.sub(" ", text).replace("\x00", "\\$").strip())
     while text.startswith("{") and closing(text, 0) == len(text) - 1:
         text = _END.sub("", text[1:-1].strip())
+    return text
+
+
+def english_joints(text: str) -> str:
+    """Return a text whose "and" and "or" between two answers are English, such as `3 oder 5` and `3 或 5`."""
+    for foreign, meant in _FOREIGN:
+        text = foreign.sub(rf"\\text{{ {meant} }}" if "\\text" in text else f" {meant} ", text)
     return text
 
 

@@ -6,9 +6,9 @@ import itertools
 import logging
 import math
 import os
-import queue
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.verify import selftest
+from nemo_ada.run.cores import usable_cores
+from nemo_ada.verify import outside, selftest
 from nemo_ada.verify.boxed import last_boxed, plain_reference
 from nemo_ada.verify.confine import Layers
-from nemo_ada.verify.process import CLOSE_S, Server, ServerGoneError, Worker
-from nemo_ada.verify.verdict import CRASH, INVALID, REWARD, Verdict
+from nemo_ada.verify.process import CLOSE_S, KilledError, Server, ServerGoneError, Worker
+from nemo_ada.verify.verdict import CRASH, INVALID, REWARD, TIMEOUT, Verdict
 from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, line
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,9 @@ SHORT_ANSWER = 1000  # characters that math-verify reads, however short the refe
 KERNEL_LAYERS = {"Landlock", "seccomp"}  # without one of them there is a warning
 MOST_PRINTED = 20  # texts of a scorer that reach the log
 SELF_TEST_DEADLINE_S = 60.0  # of the known pairs, which wait for a cold scorer
+MOST_KILLED = 2  # times that an answer is given to another worker because its own was killed from outside
+MOST_SERVERS = 3  # that may end in a row before they judge an answer
+ALONE_AFTER_S = 30.0  # how long an answer that timed out waits for a quiet moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,9 @@ class VerifierLimits:
     """How many workers there are, and what one answer may cost.
 
     Attributes:
-        deadline_s: wall seconds per answer, from the moment when a worker starts on it. Time in the queue does not
-            count.
-        workers: number of processes. None takes one per usable core.
+        deadline_s: CPU seconds per answer, of the worker that judges it. So a busy machine changes no verdict. A worker
+            that rests for as long, because it sleeps or is stopped, is ended, too.
+        workers: number of processes. None takes one per core that the affinity and the container's quota give.
         memory_bytes: address space of one worker (RLIMIT_AS).
         answers_per_worker: a worker is replaced after this many answers, because sympy's caches grow without limit.
     """
@@ -61,15 +65,25 @@ class VerifierLimits:
     @property
     def processes(self) -> int:
         """Number of workers."""
-        return self.workers if self.workers is not None else len(os.sched_getaffinity(0))
+        return self.workers if self.workers is not None else usable_cores()
 
 
 class _Job(NamedTuple):
-    """One answer to judge within `deadline_s` seconds of its start, as a worker gets it."""
+    """One answer to judge, as a worker gets it.
+
+    Attributes:
+        future: its verdict.
+        message: the line for the worker.
+        deadline_s: how long it may take.
+        killed: how often its worker was killed from outside.
+        since: when it timed out, on the monotonic clock. None before.
+    """
 
     future: Future[Verdict]
     message: bytes
     deadline_s: float
+    killed: int = 0
+    since: float | None = None
 
 
 def longest_answer(reference: str) -> int:
@@ -80,21 +94,23 @@ def longest_answer(reference: str) -> int:
 class MathVerifier:
     r"""Judges the last \boxed{...} of a response against a reference answer, with math-verify.
 
-    Every answer is judged in a process that is killed at its deadline. A failure has a cause instead of a label
-    (`nemo_ada.verify.verdict`). A response without a closed box, or with a box that is far longer than its reference
-    (`longest_answer`), gets label 0 at once.
+    Every answer is judged in a process that is killed at its deadline, which counts CPU seconds. An answer that timed
+    out is asked again once, when no other waits and with a core of its own, before the timeout is its verdict. A
+    failure has a cause instead of a label (`nemo_ada.verify.verdict`). A response without a closed box, or with a box
+    that is far longer than its reference (`longest_answer`), gets label 0 at once.
 
     Life cycle: the constructor starts the server process and runs the self-test. `close`, or leaving the `with` block,
     ends all processes. Answers wait in one queue. Each worker process has a thread here, which gives it one answer at a
     time. Where the system has no room for another thread or worker, those that there are go on alone, with a warning.
-    If the server dies, the answers in work get the cause "verifier_crash", and another server is started. One
-    that dies before its first answer is not replaced: all answers get that cause, and a submit raises InvariantError.
+    If the server or a worker is killed, another one is started, which gets the answers in work. Where MOST_SERVERS in a
+    row end before their first answer, answers get the cause "verifier_crash", and a submit raises InvariantError.
     Thread-safe. A forked child must make its own verifier.
 
     whole: whether the scorer gets the whole response in place of its last box, and the reference as it is: a text, a
     number, a list or an object of JSON.
     scorer: `package.module:function`, (answer, reference) -> score in [0, 1]; imported in the workers only. It imports
     what it needs at the top of its module: a worker is confined afterwards (`confine`), and cannot read other files.
+    Where it has a parameter `prompt`, it gets that, too.
     """
 
     def __init__(
@@ -112,7 +128,11 @@ class MathVerifier:
         self._owner = os.getpid()
         self._lock = threading.RLock()
         self._printed = itertools.count()
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._turn = threading.Condition(self._lock)  # an answer waits, or this verifier is closed
+        self._waiting: deque[_Job] = deque()
+        self._timed_out: deque[_Job] = deque()  # to be asked again
+        self._asked_again, self._cores = 0, usable_cores()  # of these in work, and how many may be
+        self._dead_servers = 0  # that ended in a row without an answer
         self._open: set[Future[Verdict]] = set()
         self._workers: dict[threading.Thread, Worker | None] = {}  # the threads, each with the worker that it asks
         self._most = self.limits.processes  # threads that there can be
@@ -139,17 +159,24 @@ class MathVerifier:
         """Process group of the verifier's processes, None after `close`."""
         return None if self._closed else self._server.pid
 
-    def submit(self, response: str, reference: Any) -> Future[Verdict]:
-        """Queue one response. A failure of the verifier is a verdict with a cause, never an exception."""
-        return self._submit([(response, reference)], self.limits.deadline_s)[0]
+    def submit(self, response: str, reference: Any, prompt: str = "") -> Future[Verdict]:
+        """Queue one response. A failure of the verifier is a verdict with a cause, never an exception.
 
-    def verify_many(self, pairs: Iterable[tuple[str, Any]]) -> list[Verdict]:
-        """Verdicts of (response, reference) pairs, in order. The wait is bounded by their deadlines."""
+        prompt: what the model read, for a scorer that has a parameter of this name.
+        """
+        return self._submit([(response, reference, prompt)], self.limits.deadline_s)[0]
+
+    def verify_many(self, pairs: Iterable[tuple[Any, ...]]) -> list[Verdict]:
+        """Verdicts of (response, reference) or (response, reference, prompt), in order. Deadlines bound the wait."""
         return self._verify(list(pairs), self.limits.deadline_s)
+
+    def try_out(self, pairs: Iterable[tuple[Any, ...]]) -> list[Verdict]:
+        """Verdicts as of `verify_many`. Their details say what the scorer asked for and did not get (`outside`)."""
+        return [future.result() for future in self._submit(list(pairs), self.limits.deadline_s, trial=True)]
 
     def self_test(self) -> None:
         """Judge the known pairs and one hanging answer. Raises VerifierSelfTestError for a wrong verdict."""
-        short = min(1.0, self.limits.deadline_s)
+        short = min(0.5, self.limits.deadline_s)
         for pairs, deadline in ((selftest.KNOWN_PAIRS, SELF_TEST_DEADLINE_S), ([selftest.HANGING], short)):
             selftest.check(pairs, self._verify([pair[:2] for pair in pairs], deadline), self._problem)
 
@@ -163,11 +190,10 @@ class MathVerifier:
             self._closed = True
             abandoned, self._open = self._open, set()
             threads = [thread for thread in self._workers if thread is not threading.current_thread()]
+            self._turn.notify_all()
         for future in abandoned:
             future.cancel()
             future.set_running_or_notify_cancel()  # wakes waiting threads
-        for _ in threads:
-            self._queue.put(None)
         self._server.close()
         for thread in threads:
             thread.join(CLOSE_S)
@@ -180,19 +206,21 @@ class MathVerifier:
     ) -> None:
         self.close()
 
-    def _verify(self, pairs: Sequence[tuple[str, Any]], deadline_s: float) -> list[Verdict]:
+    def _verify(self, pairs: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Verdict]:
         return [future.result() for future in self._submit(pairs, deadline_s)]
 
-    def _submit(self, pairs: Sequence[tuple[str, Any]], deadline_s: float) -> list[Future[Verdict]]:
+    def _submit(
+        self, pairs: Sequence[tuple[Any, ...]], deadline_s: float, *, trial: bool = False
+    ) -> list[Future[Verdict]]:
         if os.getpid() != self._owner:
             raise InvariantError("this MathVerifier belongs to another process; make one in this process")
         self._refuse_closed()
-        if self._server.gone and not self._server.judged:
+        if self._dead_servers >= MOST_SERVERS:
             raise InvariantError(
-                "the verifier's server process died before its first answer; see its error output above"
+                f"{MOST_SERVERS} server processes of the verifier died before a first answer; see their errors above"
             )
         futures: list[Future[Verdict]] = []
-        for response, reference in pairs:
+        for response, reference, *more in pairs:
             future: Future[Verdict] = Future()
             futures.append(future)
             answer = response if self._whole else last_boxed(response)
@@ -200,13 +228,14 @@ class MathVerifier:
                 self._resolve(future, Verdict(0.0))
                 continue
             wanted = reference if self._whole else plain_reference(reference)
-            job = _Job(future, line([answer, wanted, deadline_s]), deadline_s)
+            job = _Job(future, line([answer, wanted, deadline_s, *more, trial]), deadline_s)
             with self._lock:
                 self._refuse_closed()
                 if len(self._workers) < min(self._most, len(self._open) + 1):
                     self._start_thread()
                 self._open.add(future)
-                self._queue.put(job)
+                self._waiting.append(job)
+                self._turn.notify()
         return futures
 
     def _refuse_closed(self) -> None:
@@ -232,21 +261,61 @@ class MathVerifier:
 
     def _work(self) -> None:
         """Give the answers of the queue to one worker process, and to another one where it ended."""
-        while not self._closed and (job := self._queue.get()) is not None:
+        while (job := self._next()) is not None:
             if job.future.cancelled():
                 if self._take(job.future):
                     job.future.set_running_or_notify_cancel()  # wakes who waits for it
+                self._done(job)
                 continue
             worker: Worker | None = None
             try:
                 worker = self._ready()
                 judgement: Judgement = worker.judge(job.message, job.deadline_s)
-            except (ServerGoneError, EOFError, OSError) as problem:  # OSError: too many open files
+            except (ServerGoneError, KilledError, EOFError, OSError) as problem:  # OSError: too many open files
+                self._done(job)
                 if worker is None and self._leaves(str(problem)):
-                    self._queue.put(job)
+                    self._put_back(job)
                     return
+                if worker is not None and job.killed < MOST_KILLED and not isinstance(problem, EOFError):
+                    self._put_back(job._replace(killed=job.killed + 1))
+                    continue
                 judgement = None, CRASH, str(problem)
+            else:
+                self._done(job)
+                if judgement[1] == TIMEOUT and job.since is None:
+                    self._put_back(job._replace(since=time.monotonic()))
+                    continue
             self._settle(job.future, *judgement)
+
+    def _next(self) -> _Job | None:
+        """Wait for an answer, and take it. None after `close`.
+
+        Answers that timed out come last, and no more of them at once than there are cores: they are to have a core of
+        their own. Where others always wait, they do not wait for ever.
+        """
+        with self._turn:
+            while not self._closed:
+                again = self._timed_out if self._asked_again < self._cores else ()
+                late = again and time.monotonic() - (again[0].since or 0.0) > ALONE_AFTER_S
+                if self._waiting and not late:
+                    return self._waiting.popleft()
+                if again:
+                    self._asked_again += 1
+                    return self._timed_out.popleft()
+                self._turn.wait()
+        return None
+
+    def _put_back(self, job: _Job) -> None:
+        with self._turn:
+            (self._waiting if job.since is None else self._timed_out).append(job)
+            self._turn.notify()
+
+    def _done(self, job: _Job) -> None:
+        """Note that an answer is no longer in work."""
+        with self._turn:
+            if job.since is not None:
+                self._asked_again -= 1
+                self._turn.notify()
 
     def _ready(self) -> Worker:
         """Return a worker that this thread can ask: its own, or a new one."""
@@ -256,7 +325,14 @@ class MathVerifier:
             if worker is not None and worker.ready(self.limits.answers_per_worker):
                 return worker
         self._workers[thread] = None
-        worker = self._living().fork()
+        while True:
+            server = self._living()
+            try:
+                worker = server.fork()
+                break
+            except ServerGoneError:
+                if self._closed or self._dead_servers >= MOST_SERVERS:
+                    raise
         self._on_layers(worker.layers)
         self._workers[thread] = worker
         return worker
@@ -272,12 +348,16 @@ class MathVerifier:
             return bool(others)
 
     def _living(self) -> Server:
-        """Return the server, or a new one where it ended after it had judged answers."""
+        """Return the server, or a new one where it has ended. Raises ServerGoneError where none lives long enough."""
         with self._lock:
-            if self._server.gone and self._server.judged and not self._closed:
-                log.warning("the verifier's server process ended; another one is started")
-                self._server.close()
-                self._server = Server(self._scorer, self.limits.memory_bytes)
+            if not self._server.gone or self._closed:
+                return self._server
+            self._dead_servers = 0 if self._server.judged else self._dead_servers + 1
+            if self._dead_servers >= MOST_SERVERS:
+                raise ServerGoneError(f"{MOST_SERVERS} of the verifier's server processes ended at once")
+            log.warning("the verifier's server process ended; another one is started")
+            self._server.close()
+            self._server = Server(self._scorer, self.limits.memory_bytes)
             return self._server
 
     def _settle(self, future: Future[Verdict], label: float | None, cause: str | None, detail: str) -> None:
@@ -285,11 +365,11 @@ class MathVerifier:
             return
         if cause is not None:
             log.info("verdict %s: %s", cause, detail)
-        elif detail and next(self._printed) < MOST_PRINTED:
+        elif detail and not detail.startswith((outside.REFUSES, outside.HIDES)) and next(self._printed) < MOST_PRINTED:
             log.warning("%s printed: %r", self._scorer, detail)
         if cause == INVALID and self._whole:
             cause = f"{REWARD} {detail.partition(': ')[0]}"  # file, line and type of the user's error
-        self._resolve(future, Verdict(label, cause))
+        self._resolve(future, Verdict(label, cause, detail))
 
     def _take(self, future: Future[Verdict]) -> bool:
         """Take an open future, to end it. False where `close` has ended it."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import select
 import signal
 import socket
 import sys
@@ -21,14 +23,16 @@ from typing import Any
 from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, environment, python
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.verdict import CAUSES, CRASH, TIMEOUT
-from nemo_ada.verify.worker import Judgement, line
+from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, line
 
 log = logging.getLogger(__name__)
 
 CLOSE_S = 10.0  # time for an orderly end before the process group is killed
-REPLY_S = 120.0  # for a server that starts cold, on a loaded machine
-START_S = 60.0  # for a new worker
+REPLY_S = 120.0  # of CPU or of rest, for a server that starts cold
+START_S = 60.0  # of CPU or of rest, for a new worker
+LOOK_S = 0.5  # how often a process that takes long is looked at
 MAX_STARTS = 3  # of workers for one answer
+MOST_NAMES = 1000  # of hidden variables that a server hears of
 MAX_LINE, MAX_TEXT = 16 << 10, 500  # bytes of a worker's message, and characters of the text in it
 
 
@@ -38,6 +42,63 @@ class ServerGoneError(Exception):
 
 class SpoiledError(Exception):
     """A worker sent what is no judgement."""
+
+
+class KilledError(Exception):
+    """A worker was killed from outside, for example by the kernel when memory was short. Its answer did not do that."""
+
+
+class Patience:
+    """How long a process may take: CPU seconds of its own, and as many seconds of rest.
+
+    The wall clock would end answers because the machine is busy. So time in which the process waits for a core does not
+    count. Time in which it neither runs nor waits for a core does, because it makes no progress: it sleeps, or it is
+    stopped.
+    """
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid, self._seconds = pid, seconds
+        self._begun, self._rested = self._used(), 0.0
+        self._seen = time.monotonic(), self._begun
+
+    def wait(self, connection: socket.socket, event: int) -> None:
+        """Wait until a connection can be used.
+
+        Args:
+            connection: the connection.
+            event: select.POLLIN or select.POLLOUT.
+
+        Raises:
+            TimeoutError: the process has used up its time.
+        """
+        waiting, left = select.poll(), self._seconds
+        waiting.register(connection, event)
+        while not waiting.poll(math.ceil(1000 * min(max(left, 0.01), LOOK_S))):
+            left = self._left()
+            if left <= 0 and not waiting.poll(0):  # this thread may have waited for a core itself
+                raise TimeoutError
+
+    def _left(self) -> float:
+        """Look at the process, and return for how many seconds it may go on at least."""
+        then, used_then = self._seen
+        self._seen = now, used = time.monotonic(), self._used()
+        if not self._waits_for_a_core():
+            self._rested += max(0.0, now - then - (used - used_then))
+        return self._seconds - max(used - self._begun, self._rested)
+
+    def _used(self) -> float:
+        """Return the CPU seconds of the process. Those of the wall clock where the kernel does not say them."""
+        try:
+            return time.clock_gettime(~self._pid << 3 | 2)  # the kernel's number for the CPU clock of a process
+        except OSError:  # it has ended, and its connection will say so
+            return time.monotonic()
+
+    def _waits_for_a_core(self) -> bool:
+        try:
+            with open(f"/proc/{self._pid}/stat", "rb") as status:
+                return status.read().rpartition(b") ")[2].startswith(b"R")
+        except OSError:
+            return False
 
 
 def import_path() -> list[str]:
@@ -59,16 +120,18 @@ class Server:
         self._asking = threading.Lock()
         self._forking = threading.Lock()  # a worker's two sockets are open for one worker at a time
         self._control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        # The caller's import path, for the scorer. One thread per worker.
+        kept = environment(listed=PYTHON_NEEDS, PYTHONPATH=os.pathsep.join(import_path()), OMP_NUM_THREADS="1")
         with theirs:
             self._process = begin(
                 python(sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"),
                 stdin=theirs.fileno(),
                 start_new_session=True,
-                # The caller's import path, for the scorer. One thread per worker.
-                env=environment(listed=PYTHON_NEEDS, PYTHONPATH=os.pathsep.join(import_path()), OMP_NUM_THREADS="1"),
+                env=kept,
             )
-        self._control.settimeout(REPLY_S)
-        self._control.send(line([scorer, memory_bytes]))
+        # The server gets no value of the others, and says when a reward reads one of these names.
+        hidden = [name for name in os.environ if name not in kept] if scorer != DEFAULT_SCORER else []
+        self._control.send(line([scorer, memory_bytes, hidden[:MOST_NAMES]]))
 
     @property
     def pid(self) -> int:
@@ -94,7 +157,7 @@ class Server:
                 continue
             worker = Worker(self, pid, ours)
             try:
-                worker.layers = Layers(*worker.receive(time.monotonic() + START_S))
+                worker.layers = Layers(*worker.receive(Patience(pid, START_S)))
                 return worker
             except (TimeoutError, EOFError, SpoiledError):
                 problem = f"the worker ended with exit code {worker.end()} before its first answer"
@@ -108,6 +171,7 @@ class Server:
         try:
             with self._asking:
                 socket.send_fds(self._control, [request], handed or [])
+                Patience(self.pid, REPLY_S).wait(self._control, select.POLLIN)
                 reply = self._control.recv(MAX_LINE)
         except OSError:
             reply = b""
@@ -149,6 +213,7 @@ class Worker:
 
     def __init__(self, server: Server, pid: int, connection: socket.socket) -> None:
         self._server, self._pid, self._connection = server, pid, connection
+        connection.setblocking(False)
         self.answers = 0
         self.alive = True
 
@@ -157,39 +222,41 @@ class Worker:
 
         Args:
             message: the line that asks for it.
-            deadline_s: how long it may take.
+            deadline_s: how long it may take (`Patience`).
 
         Raises:
+            KilledError: the worker was killed, and not by its answer.
             ServerGoneError: the worker failed, and so did its server.
         """
-        due = time.monotonic() + deadline_s
+        patience, unsent = Patience(self._pid, deadline_s), memoryview(message)
         try:
-            self._connection.settimeout(deadline_s)
-            self._connection.sendall(message)
-            judgement = _checked(self.receive(due))
+            while unsent:
+                patience.wait(self._connection, select.POLLOUT)
+                unsent = unsent[self._connection.send(unsent) :]
+            judgement = _checked(self.receive(patience))
         except SpoiledError as problem:
             self.end()
             return None, CRASH, str(problem)
-        except (TimeoutError, BlockingIOError):
+        except TimeoutError:
             self.end()
             return None, TIMEOUT, "the deadline passed"
         except (EOFError, OSError):
             code = self.end()
+            if code == -signal.SIGKILL:
+                raise KilledError("the worker was killed from outside") from None
             timed_out = code == -signal.SIGXCPU
             return None, TIMEOUT if timed_out else CRASH, f"the worker ended with exit code {code}"
         self._server.judged = True
         self.answers += 1
         return judgement
 
-    def receive(self, due: float) -> Any:
+    def receive(self, patience: Patience) -> Any:
         """Return the next message. Raises TimeoutError, EOFError, or SpoiledError where it is none."""
         received = bytearray()
         while b"\n" not in received:
-            self._connection.settimeout(max(0.0, due - time.monotonic()))
+            patience.wait(self._connection, select.POLLIN)
             try:
                 part = self._connection.recv(MAX_LINE)
-            except BlockingIOError:
-                raise TimeoutError from None
             except ConnectionError:
                 part = b""
             if not part:
@@ -213,7 +280,6 @@ class Worker:
 
     def _spoke(self) -> bool:
         """Return whether it sent something, or ended, while nobody asked it."""
-        self._connection.settimeout(0.0)
         try:
             self._connection.recv(1, socket.MSG_PEEK)
         except BlockingIOError:

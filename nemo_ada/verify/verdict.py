@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nemo_ada.errors import InvariantError
 
@@ -24,10 +24,12 @@ class Verdict:
     Attributes:
         label: label in [0, 1], None for a failure.
         cause: one of CAUSES for a failure, with details behind a blank, else None.
+        detail: more about the failure, for a person: an error's message.
     """
 
     label: float | None
     cause: str | None = None
+    detail: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if (self.label is None) == (self.cause is None):

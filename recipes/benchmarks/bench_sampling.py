@@ -35,6 +35,7 @@ from workload import HARD, LENGTHS, ReplaySource
 
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import run_sampling
@@ -47,11 +48,11 @@ from nemo_ada.lab.simulate.engine import DiscreteEventSource, Workload
 FFN = 2  # times the hidden size
 WARM_STEPS = 2  # steps that teach the latency model before the measured one
 
-_balanced = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, LENGTHS.max_new_tokens)
+_balanced = SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, LENGTHS.max_new_tokens)
 POLICIES: dict[str, SamplingPlan] = {
     "barrier waves of 8": replace(_balanced, scheduler="rounds"),
     "continuous waves of 8": _balanced,
-    "GRPO n=4": SamplingPlan(FixedExit(4), (4,), 4, 4, LENGTHS.max_new_tokens),
+    "GRPO n=4": SamplingPlan(StopRule(FixedExit(4), (4,), 4), 4, LENGTHS.max_new_tokens),
 }
 BASELINE = {name: "GRPO n=4" if name.startswith("GRPO") else "barrier waves of 8" for name in POLICIES}
 

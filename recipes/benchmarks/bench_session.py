@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from workload import HARD
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes
@@ -76,18 +78,18 @@ def bookkeeping(plan: SamplingPlan, prompts: int, group: int) -> tuple[float, in
 
 
 def main() -> None:
-    large: dict[str, Any] = dict(max_responses=128, group_size=16, max_new_tokens=4096)
-    fixed = SamplingPlan(FixedExit(128), (16,), **large)
-    balanced = SamplingPlan(BalancedExit(8, 8), (16,), **large)
-    capped = SamplingPlan(BalancedExit(8, 8), (16,), budget=Budget(max_samples=200_000), **large)
+    large: dict[str, Any] = dict(group_size=16, max_new_tokens=4096)
+    fixed = SamplingPlan(StopRule(FixedExit(128), (16,), 128), **large)
+    balanced = SamplingPlan(StopRule(BalancedExit(8, 8), (16,), 128), **large)
+    capped = replace(balanced, budget=Budget(max_samples=200_000))
     print(f"{'':34}{'prompts':>8}{'group':>7}{'responses':>11}{'seconds':>9}{'us/event':>10}")
     cases = [
         ("fixed(128), waves of 16", fixed, 4096, 4096),
         ("balanced(8,8), waves of 16", balanced, 4096, 4096),
         ("balanced(8,8), capped", capped, 4096, 4096),
         ("fixed(128), engine of 256 slots", fixed, 4096, 256),
-        ("balanced(2,2), one by one", SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400), 64, 1),
-        ("balanced(2,2), 4 at a time", SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400), 512, 4),
+        ("balanced(2,2), one by one", SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 400), 64, 1),
+        ("balanced(2,2), 4 at a time", SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 400), 512, 4),
     ]
     for name, plan, prompts, group in cases:
         seconds, responses, events = min(bookkeeping(plan, prompts, group) for _ in range(5))

@@ -2,13 +2,15 @@
 
 python recipes/benchmarks/claims.py          # what each claim computes to, and where a page says something else
 
-A claim is a phrase of a page. `{}` in it stands for a number that is computed from recipes/results/leaderboard.csv:
-`task/table/method/measure:form`. Without `{}` its numbers must stand in the file that `from` names.
+A claim is a phrase of a page. `{}` in it stands for a number that is computed: from recipes/results/leaderboard.csv
+(`task/table/method/measure:form`), from recipes/results/gpu/engine_1024.csv (`engine/NAME/RESPONSES:form`), or from the
+list of mutants (`mutants:count`). Without `{}` its numbers must stand in the file that `from` names.
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -25,8 +27,10 @@ from nemo_ada.run.yaml_file import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS, TABLE = ROOT / "recipes/results/claims.yaml", ROOT / "recipes/results/leaderboard.csv"
-FORMS = ("mean", "size", "size_interval", "interval", "ends", "count")
-"""`ends` are those of a gain at equal GPU seconds, `count` is a whole number."""
+ENGINES, MUTANTS = ROOT / "recipes/results/gpu/engine_1024.csv", ROOT / "tests/mutation"
+FORMS = ("mean", "size", "size_interval", "interval", "ends", "interval_ends", "count", "points", "of_grpo")
+"""`ends` are those of a gain at equal GPU seconds, `count` is a whole number, `points` are percent. `of_grpo` divides
+by what GRPO has on the first six base models, because every run of GRPO draws as many answers per step."""
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d[\d,]*)?\.?\d+(?![\w])")
 FENCE = re.compile(r"^( *)```.*?^\1```$", re.M | re.S)
 NOT_CLAIMS = re.compile(
@@ -48,9 +52,23 @@ def effects() -> Mapping[tuple[str, str, str], Mapping[str, tuple[Effect, int]]]
     return found
 
 
+def engine_pace(name: str, responses: str) -> float:
+    """Return the tokens per second of an engine with so many responses at once, on the H200."""
+    for row in csv.DictReader(text_of(ENGINES).splitlines()):
+        if (row["engine"], row["responses at once"]) == (name, responses):
+            return int(row["tokens"]) / float(row["seconds"])
+    raise UserError(f"claim engine/{name}/{responses}: {ENGINES.name} has no such row")
+
+
 def value(spec: str) -> str:
-    """Return the number of `task/table/method/measure:form`. Raises UserError where there is none."""
+    """Return the number of a claim (above). Raises UserError where there is none."""
     where, _, form = spec.rpartition(":")
+    if where == "mutants":
+        return str(sum(len(json.loads(text_of(file))) for file in MUTANTS.glob("named*.json")))
+    if where.startswith("engine/"):
+        name, responses = where.split("/")[1:]
+        pace = engine_pace(name, responses)
+        return f"{pace:,.0f}" if form == "pace" else f"{pace / engine_pace('sync', responses):.1f}"
     task, table, method, measure = where.split("/", 3)
     if form not in FORMS:
         raise UserError(f"claim {spec}: no such form; use {', '.join(FORMS)}")
@@ -61,8 +79,14 @@ def value(spec: str) -> str:
     if form == "ends":
         low, high = sorted(effects()[task, table, method][f"{measure}_{end}"][0].mean for end in ("near", "far"))
         return " to ".join(f"{'+' if end >= 0 else '-'}{_three(abs(end))}" for end in (low, high))
+    if form == "interval_ends":
+        return f"{value(f'{where}:interval')} ({value(f'{where}:ends')})"
     if form == "count":
         return f"{found.mean:.0f}"
+    if form == "points":
+        return f"{100 * found.mean:.1f}"
+    if form == "of_grpo":
+        return f"{found.mean / effects()['sudoku6', table, 'grpo4'][measure][0].mean:.1f}"
     if form.startswith("size"):
         return _three(abs(found.mean)) + ("" if form == "size" else f" ± {_three(found.half)}")
     sign = "+" if found.mean >= 0 else "-"

@@ -2,18 +2,18 @@
 
     python recipes/benchmarks/front_picture.py            # draws figures/front_light.svg and front_dark.svg
 
-Left: the share of groups whose responses all got the same reward, of recipes/results/zero_signal.csv. One run each made
-it, `nemo-ada train configs/cpu/mini_sudoku.yaml grpo.num_prompts_per_step=32 policy.train_global_batch_size=32
-grpo.max_num_steps=64 grpo.seed=0 reinforce_ada.preset=METHOD policy.megatron_cfg.optimizer.lr=RATE`, with the rates of
-the leaderboard: 1e-4, and 2e-4 for ada_seq_balance. grpo_log.csv has the first one's averages, as a log of GRPO.
-Right: the mean accuracy of six base models over responses, of recipes/results/leaderboard.jsonl (task sudoku6).
+Held-out accuracy over updates and over drawn answers, of the rows of recipes/results/leaderboard.jsonl: sudoku, twelve
+base models (the tasks sudoku6 and sudoku6e), each trained by every method. A line is the mean over the base models.
+These differ far more from each other than methods do, so that a band of 95 % around a mean would show the base models
+only. The bands are therefore those of the paired difference to GRPO on the same base model.
 """
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,44 +22,68 @@ from leaderboard_page import costs, unpacked
 from measure import measure
 
 from nemo_ada.core.arrays import FloatArray
+from nemo_ada.lab.evaluation.statistics import student_quantile
 from nemo_ada.run.files import text_of, write_atomically
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 FIGURES = RESULTS / "figures"
-TASK, WINDOW = "sudoku6", 9  # steps of the running mean
-METHODS = {"grpo": "grpo4", "ada_seq_lean": "lean", "ada_seq_balance": "balance"}  # preset -> row of the leaderboard
-NAMES = {"grpo": "GRPO, 4 answers", "ada_seq_lean": "ada_seq_lean", "ada_seq_balance": "ada_seq_balance (the paper's)"}
-THEMES = {
-    "light": ("#1f2328", "#d1d9e0", "#57606a #0072b2 #c2510a"),
-    "dark": ("#e6edf3", "#3d444d", "#9198a1 #58b4f0 #f0a04b"),
+TASKS, POINTS = ("sudoku6", "sudoku6e"), 80
+BASELINE = "grpo4"
+NAMES = {
+    "grpo4": "GRPO, groups of 4",
+    "balance": "ada_seq_balance",
+    "value4": "ada_single, groups of 4",
+    "single_value": "ada_single, one per prompt",
 }
-"""Theme -> colours of text and grid, and of the methods."""
-Line = tuple[FloatArray, FloatArray]
+"""Row of the leaderboard -> its name in the legend."""
+PANELS = {"updates": ("At equal updates", "optimizer updates"), "responses": ("At equal answers", "answers drawn")}
+"""Cost -> title of the panel, and label of its axis."""
+THEMES = {
+    "light": ("#1f2328", "#d1d9e0", "#57606a #c2510a #0072b2 #00785a", 0.14),
+    "dark": ("#e6edf3", "#3d444d", "#9198a1 #f0a04b #58b4f0 #3ec79a", 0.18),
+}
+"""Theme -> colours of text and grid, of the methods, and the bands' opacity."""
 
 
-def zero_signal() -> dict[str, Line]:
-    """Return preset -> steps and their share of groups without signal, as a running mean."""
-    found: dict[str, Line] = {}
-    rows = list(csv.DictReader(text_of(RESULTS / "zero_signal.csv").splitlines()))
-    for preset in METHODS:
-        own = [row for row in rows if row["method"] == preset]
-        share = np.array([float(row["zero_signal_groups"]) for row in own])
-        step = np.array([float(row["step"]) for row in own])
-        kernel = np.ones(WINDOW)
-        found[preset] = step, np.convolve(share, kernel, "same") / np.convolve(np.ones_like(share), kernel, "same")
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A method in a panel.
+
+    Attributes:
+        x: Cost, X points.
+        mean: Mean accuracy of the base models at each.
+        half: Half of the 95 % interval of the paired difference to GRPO at each. 0 for GRPO.
+    """
+
+    x: FloatArray
+    mean: FloatArray
+    half: FloatArray
+
+
+@cache
+def runs() -> Mapping[str, Mapping[int, Mapping[str, Any]]]:
+    """Return method -> base model -> its reported run with four updates per step."""
+    found: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in NAMES}
+    for line in map(json.loads, text_of(RESULTS / "leaderboard.jsonl").splitlines()):
+        if line["task"] in TASKS and line["method"] in NAMES and "points" in line and line["updates"] == 4:
+            found[line["method"]][line["base"]] = unpacked(line)
     return found
 
 
-def accuracy() -> dict[str, Line]:
-    """Return preset -> responses drawn and the mean accuracy over the bases, as far as all of its runs go."""
-    lines = [json.loads(line) for line in text_of(RESULTS / "leaderboard.jsonl").splitlines()]
-    found: dict[str, Line] = {}
-    for preset, row in METHODS.items():
-        runs = [unpacked(line) for line in lines if (line["task"], line["method"]) == (TASK, row) and "points" in line]
-        x = np.linspace(0.0, min(float(costs(run, "responses")[-1]) for run in runs), 60)
-        curves = [np.interp(x, costs(run, "responses"), [p["accuracy"] for p in run["points"]]) for run in runs]
-        found[preset] = x, np.mean(curves, axis=0)
-    return found
+def panel(axis: str) -> dict[str, Line]:
+    """Return method -> line, up to the cost that every run of every method reached."""
+    order = sorted(runs()[BASELINE])
+    end = min(float(costs(own[base], axis)[-1]) for own in runs().values() for base in order)
+    x = np.linspace(0.0, end, POINTS)
+    accuracy_BX = {
+        name: np.array([np.interp(x, costs(own[b], axis), [p["accuracy"] for p in own[b]["points"]]) for b in order])
+        for name, own in runs().items()
+    }
+    quantile = student_quantile(len(order) - 1) / len(order) ** 0.5
+    return {
+        name: Line(x, own.mean(axis=0), quantile * (own - accuracy_BX[BASELINE]).std(axis=0, ddof=1))
+        for name, own in accuracy_BX.items()
+    }
 
 
 def draw(theme: str, panels: Sequence[Mapping[str, Line]], path: Path) -> None:
@@ -69,28 +93,31 @@ def draw(theme: str, panels: Sequence[Mapping[str, Line]], path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    ink, grid, colours = THEMES[theme]
+    ink, grid, colours, opacity = THEMES[theme]
     settings: dict[str, Any] = {
-        "svg.hashsalt": "front", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 11,
+        "svg.hashsalt": "front", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10.5,
         "text.color": ink, "axes.labelcolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.edgecolor": grid,
         "axes.spines.top": False, "axes.spines.right": False, "grid.color": grid,
     }  # fmt: skip
     with plt.rc_context(settings):
-        figure, axes = plt.subplots(1, 2, figsize=(9.2, 3.5))
-        titles = ("Groups that teach nothing", "Held-out accuracy")
-        labels = ("training step", "answers drawn")
-        for number, (axis, lines) in enumerate(zip(axes, panels, strict=True)):
-            for (preset, (x, y)), colour, style in zip(lines.items(), colours.split(), ("--", "-", "-"), strict=True):
-                (line,) = axis.plot(x, y, style, color=colour, linewidth=2.2, label=NAMES[preset])
-                line.set_gid(f"{preset}-{number}")
-            axis.set_title(titles[number], loc="left", fontsize=12, fontweight="bold")
-            axis.set_xlabel(labels[number])
+        figure, axes = plt.subplots(1, 2, figsize=(9.2, 3.7), sharey=True)
+        for number, (axis, lines, (title, label)) in enumerate(zip(axes, panels, PANELS.values(), strict=True)):
+            for (name, line), colour, style in zip(lines.items(), colours.split(), ("--", "-", "-", "-"), strict=True):
+                (drawn,) = axis.plot(line.x, line.mean, style, color=colour, linewidth=2.2, label=NAMES[name], zorder=3)
+                drawn.set_gid(f"{name}-{number}")
+                if name != BASELINE:
+                    axis.fill_between(line.x, line.mean - line.half, line.mean + line.half, color=colour,
+                                      alpha=opacity, linewidth=0)  # fmt: skip
+            axis.set_title(title, loc="left", fontsize=12, fontweight="bold")
+            axis.set_xlabel(label)
+            axis.set_xlim(0.0, None)
             axis.grid(axis="y", linewidth=0.8)
+            axis.locator_params(axis="x", nbins=6)
             axis.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-        axes[0].set_ylim(0.0, 1.0)
-        axes[1].xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+            axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes[0].set_ylabel("held-out accuracy")
         handles, names = axes[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="lower center", ncol=3, frameon=False)
+        figure.legend(handles, names, loc="lower center", ncol=4, frameon=False)
         figure.tight_layout(rect=(0, 0.09, 1, 1))
         figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
         plt.close(figure)
@@ -99,7 +126,7 @@ def draw(theme: str, panels: Sequence[Mapping[str, Line]], path: Path) -> None:
 
 
 def main() -> int:
-    panels = zero_signal(), accuracy()
+    panels = [panel(axis) for axis in PANELS]
     for theme in THEMES:
         draw(theme, panels, FIGURES / f"front_{theme}.svg")
     return 0

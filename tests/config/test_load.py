@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada import trust
+from nemo_ada import marks as trust
 from nemo_ada.config.load import (
     apply_overrides,
     backend_of,

@@ -73,7 +73,7 @@ def test_no_preset_is_forgotten_here():
 def test_a_preset_is_what_it_says(name):
     group, stop, plan, rows, allocation, estimator = PRESETS[name]
     made = sampler({"preset": name}, group)
-    assert made.plan == SamplingPlan(stop.exit, stop.wave_sizes, stop.cap, group, LONGEST, **plan)
+    assert made.plan == SamplingPlan(StopRule(stop.exit, stop.wave_sizes, stop.cap), group, LONGEST, **plan)
     assert made.rows == RowSettings(group, stop, **rows)
     assert made.allocation == allocation
     assert type(made.estimator) is (estimator or type(None))
@@ -96,28 +96,28 @@ LARGE = {
 def test_in_large_groups_a_preset_keeps_its_meaning(name, group):
     made = sampler({"preset": name}, group)
     rule, wave, cap = (rule(group) for rule in LARGE[name])
-    assert (made.plan.exit, made.plan.wave_sizes, made.plan.max_responses) == (rule, (wave,), cap)
+    assert (made.plan.stop.exit, made.plan.stop.wave_sizes, made.plan.stop.cap) == (rule, (wave,), cap)
     assert made.allocation is None or (made.allocation.low, made.allocation.high) == (group // 2, 4 * group)
 
 
 @pytest.mark.parametrize("name", ["ada_seq_positive", "ada_seq_balance", "ada_seq_log"])
 def test_up_to_groups_of_8_a_preset_has_the_published_numbers(name):
     four, eight = (sampler({"preset": name}, group).plan for group in (4, 8))
-    assert four.max_responses == eight.max_responses == 32
-    assert four.wave_sizes == eight.wave_sizes == (8,)
+    assert four.stop.cap == eight.stop.cap == 32
+    assert four.stop.wave_sizes == eight.stop.wave_sizes == (8,)
 
 
 @pytest.mark.parametrize("group", [4, 5, 8, 16, 64, 512])
 def test_the_lean_preset_goes_with_every_group(group):
     plan = sampler({"preset": "ada_seq_lean"}, group).plan
-    assert (plan.wave_sizes, plan.max_responses) == ((group,), 2 * group)
+    assert (plan.stop.wave_sizes, plan.stop.cap) == ((group,), 2 * group)
 
 
 def test_an_own_number_takes_the_place_of_one_that_follows_n():
     own = {"preset": "ada_seq_balance", "sampling": {"max_responses": 48}}
-    assert sampler(own, 32).plan.max_responses == 48
+    assert sampler(own, 32).plan.stop.cap == 48
     own = {"preset": "ada_seq_balance", "sampling": {"max_responses": {"times": 3}}}
-    assert [sampler(own, n).plan.max_responses for n in (8, 32)] == [32, 96]
+    assert [sampler(own, n).plan.stop.cap for n in (8, 32)] == [32, 96]
 
 
 LINEAR = {"weighting": "objective", "objective": {"kind": "linear"}, "max_weight": 100.0}
@@ -136,12 +136,12 @@ SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
 @pytest.mark.parametrize(
     ("section", "path", "value"),
     [
-        ({"sampling": {"exit": {"kind": "balanced", "k_pos": 1, "k_neg": 3}}}, "plan.exit", BalancedExit(1, 3)),
-        ({"sampling": {"exit": {"kind": "positive", "k_pos": 2}}}, "plan.exit", PositiveExit(2)),
-        ({"sampling": {"exit": {"kind": "spread", "difference": 0.25}}}, "plan.exit", SpreadExit(0.25)),
-        ({"sampling": {"wave_size": [8, 4, 4]}}, "plan.wave_sizes", (8, 4, 4)),
+        ({"sampling": {"exit": {"kind": "balanced", "k_pos": 1, "k_neg": 3}}}, "plan.stop.exit", BalancedExit(1, 3)),
+        ({"sampling": {"exit": {"kind": "positive", "k_pos": 2}}}, "plan.stop.exit", PositiveExit(2)),
+        ({"sampling": {"exit": {"kind": "spread", "difference": 0.25}}}, "plan.stop.exit", SpreadExit(0.25)),
+        ({"sampling": {"wave_size": [8, 4, 4]}}, "plan.stop.wave_sizes", (8, 4, 4)),
         ({"sampling": {"wave_size": [8, 4, 4]}}, "rows.stop.wave_sizes", (8, 4, 4)),
-        ({"sampling": {"max_responses": 20}}, "plan.max_responses", 20),
+        ({"sampling": {"max_responses": 20}}, "plan.stop.cap", 20),
         ({"sampling": {"max_responses": 20}}, "rows.stop.cap", 20),
         ({"sampling": {"scheduler": "rounds"}}, "plan.scheduler", "rounds"),
         ({"advantage": {"weighting": "objective"}}, "rows.advantage.weighting", "objective"),
@@ -168,7 +168,7 @@ SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
         ({"max_failed_share": 0.5}, "plan.max_failed_share", 0.5),
         (EST | {"sampling": {"min_responses": 2}}, "allocation.low", 2),
         (EST | {"sampling": {"max_responses": 16}}, "allocation.high", 16),
-        (EST | {"sampling": {"max_responses": 16}}, "plan.max_responses", 16),
+        (EST | {"sampling": {"max_responses": 16}}, "plan.stop.cap", 16),
         (EST | {"sampling": {"epsilon": 0.1}}, "allocation.epsilon", 0.1),
         (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "allocation.rule.exponent", 1.0),
         (EST | {"sampling": {"allocation": {"kind": "power", "exponent": 1.0}}}, "rows.exponent", 1.0),

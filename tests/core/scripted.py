@@ -198,9 +198,9 @@ def wave_oracle(plan, script, prompt):
     kept = []
     index = failed = wave = 0
     while True:
-        size = plan.wave_sizes[min(wave, len(plan.wave_sizes) - 1)]
-        target = min(len(kept) + size, plan.max_responses)
-        while len(kept) < target and failed < plan.max_responses:  # a failed response is redrawn
+        size = plan.stop.wave_sizes[min(wave, len(plan.stop.wave_sizes) - 1)]
+        target = min(len(kept) + size, plan.stop.cap)
+        while len(kept) < target and failed < plan.stop.cap:  # a failed response is redrawn
             for _ in range(target - len(kept)):
                 if script.label(prompt, index) is None:
                     failed += 1
@@ -208,6 +208,6 @@ def wave_oracle(plan, script, prompt):
                     kept.append(index)
                 index += 1
         pos = sum(bool(script.label(prompt, i)) for i in kept)
-        if met(plan.exit, pos, len(kept) - pos) or len(kept) >= plan.max_responses or failed >= plan.max_responses:
+        if met(plan.stop.exit, pos, len(kept) - pos) or len(kept) >= plan.stop.cap or failed >= plan.stop.cap:
             return kept
         wave += 1

@@ -38,8 +38,8 @@ class Source:
 
 
 def sampler(threshold=0.7, **options):
-    plan = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, LONGEST, positive_threshold=threshold)
-    rows = RowSettings(4, StopRule(plan.exit, plan.wave_sizes, plan.max_responses))
+    plan = SamplingPlan(StopRule(BalancedExit(1, 1), (4,), 8), 4, LONGEST, positive_threshold=threshold)
+    rows = RowSettings(4, plan.stop)
     return AdaSampler(plan, rows, run_seed=0, **options)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from nemo_ada.core import metrics
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
@@ -32,7 +33,7 @@ RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=7)
 def test_metrics_equal_a_recount(rates, rule, spare, reserve, seed):
     group = 4
     caps = Budget() if spare is None else Budget(max_samples=len(rates) * 3 + spare)
-    plan = SamplingPlan(rule, (3, 5), 14, group, 40, budget=caps, max_failed_share=1.0)
+    plan = SamplingPlan(StopRule(rule, (3, 5), 14), group, 40, budget=caps, max_failed_share=1.0)
     script = Script.random(seed, [*rates, *[0.3] * reserve], failed=0.1)
     result, source = collect(plan, script, order=seed, reserve=reserve)
     stats = summarise(result, caps)
@@ -96,7 +97,7 @@ def test_metrics_equal_a_recount(rates, rule, spare, reserve, seed):
 
 
 def test_the_pass_rate_is_that_of_independent_responses_and_the_pools_is_not():
-    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40)
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 40)
     rates = np.full(3000, 0.1)
     source = DiscreteEventSource(Workload(rates, seed=1).draw)
     result = run_sampling(SamplingSession(StepState(plan, np.arange(3000)), run_seed=0, step=0), source)
@@ -105,7 +106,9 @@ def test_the_pass_rate_is_that_of_independent_responses_and_the_pools_is_not():
 
 
 def test_engine_utilisation_is_mean_over_peak():
-    session = SamplingSession(StepState(SamplingPlan(FixedExit(2), (2,), 2, 2, 40), np.arange(1)), run_seed=0, step=0)
+    session = SamplingSession(
+        StepState(SamplingPlan(StopRule(FixedExit(2), (2,), 2), 2, 40), np.arange(1)), run_seed=0, step=0
+    )
     session.next_requests(10.0)
     for row, now in ((0, 11.0), (1, 14.0)):  # two responses for 1 s, one for 3 s: mean 5/4 of peak 2
         session.record(Outcomes(np.array([row]), np.ones(1), np.ones(1, np.int64)), now)
@@ -121,7 +124,7 @@ def test_the_histogram_keeps_the_ends_apart_and_counts_the_nearest_eighths():
 
 
 def test_the_histogram_is_of_the_first_wave_whatever_the_pools_became():
-    plan = SamplingPlan(PositiveExit(1), (8,), 32, 4, 40)
+    plan = SamplingPlan(StopRule(PositiveExit(1), (8,), 32), 4, 40)
     source = DiscreteEventSource(Workload(np.full(2000, 0.1), seed=3).draw)
     result = run_sampling(SamplingSession(StepState(plan, np.arange(2000)), run_seed=0, step=0), source)
     none_of_8 = 0.9**8

@@ -16,9 +16,9 @@ from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import FailedResponsesError, InvariantError, UserError
 from tests.core.scripted import Script, ScriptedSource, advantages_of, predicted
 
-PLAN = SamplingPlan(BalancedExit(1, 1), (4,), 8, 4, 40)
-EST = SamplingPlan(FixedExit(1), (1,), 32, 4, 40)
-ROWS = RowSettings(4, StopRule(PLAN.exit, PLAN.wave_sizes, PLAN.max_responses))
+PLAN = SamplingPlan(StopRule(BalancedExit(1, 1), (4,), 8), 4, 40)
+EST = SamplingPlan(StopRule(FixedExit(1), (1,), 32), 4, 40)
+ROWS = RowSettings(4, PLAN.stop)
 ALLOCATION = Allocation(PowerRule(), 2, 16, 0.01)
 
 
@@ -87,8 +87,8 @@ def test_features_reach_the_estimator_before_and_after_the_step():
 
 
 def test_the_estimators_prior_is_the_prior_of_the_shrunk_baseline():
-    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
-    settings = RowSettings(4, StopRule(plan.exit, (4,), 4), AdvantageSettings(baseline="shrunk"))
+    plan = SamplingPlan(StopRule(FixedExit(4), (4,), 4), 4, 40)
+    settings = RowSettings(4, plan.stop, AdvantageSettings(baseline="shrunk"))
     own = AdaSampler(plan, settings, run_seed=0, estimator=EmaBeta(EmaSettings(prior_negative=2.0)))
     rows = one_step(own, 0, ["a"], Script.of("-"))
     np.testing.assert_allclose(rows.advantage_R, -1 / 6)  # (0 + a) / (3 + a + b)
@@ -96,8 +96,8 @@ def test_the_estimators_prior_is_the_prior_of_the_shrunk_baseline():
 
 @pytest.mark.parametrize(("shrunk", "there"), [(True, False), (False, True)])
 def test_the_share_without_signal_is_left_out_where_equal_labels_teach(shrunk, there):
-    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
-    settings = RowSettings(4, StopRule(plan.exit, (4,), 4), AdvantageSettings(baseline="shrunk" if shrunk else "pool"))
+    plan = SamplingPlan(StopRule(FixedExit(4), (4,), 4), 4, 40)
+    settings = RowSettings(4, plan.stop, AdvantageSettings(baseline="shrunk" if shrunk else "pool"))
     own = AdaSampler(plan, settings, run_seed=0, estimator=EmaBeta(EmaSettings(prior_negative=2.0)))
     sampled = own.run_step(0, ["a", "b"], ScriptedSource(Script.of("-", "+-"), np.random.default_rng(0)))
     assert [name in sampled.metrics for name in ("ada/zero_signal_groups", "ada/zero_signal_groups_if_grpo")] == [
@@ -134,7 +134,7 @@ def test_est_allocates_n_per_prompt_by_predicted_rate_within_its_bounds():
 
 def test_responses_left_over_by_equal_rates_go_to_other_prompts_in_another_step_or_run():
     ids = [f"p{i}" for i in range(12)]
-    plan = SamplingPlan(FixedExit(1), (1,), 32, 3, 40)
+    plan = SamplingPlan(StopRule(FixedExit(1), (1,), 32), 3, 40)
 
     def favoured(run_seed, step):
         weights = {name: 0.1 if i < 5 else 0.8 for i, name in enumerate(ids)}
@@ -158,7 +158,7 @@ def test_each_step_draws_and_keeps_under_its_own_number():
     seeds = [first_requests(sampler(), step, ids).seed_N.tolist() for step in (0, 0, 1)]
     assert seeds[0] == seeds[1] != seeds[2]
     assert first_requests(sampler(run_seed=4), 0, ids).seed_N.tolist() != seeds[0]
-    plan = SamplingPlan(FixedExit(24), (24,), 24, 4, 40)
+    plan = SamplingPlan(StopRule(FixedExit(24), (24,), 24), 4, 40)
     script = Script.random(1, [0.5] * 8)
     names = [f"p{i}" for i in range(8)]
     kept = [
@@ -241,7 +241,7 @@ def test_a_step_counts_its_responses_and_their_failures_by_cause():
             "needs reference weighting",
         ),
         (lambda: advantage_of_two(weighting="objective", normalize="std"), "needs normalize=none"),
-        (lambda: Ledger(Budget(max_samples=3)).reserve(4, 0, forced=True), "against max_samples"),
+        (lambda: Ledger(Budget(max_samples=3)).reserve(4, 0, first=4), "against max_samples"),
         (lambda: Ledger(Budget(max_tokens=3)).reserve(1, 4), "against max_tokens"),
         (lambda: Ledger(Budget()).settle(1, 1), "settled 1 tokens of 0"),
     ],
@@ -259,7 +259,7 @@ def advantage_of_two(**options):
 
 def test_the_estimator_of_a_shrunk_baseline_learns_mean_rewards():
     rows = RowSettings(4, StopRule(FixedExit(4), (4,), 4), AdvantageSettings(baseline="shrunk"))
-    own = AdaSampler(SamplingPlan(FixedExit(4), (4,), 4, 4, 40), rows, run_seed=3, estimator=EmaBeta())
+    own = AdaSampler(SamplingPlan(StopRule(FixedExit(4), (4,), 4), 4, 40), rows, run_seed=3, estimator=EmaBeta())
     graded = Script(np.tile([0.5, 0.25, 0.0, 0.75], (1, 64)), np.full((1, 256), 3, np.int64))
     sampled = own.run_step(1, ["a"], ScriptedSource(graded, np.random.default_rng(1)))
     assert sampled is not None and own.estimator is not None

@@ -115,9 +115,9 @@ def test_a_response_that_ended_before_it_was_dropped_counts_with_its_tokens_and_
     async def scenario():
         drawing = Drawing(respond, Engine())
         two = np.arange(2)
-        await drawing._submit(Requests(two, np.zeros(2, np.int64), two, np.zeros(2, np.int64), two))
+        await drawing.submit(Requests(two, np.zeros(2, np.int64), two, np.zeros(2, np.int64), two))
         await asyncio.sleep(0)
-        tokens = await drawing._drop(two)
+        tokens = await drawing.abort(two)
         return tokens.tolist(), len(drawing.responses)
 
     if fails:

@@ -37,11 +37,11 @@ from nemo_ada.nemo.launch.command import (
     check_architectures,
     check_checkpoint,
     check_environments,
-    configure_processes,
     continue_tracking,
     end_environments,
     memory_keys,
 )
+from nemo_ada.nemo.launch.examples import configure_processes
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
     SamplingStopCheck,

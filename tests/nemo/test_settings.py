@@ -19,7 +19,7 @@ def test_dynamic_sampling_draws_batch_multiplier_times_the_prompts_of_a_step():
 
 def test_first_waves_smaller_than_a_group_need_no_budget_for_the_group():
     small = {"preset": "grpo", "sampling": {"wave_size": [4, 12]}, "budget": {"max_samples": 100}}
-    first = settings.read(config(16, 8, small)).ada.plan(16, 64).first_issue
+    first = settings.read(config(16, 8, small)).ada.plan(16, 64).stop.first_wave
     assert first < 16 and 8 * first <= 100 < 8 * 16
     with pytest.raises(UserError, match="max_samples"):
         settings.read(config(16, 8, small | {"budget": {"max_samples": 8 * first - 1}}))

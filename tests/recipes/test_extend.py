@@ -17,13 +17,14 @@ from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
-from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from nemo_ada.lab.simulate.exact import summary
+from nemo_ada.lab.simulate.objective import taught
 from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings, OwnTaskSettings
 from nemo_ada.trl import AdaRollout
+from nemo_ada.verify.judge import make_judge
 from tests.patience import PATIENCE
 from tests.trl.test_trl import Trainer
 
@@ -54,7 +55,7 @@ def test_the_reward_on_the_cpu(tmp_path):
 
 
 def test_the_reward_in_eval_and_data_prepare():
-    judge = judge_of("math", "wrong", REWARD)
+    judge = make_judge("math", REWARD, points=False)
     try:
         judge.try_on("40")
         verdicts = judge.verdicts([(text, "40", True) for text in RESPONSES])
@@ -108,6 +109,35 @@ def test_the_exit_rule_reaches_the_session():
     assert set(pools.size_P.tolist()) == {6, 8} and mixed_P[pools.size_P < 8].all()
 
 
+FRUGAL = {"kind": "own", "name": "exit:Frugal", "arguments": {"tokens": 900}}
+
+
+def test_a_rule_that_reads_tokens_ends_pools_by_them():
+    sampling = {"kind": "sequential", "exit": FRUGAL, "wave_size": 4, "max_responses": 32}
+    plan = ada_settings({"sampling": sampling}).plan(group=4, max_new_tokens=400)
+    source = DiscreteEventSource(Workload(np.full(256, 0.02), LengthModel(), seed=0, step=0).draw)
+    pools = run_sampling(SamplingSession(StepState(plan, np.arange(256)), run_seed=0, step=0), source)
+    tokens_P = np.bincount(pools.prompt_N, pools.tokens_N, 256)
+    before_P = np.bincount(
+        pools.prompt_N, np.where(pools.wave_N + 1 < pools.waves_P[pools.prompt_N], pools.tokens_N, 0)
+    )
+    one_sided_P = (pools.pos_P == 0) & (pools.size_P < 32)
+    assert one_sided_P.sum() > 100 and (tokens_P[one_sided_P] >= 900).all() and (before_P[one_sided_P] < 900).all()
+    assert pools.resolved_P[one_sided_P].all()
+
+
+def test_what_labels_alone_cannot_say_of_it_is_refused():
+    section = {"sampling": {"kind": "sequential", "exit": FRUGAL, "wave_size": 4, "max_responses": 32}}
+    ada = ada_settings(section)
+    assert "tokens decide when a prompt has enough" in ada.teaches(4)
+    with pytest.raises(UserError, match=r"Frugal reads tokens.*simulation of whole steps"):
+        summary(ada.plan(4, 400).stop, 0.5)
+    with pytest.raises(UserError, match="Frugal reads tokens"):
+        taught("own", ada, 4)
+    with pytest.raises(UserError, match="goes by tokens, which no weight"):
+        ada_settings({**section, "advantage": {"weighting": "objective"}}).plan(4, 400)
+
+
 PILOT, GROUP = 4, 16
 
 
@@ -120,7 +150,7 @@ def pilot(**changes):
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
 def test_the_pilots_cost_and_its_zero_signal_share_have_closed_forms(p):
     equal = p**PILOT + (1 - p) ** PILOT
-    found = summary(pilot().stop_rule, p)
+    found = summary(pilot().stop, p)
     assert found.expected_samples == pytest.approx(PILOT + (GROUP - PILOT) * (1 - equal))
     assert found.p_zero_signal == pytest.approx(equal)
 
@@ -165,6 +195,9 @@ class Rule(ExitRule):
 class NoRule:
     def __init__(self, n): pass
 
+class Silent(Rule):
+    def met(self, pools): return pools.tokens_P > 5
+
 class Goal:
     def value(self, p_P):
         raise KeyError("p")
@@ -186,11 +219,14 @@ def test_what_does_not_work_is_said_with_file_and_line(tmp_path, monkeypatch):
     other = ada_settings({"sampling": {"kind": "sequential", "exit": {"kind": "own", "name": "broken_parts:NoRule"}}})
     with pytest.raises(UserError, match="is no exit rule; derive the class from"):
         other.plan(group=4, max_new_tokens=9)
+    silent = ada_settings({"sampling": {"kind": "sequential", "exit": {"kind": "own", "name": "broken_parts:Silent"}}})
+    with pytest.raises(UserError, match=r'reads tokens says so: reads = frozenset\(\{"tokens"\}\) in its class'):
+        silent.plan(group=4, max_new_tokens=9)
     own = {"kind": "own", "name": "broken_parts:Goal"}
     goal = ada_settings({"preset": "ada_seq_log", "advantage": {"objective": own}})
-    with pytest.raises(UserError, match=r"KeyError: 'p' \(.*broken_parts\.py:13\)"):
+    with pytest.raises(UserError, match=r"KeyError: 'p' \(.*broken_parts\.py:16\)"):
         goal.advantage.objective.weight(np.array([0.5]))
     with pytest.raises(UserError, match=r"it has no name, tokenizer, .*recipes/extend/task\.py"):
         build_task(OwnTaskSettings(task="broken_parts:Task"))
-    with pytest.raises(UserError, match="has no such name; it has ExitRule, Rule, NoRule, Goal, Task"):
+    with pytest.raises(UserError, match="has no such name; it has ExitRule, Rule, NoRule, Silent, Goal, Task"):
         build_task(OwnTaskSettings(task="broken_parts:Tusk"))

@@ -20,7 +20,7 @@ RUN_SEED, STEP = 5, 1
 def test_pools_and_rows_are_the_cores(seed):
     script = Script.random(seed, RATES)
     exit_rule, waves = BalancedExit(minimal.K_POS, minimal.K_NEG), (minimal.WAVE,)
-    plan = SamplingPlan(exit_rule, waves, minimal.N_MAX, minimal.N, 40)
+    plan = SamplingPlan(StopRule(exit_rule, waves, minimal.N_MAX), minimal.N, 40)
     result = collect(plan, script)[0]
     settings = RowSettings(group=minimal.N, stop=StopRule(exit_rule, waves, minimal.N_MAX))
     selection = select(result, settings, len(RATES), run_seed=RUN_SEED, step=STEP)

@@ -11,9 +11,10 @@ from pyarrow import parquet
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.source import open_source
-from nemo_ada.run.data_files import records
+from nemo_ada.run.data_files import is_lines_or_objects, records
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
 from nemo_ada.verify.audit import kind_of
+from nemo_ada.verify.reference import Reader
 
 ASKED = [{"role": "user", "content": "What is 20+7?"}]
 SYSTEM = {"role": "system", "content": "Think."}
@@ -69,6 +70,16 @@ def test_a_reference_that_is_no_answer_is_refused(answer):
         pair_of({"problem": "Prove it.", "answer": answer}, PROMPT_FIELDS, ANSWER_FIELDS)
 
 
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [(r"So \boxed{3} and \boxed{5}.", "35"), (r"First \boxed{3}. Wait: it is \boxed{5}.", "5")],
+)
+def test_several_boxes_are_one_reference_by_the_rule_of_the_judge(solution, answer):
+    """The last box alone was taken, so "3 and 5" had the reference 5, and a right answer was wrong."""
+    pair = pair_of({"problem": "Solve.", "solution": solution}, PROMPT_FIELDS, ANSWER_FIELDS)
+    assert "".join(filter(str.isdigit, pair.answer)) == answer
+
+
 def test_a_lost_backslash_reaches_the_audit():
     """JSON's "\frac{1}{2}" is a form feed and "rac{1}{2}", which strip() made a plain text of."""
     pair = pair_of(json.loads('{"problem": "p", "answer": "\\frac{1}{2}"}'), PROMPT_FIELDS, ANSWER_FIELDS)
@@ -79,7 +90,7 @@ def test_a_lost_backslash_reaches_the_audit():
     ("record", "reason"),
     [
         ({"prompt": [*ASKED, {"role": "assistant", "content": "?"}, *ASKED], "answer": "1"}, "user, assistant, user"),
-        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "answer": "1"}, "a message that is list"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}], "answer": "1"}, "a part of type 'image'"),
         ({"problem": "p", "answer": ["1", "2"]}, "holds 2 answers"),
         ({"problem": "p", "reward_model": {"style": "rule"}}, "no answer field"),
         ({"problem": "p", "answer": None}, "its 'answer' is null"),
@@ -90,6 +101,80 @@ def test_a_lost_backslash_reaches_the_audit():
 def test_a_record_without_one_question_and_one_answer_is_refused_with_the_reason(record, reason):
     with pytest.raises(ValueError, match=reason):
         pair_of(record, PROMPT_FIELDS, ANSWER_FIELDS)
+
+
+MEDIA = {
+    "geometry3k": {"images": [{"bytes": b"PNG", "path": None}], "problem": "<image>Find x"},
+    "a path": {"image": "figures/12.png"},
+    "numbered": {"image_1": {"bytes": b"PNG", "path": "a.png"}, "image_2": None},
+    "MathVista": {"image": "images/1.jpg", "decoded_image": object()},
+    "videos": {"videos": ["a.mp4"]},
+    "sound": {"audio": {"array": [0.1], "sampling_rate": 16000}},
+    "stored under another name": {"scan": {"bytes": b"PNG", "path": "a.png"}},
+    "a path under a name that may be text": {"figure": "fig-3.PNG"},
+    "in an object": {"extra_info": {"index": 3, "images": ["a.png"]}},
+    "an index into a store": {"image_id": 17},
+    "a flag": {"has_image": True},
+    "literal": {"problem": "<image>Find x"},
+    "literal, MMMU": {"problem": "In <image 1>, find x"},
+    "literal, of a template": {"problem": "<|vision_start|><|image_pad|><|vision_end|>Find x"},
+    "Markdown": {"problem": "![](https://cdn.example/x.jpg) Find x"},
+    "parts of a table": {
+        "problem": [{"role": "user", "content": [{"type": "image", "text": None}, {"type": "text", "text": "Find x"}]}]
+    },
+    "NeMo-Gym": {
+        "problem": [{"role": "user", "content": [{"type": "input_image", "image_url": "u"},
+                                                 {"type": "input_text", "text": "Find x"}]}]
+    },
+    "in a message": {"problem": [{"role": "user", "content": "Find x", "images": ["a.png"]}]},
+}  # fmt: skip
+
+
+class Own(Reader):
+    """Reads for a reward of the user's."""
+
+    own = True
+
+
+@pytest.mark.parametrize("name", MEDIA)
+@pytest.mark.parametrize("as_it_is", [False, True])
+def test_a_record_with_an_image_is_refused_because_the_model_would_not_see_it(name, as_it_is):
+    with pytest.raises(ValueError, match=r"an image|of type '(input_)?image'"):
+        pair_of(
+            {"problem": "Find x", "answer": "3"} | MEDIA[name],
+            PROMPT_FIELDS,
+            ANSWER_FIELDS,
+            Own() if as_it_is else Reader(),
+        )
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{"images": []}, {"image": None}, {"image": " "}, {"images": [None]}, {"images": "[]"}, {"audio": float("nan")},
+     {"image": {"bytes": None, "path": None}}, {"has_image": False}, {"num_images": 0}, {"image_caption": "a cube"},
+     {"figure": "[asy] draw((0,0)--(1,1)); [/asy]"}, {"source": "page-3.png"}, {"media": "newspaper"},
+     {"extra_info": {"image": None, "index": 1}}, {"problem": "Is the image of f below 3? |img| < image > 2"},
+     {"problem": [{"role": "user", "content": [{"type": "text", "text": "Find "}, {"type": "text", "text": "x"}]}]}],
+)  # fmt: skip
+def test_a_column_for_media_that_holds_nothing_is_no_reason(record):
+    assert pair_of({"problem": "Find x", "answer": "3"} | record, PROMPT_FIELDS, ANSWER_FIELDS).answer == "3"
+
+
+def test_json_text_in_a_column_is_read_as_the_object_that_it_is():
+    asked = json.dumps({"input": ASKED})
+    record = {"responses_create_params": asked, "verification_info": '{"ground_truth": "27", "language": null}'}
+    pair = pair_of(record, PROMPT_FIELDS, ANSWER_FIELDS)
+    assert (pair.prompt, pair.answer) == ("What is 20+7?", "27")
+    assert pair.columns == ("responses_create_params", "verification_info")
+    own = pair_of({"problem": "p", "meta": '{"a": {"b": "{\\"c\\": 3}"}}'}, PROMPT_FIELDS, ["meta.a.b.c"])
+    assert own.answer == "3"
+    with pytest.raises(ValueError, match="no answer field"):
+        pair_of({"problem": "p", "meta": "{damaged"}, PROMPT_FIELDS, ["meta.a"])
+
+
+def test_what_nemo_gym_sends_to_the_model_is_the_prompt_whatever_other_columns_say():
+    record = LAYOUTS["NeMo-Gym"] | {"question": "another", "problem": "a third"}
+    assert pair_of(record, PROMPT_FIELDS, ANSWER_FIELDS).prompt == "What is 20+7?"
 
 
 OPTIONS = ["3", "4", "5", "7"]
@@ -150,6 +235,52 @@ def test_arrays_and_packed_files_are_read_as_lines_are(tmp_path):
 
 
 ROWS = [{"problem": f"p{n}", "answer": str(n)} for n in range(6)]
+TABLES = {
+    "arrays of objects": [ROWS[:4], ROWS[4:]],
+    "columns and data": {"columns": ["problem", "answer"], "data": [[*row.values()] for row in ROWS]},
+    "a list per column": {name: [row[name] for row in ROWS] for name in ROWS[0]},
+    "an object per column": {name: {str(n): row[name] for n, row in enumerate(ROWS)} for name in ROWS[0]},
+    "below a name": {"version": "1.1", "data": ROWS},
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_table_in_one_json_value_is_read_and_check_says_that_nemo_rl_does_not(name, indent, tmp_path):
+    path = tmp_path / "set.json"
+    path.write_text(json.dumps(TABLES[name], indent=indent))
+    assert list(records(path, pytest.fail)) == list(enumerate(ROWS, start=1))
+    assert not is_lines_or_objects(path)
+
+
+def test_conversations_records_by_id_and_a_single_record_are_read(tmp_path):
+    path = tmp_path / "set.json"
+    talk = [*ASKED, {"role": "assistant", "content": "27"}]
+    for content, wanted in (
+        ([talk, talk], [{"messages": talk}] * 2),
+        ({"a": {"problem": "p"}, "b": {"problem": "q"}}, [{"id": "a", "problem": "p"}, {"id": "b", "problem": "q"}]),
+        ({"responses_create_params": {"input": ASKED}, "agent_ref": {"name": "math"}}, None),
+        ({"prompt": ASKED, "answer": ["27"]}, None),
+    ):
+        path.write_text(json.dumps(content, indent=1))
+        assert [row for _, row in records(path, pytest.fail)] == (wanted or [content])
+        assert is_lines_or_objects(path) == (wanted is None)
+    path.write_text(json.dumps([["2+3=", 5], ["3+4=", 7]], indent=1).replace('"2+3="', "2"))
+    with pytest.raises(UserError, match="below a list of their names"):
+        list(records(path, pytest.fail))
+
+
+@pytest.mark.parametrize("between", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_a_spreadsheet_may_write_another_sign_between_cells(between, suffix, tmp_path):
+    path = tmp_path / f"set{suffix}"
+    lines = [
+        between.join(("problem", '"answer, or; none"')),
+        *(between.join((f'"p{n}, {n}"', str(n))) for n in range(3)),
+    ]
+    path.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
+    wanted = [{"problem": f"p{n}, {n}", "answer, or; none": str(n)} for n in range(3)]
+    assert [row for _, row in records(path, pytest.fail)] == wanted
 
 
 def as_lines(rows):

@@ -9,7 +9,7 @@ import pytest
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, PromptFormat, differences, positions, read_contract
 from nemo_ada.tasks.tokenizer import CharTokenizer
-from nemo_ada.verify.judge import Judge
+from nemo_ada.verify.judge import make_judge
 
 TEMPLATE = (
     "{% for m in messages %}⟨pad⟩{{ m.role }}:{{ m.content }};{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
@@ -59,7 +59,10 @@ def test_text_that_the_tokenizer_does_not_keep_is_refused(plain):
 def test_ids_without_a_character_do_not_look_like_an_answer(plain):
     tokenizer = ModelTokenizer(plain)
     assert tokenizer.decode(CharTokenizer().encode("42")) == "42"
-    assert Judge("exact").verdicts([(tokenizer.decode([*CharTokenizer().encode("42"), 900]), "42", True)])[0].label == 0
+    assert (
+        make_judge("exact").verdicts([(tokenizer.decode([*CharTokenizer().encode("42"), 900]), "42", True)])[0].label
+        == 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class Config(BaseModel):
         ({"name": "mini_sudoku", "min_empty": 9, "max_empty": 5}, "task: min_empty=9 is above max_empty=5"),
         ({"name": "mini_sudoku", "size": "many"}, "task.size='many'"),
         ({"name": "jsonl"}, "task.path is missing"),
-        ({"name": "jsonl", "path": "x", "verifier": "maths"}, "task.verifier='maths'.*'exact' or 'math'"),
+        ({"name": "jsonl", "path": "x", "verifier": "maths"}, "task.verifier='maths'.*math or exact"),
         ({"name": "jsonl", "path": "x", "supervision_fraction": 0.95}, "lower them until their sum is below 1"),
     ],
 )

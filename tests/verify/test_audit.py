@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nemo_ada.verify.audit import counted, told
-from nemo_ada.verify.judge import Judge
+from nemo_ada.verify.judge import make_judge
 
 pytestmark = pytest.mark.long
 
@@ -26,7 +26,7 @@ USUAL = [
 
 @pytest.fixture(scope="module")
 def judge():
-    judge = Judge()
+    judge = make_judge()
     yield judge
     judge.close()
 
@@ -37,7 +37,7 @@ def test_kinds_of_references(judge):
 
 
 def test_exact_takes_any_text_but_control_characters():
-    exact = Judge("exact")
+    exact = make_judge("exact")
     assert [kind for kind in exact.audit(list(FOUND)) if kind] == ["control"] * 3
 
 

@@ -9,7 +9,7 @@ from threading import Timer
 import pytest
 
 from nemo_ada.verify import judge as module
-from nemo_ada.verify.judge import Judge, normalised
+from nemo_ada.verify.judge import Judge, make_judge, normalised
 from nemo_ada.verify.verdict import TIMEOUT, Verdict
 
 
@@ -18,10 +18,11 @@ class ScriptedVerifier:
 
     started = closed = 0
 
-    def __init__(self) -> None:
+    def __init__(self, limits, **how) -> None:
+        assert how == {"scorer": module.DEFAULT_SCORER, "whole": False, "self_test": True}
         type(self).started += 1
 
-    def submit(self, text, answer):
+    def submit(self, text, answer, prompt):
         future = Future()
 
         def settle() -> None:
@@ -52,30 +53,30 @@ def labels(judge: Judge, *responses: tuple[str, str, bool]) -> list[float | None
 @pytest.mark.parametrize(("verifier", "text"), [("math", "1.0"), ("exact", "42")])
 def test_cut_off_responses_are_wrong_or_judged_as_asked(scripted, verifier, text):
     responses = [(text, "42", False), (text, "42", True)]
-    assert labels(Judge(verifier), *responses) == [0.0, 1.0]
-    assert labels(Judge(verifier, "judged"), *responses) == [1.0, 1.0]
+    assert labels(make_judge(verifier), *responses) == [0.0, 1.0]
+    assert labels(make_judge(verifier, unfinished="judged"), *responses) == [1.0, 1.0]
 
 
 def test_processes_start_with_the_first_answer_and_again_after_closing(scripted):
-    judge = Judge("math")
-    assert labels(judge) == [] and labels(judge, ("1.0", "", False)) == [0.0]
+    judge = make_judge("math")
+    assert labels(judge) == [] and labels(judge, ("1.0", "1", False)) == [0.0]
     judge.close()
     assert (scripted.started, scripted.closed) == (0, 0)
     for _ in range(2):
-        assert labels(judge, ("1.0", "", True), ("0.0", "", True)) == [1.0, 0.0]
+        assert labels(judge, ("1.0", "1", True), ("0.0", "1", True)) == [1.0, 0.0]
     judge.close()
     judge.close()
     assert (scripted.started, scripted.closed) == (1, 1)
-    assert labels(judge, ("1.0", "", True)) == [1.0] and scripted.started == 2
+    assert labels(judge, ("1.0", "1", True)) == [1.0] and scripted.started == 2
 
 
 def test_submitted_answers_get_the_same_verdicts_later_and_may_be_cancelled(scripted):
-    judge = Judge("math")
-    futures = [judge.submit(text, "", True) for text in ("1.0", "0.0", "hang")]
+    judge = make_judge("math")
+    futures = [judge.submit(text, "1", True) for text in ("1.0", "0.0", "hang")]
     assert [future.result(5).label for future in futures] == [1.0, 0.0, None]
-    assert judge.submit("1.0", "", False) == Verdict(0.0) and scripted.started == 1
-    assert Judge("exact").submit(" A", "a", True) == Verdict(1.0)
-    dropped = judge.submit("1.0", "", True)
+    assert judge.submit("1.0", "1", False) == Verdict(0.0) and scripted.started == 1
+    assert make_judge("exact").submit(" A", "a", True) == Verdict(1.0)
+    dropped = judge.submit("1.0", "1", True)
     assert dropped.cancel()
     wait([dropped], 5)
     with pytest.raises(CancelledError):
@@ -89,7 +90,7 @@ def test_accents_on_one_letter_are_compared_in_linear_time(marks):
         times = []
         for _ in range(3):
             begin = time.process_time()
-            assert labels(Judge("exact"), ("a" + marks * n, "a", True)) == [0.0]
+            assert labels(make_judge("exact"), ("a" + marks * n, "a", True)) == [0.0]
             times.append(time.process_time() - begin)
         return min(times)
 

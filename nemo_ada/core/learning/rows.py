@@ -111,7 +111,7 @@ def select(result: SamplingResult, settings: RowSettings, batch: int, *, run_see
         return _all_rows(result, settings.group * batch)
     groups, group = result.group_G, settings.group
     pool_S, upper_S = np.arange(len(result.prompt_N)), result.positive_N
-    if settings.stop.exit.judges_rewards:
+    if "rewards" in settings.stop.exit.reads:
         pool_S, upper_S = _extremes(result, group, run_seed=run_seed, step=step)
     row_PR, weight_PR = select_step(
         result.prompt_N[pool_S], result.index_N[pool_S], upper_S, result.uid_P, group, run_seed=run_seed, step=step
@@ -152,7 +152,7 @@ def weigh(
     }
     response_id_R = np.full(len(pool_R), -1, np.int64)
     response_id_R[pool_R >= 0] = result.response_id_N[pool_R[pool_R >= 0]]
-    teach = settings.shrunk_baseline or settings.stop.exit.judges_rewards
+    teach = settings.shrunk_baseline or "rewards" in settings.stop.exit.reads
     return StepRows(selection.prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics, teach)
 
 

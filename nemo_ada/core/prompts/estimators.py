@@ -61,6 +61,8 @@ class EmaSettings:
     """The settings of decayed counts with a Beta prior per prompt (algorithm.md section 3)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    needs_features: ClassVar[bool] = False
+    """Whether a back end computes features of the prompts for it."""
     kind: Literal["ema"] = "ema"
     decay: Quantile = 0.9
     """Factor on a prompt's counts at each visit."""
@@ -80,6 +82,8 @@ class ValueSettings:
     """The settings of an online Bayesian logistic regression of the pass rate on prompt features."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    needs_features: ClassVar[bool] = True
+    """Whether a back end computes features of the prompts for it."""
     kind: Literal["value"] = "value"
     decay: Quantile = 0.97
     """Share of the regression's precision that each step keeps. A lower share follows a faster policy."""

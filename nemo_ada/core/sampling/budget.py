@@ -18,7 +18,7 @@ So with a cap on samples, a group's share depends on labels and the order of sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
@@ -30,20 +30,45 @@ Count = Annotated[int, Bounds(gt=0, le=2**53)]
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What a batch has cost.
+
+    Attributes:
+        samples: responses issued.
+        first: those of first waves.
+        tokens: tokens generated, and in a ledger those reserved.
+        seconds: duration of the sampling phase. A ledger has no clock, so it is 0 there.
+    """
+
+    samples: int = 0
+    first: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Cap:
-    """What a cap of a batch bounds. Whoever shows, scales or checks caps iterates over CAPS or `Budget.caps()`.
+    """What a cap of a batch bounds. Whoever counts, shows, scales or checks caps iterates over CAPS or `Budget.caps()`.
 
     Attributes:
         name: its setting in reinforce_ada.budget.
         unit: what it counts. The metric `budget_used_UNIT` is the used share.
+        code: its number in the metric `budget_bound`. It never changes, because logs have it.
+        used: what counts against it, of what a batch has cost.
+        metric: the metric that counts the same.
         scales: whether it holds for all prompts together, so that a share of the prompts gets a share of the cap.
         drains: whether responses in flight may still pass it, or give some of it back.
+        predicted: whether nothing can be reserved for it, so that a forecast decides (deadline.py), and no ledger.
     """
 
     name: str
     unit: str
-    scales: bool
-    drains: bool
+    code: int
+    used: Callable[[Use], float]
+    metric: str
+    scales: bool = True
+    drains: bool = False
+    predicted: bool = False
 
     @property
     def key(self) -> str:
@@ -51,10 +76,14 @@ class Cap:
         return f"reinforce_ada.budget.{self.name}"
 
 
-SAMPLES = Cap("max_samples", "samples", scales=True, drains=False)
-TOKENS = Cap("max_tokens", "tokens", scales=True, drains=True)
-SECONDS = Cap("max_seconds", "seconds", scales=False, drains=True)
+SAMPLES = Cap("max_samples", "samples", 1, lambda use: use.samples, "samples_drawn")
+TOKENS = Cap("max_tokens", "tokens", 2, lambda use: use.tokens, "tokens_drawn", drains=True)
+SECONDS = Cap(
+    "max_seconds", "seconds", 3, lambda use: use.seconds, "sampling_seconds", scales=False, drains=True, predicted=True
+)
 CAPS = (SAMPLES, TOKENS, SECONDS)
+BOUNDS = {"none": 0, **{cap.name: cap.code for cap in CAPS}, "stopped": 4, "group_seconds": 5}
+"""What ended a prompt -> its number in the metric `budget_bound`. A new cap takes the next number that is free."""
 
 
 @dataclass(frozen=True)
@@ -99,40 +128,46 @@ class Ledger:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
+        self._caps = [(cap, most) for cap, most in budget.caps().items() if not cap.predicted]
         self.samples = 0
+        self.first = 0
         self.tokens_used = 0
         self.tokens_reserved = 0
 
     @property
     def bounded(self) -> bool:
-        """Whether samples or tokens have a cap."""
-        return self.budget.max_samples is not None or self.budget.max_tokens is not None
+        """Whether a cap bounds what is reserved."""
+        return bool(self._caps)
 
-    def refusal(self, samples: int, tokens: int) -> Cap | None:
-        """Return the cap that forbids `samples` more responses with `tokens` tokens in total. None when they fit."""
-        caps = self.budget
-        if caps.max_samples is not None and self.samples + samples > caps.max_samples:
-            return SAMPLES
-        if caps.max_tokens is not None and self.tokens_used + self.tokens_reserved + tokens > caps.max_tokens:
-            return TOKENS
-        return None
+    def refusal(self, samples: int, tokens: int, *, first: int = 0) -> Cap | None:
+        """Return the cap that forbids `samples` more responses with `tokens` tokens in total. None when they fit.
+
+        Args:
+            samples: number of responses.
+            tokens: tokens of all these responses.
+            first: how many of them are of first waves.
+        """
+        reserved = self.tokens_used + self.tokens_reserved + tokens
+        after = Use(self.samples + samples, self.first + first, reserved)
+        return next((cap for cap, most in self._caps if cap.used(after) > most), None)
 
     def waits(self, samples: int, tokens: int) -> bool:
         """Return whether the answer depends on other groups (GroupLedger)."""
         return False
 
-    def reserve(self, samples: int, tokens: int, *, forced: bool = False) -> None:
+    def reserve(self, samples: int, tokens: int, *, first: int = 0) -> None:
         """Reserve what `refusal` has allowed.
 
         Args:
             samples: number of responses.
             tokens: tokens of all these responses.
-            forced: whether the token cap may be exceeded, as for first waves. The sample cap always holds.
+            first: how many of them are of first waves. With any, the token cap may be exceeded. The sample cap holds.
         """
-        refused = self.refusal(samples, tokens)
-        if refused is not None and not (forced and refused.drains):
+        refused = self.refusal(samples, tokens, first=first)
+        if refused is not None and not (first and refused.drains):
             raise InvariantError(f"reserved {samples} samples and {tokens} tokens against {refused.name}")
         self.samples += samples
+        self.first += first
         self.tokens_reserved += tokens
 
     def settle(self, reserved: int, used: int) -> None:
@@ -156,7 +191,7 @@ class StepLedger(Ledger):
             most: responses that a group may ask for (N_max).
         """
         super().__init__(budget)
-        self.first, self.most = first, most
+        self.first_wave, self.most = first, most
         self._numbers = list(range(groups))  # numbers of groups that have not started, in their order
         self._open: list[GroupLedger] = []  # groups that run, in the order of their start
 
@@ -181,6 +216,7 @@ class StepLedger(Ledger):
         if group in self._open:
             self.end(group)
         self.samples -= group.samples
+        self.first -= group.first
         self.tokens_used -= group.tokens_used
         self.tokens_reserved -= group.tokens_reserved
         self._numbers = sorted([*self._numbers, group.number])
@@ -195,6 +231,7 @@ class StepLedger(Ledger):
         """
         self._numbers.remove(number)
         self.samples += samples
+        self.first += min(samples, self.first_wave)
         self.tokens_used += tokens
 
     def end(self, group: GroupLedger) -> None:
@@ -204,12 +241,12 @@ class StepLedger(Ledger):
     def first_waves_without(self, group: GroupLedger) -> int:
         """Count the responses of the other groups' first waves that are still to be issued."""
         waiting = sum(other.samples == 0 for other in self._open if other is not group)
-        return self.first * (len(self._numbers) + waiting)
+        return self.first_wave * (len(self._numbers) + waiting)
 
     def claims_before(self, group: GroupLedger) -> int:
         """Count the responses that earlier groups may still request after their first waves."""
         earlier = self._open[: self._open.index(group)]
-        return sum(max(self.most - max(other.samples, self.first), 0) for other in earlier)
+        return sum(max(self.most - max(other.samples, self.first_wave), 0) for other in earlier)
 
     def may_give_back(self, group: GroupLedger) -> bool:
         """Return whether tokens may become free, because some are reserved or because earlier groups leave some."""
@@ -227,11 +264,11 @@ class GroupLedger(Ledger):
         super().__init__(step.budget)
         self._step, self.number = step, number
 
-    def refusal(self, samples: int, tokens: int) -> Cap | None:
+    def refusal(self, samples: int, tokens: int, *, first: int = 0) -> Cap | None:
         """Return the cap that forbids so many more responses, whatever other groups do. None when they may fit."""
         step, each = self._step, tokens // max(samples, 1)
-        certain = samples + step.first_waves_without(self)
-        refused = step.refusal(certain, certain * each)
+        others = step.first_waves_without(self)
+        refused = step.refusal(samples + others, (samples + others) * each, first=first + others)
         if refused is not None and refused.drains and step.may_give_back(self):
             return None
         return refused
@@ -241,13 +278,15 @@ class GroupLedger(Ledger):
         step, each = self._step, tokens // max(samples, 1)
         if self.samples == 0 or not self.bounded or self.refusal(samples, tokens) is not None:
             return False
-        wanted = samples + step.first_waves_without(self) + step.claims_before(self)
-        return step.refusal(wanted, wanted * each) is not None
+        others = step.first_waves_without(self)
+        wanted = samples + others + step.claims_before(self)
+        return step.refusal(wanted, wanted * each, first=others) is not None
 
-    def reserve(self, samples: int, tokens: int, *, forced: bool = False) -> None:
+    def reserve(self, samples: int, tokens: int, *, first: int = 0) -> None:
         """Reserve samples and tokens as `Ledger` does, for the group and its step."""
-        self._step.reserve(samples, tokens, forced=forced)
+        self._step.reserve(samples, tokens, first=first)
         self.samples += samples
+        self.first += first
         self.tokens_reserved += tokens
 
     def settle(self, reserved: int, used: int) -> None:

@@ -1,7 +1,7 @@
 """Exit conditions decide when a prompt has enough responses (algorithm.md section 2; paper, Algorithm 1).
 
-A rule judges a `PoolView`: the numbers of correct and of incorrect responses in each prompt's whole pool, and the
-spread of their rewards for a rule that asks. P is the number of prompts.
+A rule judges a `PoolView`: the numbers of correct and of incorrect responses in each prompt's whole pool, and what else
+the rule says that it reads (`ExitRule.reads`). P is the number of prompts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
+from nemo_ada.errors import UserError
 
 ROUNDING = 1e-9
 """Error of a sum of squares that two equal differences may have."""
@@ -23,15 +24,21 @@ ROUNDING = 1e-9
 class PoolView:
     """What an exit rule sees of pools.
 
+    What costs a pass over the responses is computed when a rule asks for it, because few rules do.
+
     Attributes:
         pos_P: correct responses.
         neg_P: incorrect responses.
-        squares: computes the sums of the squared deviations of the rewards [P]. None where rewards are 0 or 1.
+        squares: computes `squares_P`. None where rewards are 0 or 1.
+        tokens: computes `tokens_P`. None where responses have no length.
+        waves: computes `wave_P`. None where responses come in no waves.
     """
 
     pos_P: IntArray
     neg_P: IntArray
     squares: Callable[[], FloatArray] | None = None
+    tokens: Callable[[], IntArray] | None = None
+    waves: Callable[[], IntArray] | None = None
 
     @property
     def size_P(self) -> IntArray:
@@ -45,16 +52,33 @@ class PoolView:
             return self.squares()
         return np.asarray(self.pos_P * self.neg_P / np.maximum(self.size_P, 1), np.float64)
 
+    @property
+    def tokens_P(self) -> IntArray:
+        """Tokens of each pool's responses together, for a rule whose `reads` has "tokens"."""
+        return _computed(self.tokens, "tokens")
+
+    @property
+    def wave_P(self) -> IntArray:
+        """Number of each pool's last complete wave, 0 for the first one, for a rule whose `reads` has "waves"."""
+        return _computed(self.waves, "waves")
+
+
+def _computed(compute: Callable[[], IntArray] | None, name: str) -> IntArray:
+    if compute is None:
+        raise UserError(f'an exit rule that reads {name} says so: reads = frozenset({{"{name}"}}) in its class')
+    return compute()
+
 
 class ExitRule(ABC):
     """A condition on a pool. Once met, it stays met as the pool grows.
 
     Attributes:
-        judges_rewards: whether it looks at the rewards, so that groups keep their extreme rewards, too.
+        reads: what it looks at besides labels: "rewards", "tokens", "waves". Whoever computes how pools end from labels
+            alone refuses a rule that reads tokens, and with "rewards" groups keep their extreme rewards, too.
     """
 
     __slots__ = ()
-    judges_rewards: ClassVar[bool] = False
+    reads: ClassVar[frozenset[str]] = frozenset()
 
     @property
     @abstractmethod
@@ -141,7 +165,7 @@ class SpreadExit(ExitRule):
         difference: d, in units of the reward.
     """
 
-    judges_rewards: ClassVar[bool] = True
+    reads: ClassVar[frozenset[str]] = frozenset({"rewards"})
     difference: float
 
     @property

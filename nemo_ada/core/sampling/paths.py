@@ -1,4 +1,4 @@
-"""A pool as a walk over (n_pos, n_neg), and the number of paths to each point.
+"""When a pool ends, and how likely it ends where, by the number of paths of a walk over (n_pos, n_neg).
 
 The walk starts at (0, 0) and takes one step per response. It may end only where the pool is judged: after each wave.
 All label sequences to one point have the same probability p^n_pos (1-p)^n_neg. So path counts alone give the
@@ -13,22 +13,42 @@ from functools import lru_cache
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.sampling.exits import ExitRule, PoolView
+from nemo_ada.core.sampling.exits import ExitRule, FixedExit, PoolView
+from nemo_ada.errors import UserError
+
+ON_A_PATH = frozenset({"rewards", "waves"})
+"""What an exit rule may read besides labels, so that path counts say how its pools end."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """The rule that says when a pool ends.
+    """The rule that says when a pool ends, if no cap of the batch ends it.
 
     Attributes:
         exit: the exit rule.
-        wave_sizes: sizes of the waves, in responses. The last one repeats.
-        cap: N_max. The last wave is cut there.
+        wave_sizes: sizes of the first, second, ... wave, in responses. The last one repeats.
+        cap: N_max, the most responses of a prompt. The last wave is cut there.
     """
 
     exit: ExitRule
     wave_sizes: tuple[int, ...]
     cap: int
+
+    def wave_size(self, wave_P: IntArray) -> IntArray:
+        """Return the size of wave number wave_P (0 = first) for each prompt, before the cap cuts it."""
+        sizes = np.asarray(self.wave_sizes, dtype=np.int64)
+        return np.asarray(sizes[np.minimum(wave_P, len(sizes) - 1)], dtype=np.int64)
+
+    @property
+    def first_wave(self) -> int:
+        """Responses of a prompt's first wave."""
+        return min(self.wave_sizes[0], self.cap)
+
+    @property
+    def one_wave(self) -> bool:
+        """Whether no prompt draws after its first wave, whatever the labels are."""
+        fixed = isinstance(self.exit, FixedExit) and self.exit.n <= self.wave_sizes[0]
+        return fixed or self.cap <= self.wave_sizes[0]
 
     def judged(self) -> BoolArray:
         """Return whether a pool of N responses is judged, for N = 0..cap."""
@@ -41,9 +61,21 @@ class StopRule:
         return judged_N
 
     def ends(self) -> BoolArray:
-        """Return whether a pool of N responses with n_pos correct ones ends, by N and n_pos, [cap + 1, cap + 1]."""
+        """Return whether a pool of N responses with n_pos correct ones ends, by N and n_pos, [cap + 1, cap + 1].
+
+        Raises:
+            UserError: the exit rule reads more than a path has: a path knows labels and waves, and takes rewards to be
+                0 or 1.
+        """
+        if unknown := sorted(self.exit.reads - ON_A_PATH):
+            raise UserError(
+                f"the exit rule {type(self.exit).__name__} reads {' and '.join(unknown)}, so labels alone do not say "
+                "how its pools end; a simulation of whole steps does (`nemo-ada simulate` without --pass-rate and "
+                "--objective)"
+            )
         total_NK, pos_NK = np.indices((self.cap + 1, self.cap + 1), dtype=np.int64)
-        met_NK = self.exit.met(PoolView(pos_NK, np.maximum(total_NK - pos_NK, 0)))
+        wave_N = np.maximum(np.cumsum(self.judged()) - 1, 0)
+        met_NK = self.exit.met(PoolView(pos_NK, np.maximum(total_NK - pos_NK, 0), waves=lambda: wave_N[total_NK]))
         return np.asarray(self.judged()[:, None] & (met_NK | (total_NK == self.cap)), dtype=np.bool_)
 
 

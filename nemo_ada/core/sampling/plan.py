@@ -12,11 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
-from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.budget import SAMPLES, TOKENS, Budget
-from nemo_ada.core.sampling.exits import ExitRule, FixedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 
@@ -28,9 +24,7 @@ class SamplingPlan:
     """Settings of a sampling session.
 
     Attributes:
-        exit: when a pool has enough.
-        wave_sizes: sizes of the first, second, ... wave, in responses. The last one repeats.
-        max_responses: N_max per prompt.
+        stop: when the pool of a prompt ends, if the budget does not end it: exit rule, waves and N_max.
         group_size: n, the rows kept per prompt.
         max_new_tokens: tokens of the longest response.
         positive_threshold: a response is correct when its reward is above this.
@@ -39,36 +33,13 @@ class SamplingPlan:
         max_failed_share: a larger share of responses without a label is an error.
     """
 
-    exit: ExitRule
-    wave_sizes: tuple[int, ...]
-    max_responses: int
+    stop: StopRule
     group_size: int
     max_new_tokens: int
     positive_threshold: float = 0.7
     scheduler: Literal["rounds", "continuous"] = "continuous"
     budget: Budget = field(default_factory=Budget)
     max_failed_share: float = 0.05
-
-    def wave_size(self, wave_P: IntArray) -> IntArray:
-        """Return the size of wave number wave_P (0 = first) for each prompt."""
-        sizes = np.asarray(self.wave_sizes, dtype=np.int64)
-        return np.asarray(sizes[np.minimum(wave_P, len(sizes) - 1)], dtype=np.int64)
-
-    @property
-    def first_issue(self) -> int:
-        """Responses issued per prompt at the start of a step."""
-        return min(self.wave_sizes[0], self.max_responses)
-
-    @property
-    def stop_rule(self) -> StopRule:
-        """When the pool of a prompt ends, if the budget does not end it."""
-        return StopRule(self.exit, self.wave_sizes, self.max_responses)
-
-    @property
-    def only_first_waves(self) -> bool:
-        """True when no prompt draws after its first wave. A cap on seconds then changes nothing."""
-        once = isinstance(self.exit, FixedExit) and self.exit.n <= self.wave_sizes[0]
-        return once or self.max_responses <= self.wave_sizes[0]
 
     @property
     def prior_tokens(self) -> int:
@@ -84,7 +55,7 @@ class SamplingPlan:
         Raises:
             UserError: they cannot.
         """
-        first = prompts * self.first_issue if responses is None else responses
+        first = prompts * self.stop.first_wave if responses is None else responses
         each = f"{prompts} prompts x {first / max(prompts, 1):g} responses"
         caps = self.budget.caps()
         samples, reserved = caps.get(SAMPLES), caps.get(TOKENS)

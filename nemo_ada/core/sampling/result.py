@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.sampling.exits import PoolView, squared_deviations
 from nemo_ada.core.sampling.state import StepState
 
 
@@ -49,7 +48,7 @@ class SamplingResult:
         mixed_if_grpo_P: whether the first n responses of the pool have different rewards.
         kept_P: whether the group is kept. As many zero-signal groups are left out as were replaced.
         cut_P: whether the budget refused more responses.
-        bound_P: which of metrics.BOUNDS ended the prompt, 0 for none.
+        bound_P: which of budget.BOUNDS ended the prompt, 0 for none.
         seconds: duration of the sampling phase. Joined results have the longest one.
         utilisation: mean responses in flight over their peak. None for joined results.
         failures: responses without a label, by cause.
@@ -161,14 +160,8 @@ def collect(
     first_size_P = np.bincount(prompt_N[first_N], minlength=prompts)
     first_pos_P = np.bincount(prompt_N[first_N & positive_N], minlength=prompts)
     rate_P = np.asarray(first_pos_P / np.maximum(first_size_P, 1), np.float64)  # this size does not depend on labels
-    lacks_pos_P, lacks_neg_P = plan.exit.lacking(PoolView(state.pos_P, state.neg_P))
-    first_ids = ids[first_N]
-    first_waves = PoolView(
-        first_pos_P,
-        first_size_P - first_pos_P,
-        lambda: squared_deviations(table.prompt[first_ids], table.reward[first_ids], prompts),
-    )
-    resolved_first_P = plan.exit.met(first_waves)
+    lacks_pos_P, lacks_neg_P = plan.stop.exit.lacking(table.view(state.pos_P, state.neg_P))
+    first_waves = table.view(first_pos_P, first_size_P - first_pos_P, ids=ids[first_N])
     grpo_N = rank_N < plan.group_size
     return SamplingResult(
         response_id_N=ids,
@@ -193,7 +186,7 @@ def collect(
         drawn_P=drawn_P,
         reserve_P=reserve_P,
         resolved_P=state.enough(np.arange(prompts)) & drawn_P,
-        resolved_first_P=resolved_first_P & drawn_P,
+        resolved_first_P=plan.stop.exit.met(first_waves) & drawn_P,
         mixed_if_grpo_P=differ(prompt_N[grpo_N], table.reward[ids[grpo_N]], prompts),
         kept_P=_kept(drawn_P, (state.pos_P > 0) & (state.neg_P > 0), state.n_starting),
         cut_P=state.cut_P,

@@ -20,7 +20,6 @@ from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.result import SamplingResult, collect
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.core.sampling.state import StepState, distinct
-from nemo_ada.core.sampling.stopping import judge
 from nemo_ada.core.sampling.table import DONE, FAILED, IN_FLIGHT
 from nemo_ada.errors import FailedResponsesError, InvariantError
 
@@ -122,8 +121,7 @@ class SamplingSession:
             raise InvariantError(f"outcomes for responses that are not in flight: response ids {ids[:8].tolist()}")
         self._end(ids, outcomes.tokens_N, now)
         any_failed = self._label(outcomes)
-        touched = distinct(table.prompt[ids])
-        judge(state, touched)
+        state.judge(distinct(table.prompt[ids]))
         if any_failed:  # judge the share against all that the step may still draw
             self._check_failures(int(state.cap_P[: state.next_reserve].sum()))
 

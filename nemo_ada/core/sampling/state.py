@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.exits import PoolView, squared_deviations
+from nemo_ada.core.arrays import BoolArray, IntArray
+from nemo_ada.core.sampling.budget import BOUNDS
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.table import DROPPED, IN_FLIGHT, ResponseTable
 from nemo_ada.errors import InvariantError
@@ -29,7 +28,10 @@ def distinct(value_N: IntArray) -> IntArray:
 
 
 class StepState:
-    """Columns of the prompts of one step, and the transitions that several parts of the session share."""
+    """Columns of the prompts of one step, and every transition of a prompt.
+
+    The session brings labels (`judge`), the budget refuses (`cut`), and the job or a time limit ends (`end_now`).
+    """
 
     def __init__(
         self, plan: SamplingPlan, uid_P: IntArray, *, first_wave_P: IntArray | None = None, reserve: int = 0
@@ -49,8 +51,8 @@ class StepState:
         self.uid_P = np.asarray(uid_P, np.int64)
         self.n_starting = size - reserve
         estimated = None if first_wave_P is None else np.asarray(first_wave_P, np.int64)
-        self.first_P = np.full(size, plan.first_issue, np.int64) if estimated is None else estimated
-        self.cap_P = np.full(size, plan.max_responses, np.int64) if estimated is None else estimated
+        self.first_P = np.full(size, plan.stop.first_wave, np.int64) if estimated is None else estimated
+        self.cap_P = np.full(size, plan.stop.cap, np.int64) if estimated is None else estimated
         self.table = ResponseTable(2 * int(self.first_P[: self.n_starting].sum()))
 
         self.pos_P = np.zeros(size, np.int64)  # labels in the pool
@@ -82,15 +84,39 @@ class StepState:
 
     def enough(self, prompts: IntArray) -> BoolArray:
         """Return whether the pools of these prompts meet the exit rule."""
+        return self.plan.stop.exit.met(self.table.view(self.pos_P, self.neg_P, prompts))
 
-        def squares() -> FloatArray:  # the rewards of a step are many, and few rules need them
-            table = self.table
-            ids = np.flatnonzero(table.accepted[: table.n])
-            return squared_deviations(table.prompt[ids], table.reward[ids], len(self.uid_P))[prompts]
+    def judge(self, touched: IntArray) -> None:
+        """Judge the prompts that an outcome touched, once nothing of them is in flight.
 
-        return self.plan.exit.met(PoolView(self.pos_P[prompts], self.neg_P[prompts], squares))
+        When a wave ends, all of it enters the pool, and the pool is judged (algorithm.md section 5). This avoids length
+        bias, because nothing looks at which response ended first: a wave is drained, and its failures are drawn again.
+        """
+        drained = touched[self.in_flight_P[touched] == 0]
+        if len(drained) == 0:
+            return
+        lacking = self.target_P[drained] - self.seen_pos_P[drained] - self.seen_neg_P[drained]
+        redraw = (lacking > 0) & self._may_redraw(drained) & ~self.cut_P[drained]
+        self.want_P[drained[redraw]] = lacking[redraw]
+        self._close_waves(drained[~redraw])
 
-    def may_redraw(self, prompts: IntArray) -> BoolArray:
+    def _close_waves(self, prompts: IntArray) -> None:
+        """Add the open wave of these prompts to the pool, judge the pool, and ask for the next wave where needed."""
+        if len(prompts) == 0:
+            return
+        self.first_open_P[prompts] = False
+        self.pos_P[prompts] = self.seen_pos_P[prompts]
+        self.neg_P[prompts] = self.seen_neg_P[prompts]
+        size = self.pos_P[prompts] + self.neg_P[prompts]
+        room = self.cap_P[prompts] - size
+        over = self.enough(prompts) | (room <= 0) | ~self._may_redraw(prompts) | self.cut_P[prompts]
+        onward = prompts[~over]
+        self.wave_P[onward] += 1
+        self.want_P[onward] = np.minimum(self.plan.stop.wave_size(self.wave_P[onward]), room[~over])
+        self.target_P[onward] = size[~over] + self.want_P[onward]
+        self.finish(prompts[over])
+
+    def _may_redraw(self, prompts: IntArray) -> BoolArray:
         """Return False for prompts with as many failures as the cap allows responses. They are given up."""
         return self.failed_P[prompts] < self.cap_P[prompts]
 
@@ -114,7 +140,7 @@ class StepState:
         """End waiting prompts to which the budget gives nothing more. `cap` names the cap that refuses."""
         if len(prompts) == 0:
             return
-        self._bound(prompts, BOUNDS.index(cap))
+        self._bound(prompts, BOUNDS[cap])
         self.cut_P[prompts] = True
         self.want_P[prompts] = 0
         ended = prompts[self.in_flight_P[prompts] == 0]
@@ -139,6 +165,6 @@ class StepState:
         late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
         table.accepted[:size][late_N] = False
         self.drop(np.flatnonzero(self.active_P[prompt_N] & (table.state[:size] == IN_FLIGHT)))
-        self._bound(open_P, BOUNDS.index(reason))
+        self._bound(open_P, BOUNDS[reason])
         self.cut_P[open_P] = True
         self.finish(open_P)

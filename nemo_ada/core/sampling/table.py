@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from nemo_ada.core.arrays import IntArray
+from nemo_ada.core.arrays import FloatArray, IntArray
+from nemo_ada.core.sampling.exits import PoolView, squared_deviations
 
 IN_FLIGHT, DONE, FAILED, DROPPED = 0, 1, 2, 3
 
@@ -62,6 +65,38 @@ class ResponseTable:
         self.issued_at[start:stop] = now
         self.load[start:stop] = load
         return np.arange(start, stop, dtype=np.int64)
+
+    def view(
+        self, pos_P: IntArray, neg_P: IntArray, prompts: IntArray | None = None, ids: IntArray | None = None
+    ) -> PoolView:
+        """Show an exit rule the pools of some prompts. The responses of a step are many, so none is read until it asks.
+
+        Args:
+            pos_P: correct responses in the pool of each prompt of the step.
+            neg_P: incorrect ones.
+            prompts: positions of the prompts that the rule judges. None for all.
+            ids: the responses of the pools. None for those that are accepted.
+        """
+        shown, count = slice(None) if prompts is None else prompts, len(pos_P)
+
+        def columns(*names: str) -> list[Any]:
+            pooled = np.flatnonzero(self.accepted[: self.n]) if ids is None else ids
+            return [getattr(self, name)[pooled] for name in names]
+
+        def squares() -> FloatArray:
+            prompt_N, reward_N = columns("prompt", "reward")
+            return squared_deviations(prompt_N, reward_N, count)[shown]
+
+        def tokens() -> IntArray:
+            prompt_N, tokens_N = columns("prompt", "tokens")
+            return np.bincount(prompt_N, tokens_N, count).astype(np.int64)[shown]
+
+        def waves() -> IntArray:
+            wave_P = np.zeros(count, np.int64)
+            np.maximum.at(wave_P, *columns("prompt", "wave"))
+            return wave_P[shown]
+
+        return PoolView(pos_P[shown], neg_P[shown], squares, tokens, waves)
 
     def _grow(self, needed: int) -> None:
         size = max(needed, 2 * len(self.prompt))

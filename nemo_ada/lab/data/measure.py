@@ -129,7 +129,9 @@ class Measurement:
         for responses in {id(one.responses): one.responses for (one, _), _ in batch}.values():
             own = [((one, index), answer) for (one, index), answer in batch if one.responses is responses]
             judge = own[0][0][0].judge
-            verdicts = judge.verdicts([(a.text, one.problem.reference, a.finished) for (one, _), a in own])
+            verdicts = judge.verdicts(
+                [(a.text, one.problem.reference, a.finished, one.problem.text) for (one, _), a in own]
+            )
             new: list[Record] = []
             for ((one, index), answer), verdict in zip(own, verdicts, strict=True):
                 reward = 0.0 if self._limits_are_wrong and verdict.cause in OWN_LIMITS else verdict.label

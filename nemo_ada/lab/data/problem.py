@@ -12,8 +12,9 @@ from datetime import date
 from decimal import Decimal
 from typing import Any
 
-from nemo_ada.tasks.lines import pair_of
+from nemo_ada.tasks.lines import ANY, pair_of
 from nemo_ada.tasks.protocol import content_id
+from nemo_ada.verify.reference import Reader
 
 EXCERPT = 200  # characters of a refused line that are shown
 
@@ -47,17 +48,15 @@ def problem_id(text: str) -> str:
 
 
 def parse_record(
-    line: int, record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str], *,
-    as_it_is: bool = False,
+    line: int, record: Mapping[str, Any], prompt_fields: Sequence[str], answer_fields: Sequence[str],
+    reader: Reader = ANY,
 ) -> Problem:  # fmt: skip
     """Return the problem of a record, from the first columns that it has. Raises ValueError with the reason.
 
-    as_it_is: keep the reference as the record has it, a list or an object as JSON has it.
+    reader: reads the reference. A judge is one.
     """
-    pair = pair_of(record, prompt_fields, answer_fields, as_it_is=as_it_is)
-    reference: Any = pair.answer
-    if as_it_is:
-        reference = pair.reference if isinstance(pair.reference, str) else json.loads(pair.answer)
+    pair = pair_of(record, prompt_fields, answer_fields, reader)
+    reference = pair.value if isinstance(pair.value, str) else json.loads(pair.answer)  # as JSON will have it
     columns = other_columns(record, pair.columns) | ({"system": pair.system} if pair.system else {})
     return Problem(problem_id(pair.prompt), line, pair.prompt, pair.answer, reference, columns, pair.layout)
 

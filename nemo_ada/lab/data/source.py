@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.data_files import FORMS, Raw, is_data_file, rows, shards
+from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, rows, shards
 from nemo_ada.run.files import opened_to_read
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -80,4 +80,8 @@ def open_hub(name: str, split: str, subset: str | None, revision: str | None) ->
         why = (str(problem).splitlines() or [type(problem).__name__])[0]
         raise UserError(f"the data set {name!r} (split {split}) cannot be read: {why}; {hint}") from None
     identity = {"dataset": name, "subset": subset, "split": split, "revision": builder.hash}
-    return Source(identity, lambda: enumerate(table, start=1))
+    # As Arrow, because rows of the library would decode images and sounds, which needs further packages.
+    plain = table.with_format("arrow")
+    return Source(
+        identity, lambda: enumerate((row for part in plain.iter(TABLE_ROWS) for row in part.to_pylist()), start=1)
+    )

@@ -54,7 +54,7 @@ class Selection:
         for line, raw in rows:
             try:
                 record = parse_line(raw) if isinstance(raw, bytes) else raw
-                problem = parse_record(line, record, prompt_fields, answer_fields, as_it_is=judge.as_it_is)
+                problem = parse_record(line, record, prompt_fields, answer_fields, judge)
             except ValueError as refusal:
                 facts = {"line": line, "stage": "read", "kind": "malformed"}
                 self.left_out.append({**facts, "reason": str(refusal), "excerpt": excerpt(raw)})
@@ -100,7 +100,7 @@ class Selection:
             How many references of each kind (`verify.audit.KINDS`) are kept, and the first line.
         """
         judge, before = self._judge, self.problems
-        verdicts = judge.verdicts([(judge.shown(one.reference), one.reference, True) for one in before])
+        verdicts = judge.verdicts([(judge.write_right(one.reference), one.reference, True, one.text) for one in before])
         verdict_of = {one.line: verdict for one, verdict in zip(before, verdicts, strict=True)}
 
         def why(problem: Problem) -> Reason | None:
@@ -111,7 +111,7 @@ class Selection:
             return "reference", f"reference answer {problem.answer[:80]!r}: {cause}"
 
         self._leave_out("reference", why)
-        kinds = judge.audit([one.answer for one in self.problems])
+        kinds = judge.audit([one.reference for one in self.problems])
         return counted(zip((problem.line for problem in self.problems), kinds, strict=True))
 
     def length(self, encoder: ModelTokenizer, limit: int) -> None:
@@ -147,7 +147,8 @@ class Selection:
         if len({normalised(problem.answer) for problem in same}) == 1:
             return True
         wanted, *others = (problem.reference for problem in same)
-        verdicts = self._judge.verdicts([(self._judge.shown(answer), wanted, True) for answer in others])
+        text = same[0].text
+        verdicts = self._judge.verdicts([(self._judge.write_right(one), wanted, True, text) for one in others])
         return all(verdict.label == 1.0 for verdict in verdicts)
 
     def _leave_out(self, stage: str, why: Callable[[Problem], Reason | None]) -> None:

@@ -11,18 +11,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from nemo_ada import trust
+from nemo_ada import marks as trust
 from nemo_ada.config.load import packaged
 from nemo_ada.config.parsing import Section, parse
 from nemo_ada.errors import UserError
-from nemo_ada.lab.data.judging import judge_of
 from nemo_ada.lab.data.source import Source, open_source
 from nemo_ada.run.data_files import is_data_file
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptFormat
-from nemo_ada.verify.judge import Judge
+from nemo_ada.tasks.settings import Verifier
+from nemo_ada.verify.judge import Judge, Unfinished, make_judge
 
 PRESETS = Path("configs") / "eval"
 NAME = re.compile(r"\w([\w .+()-]*[\w)])?")
@@ -46,11 +46,11 @@ class Benchmark(Section):
     """Columns of the problem. The first one that a row has is used."""
     answer_fields: Annotated[tuple[str, ...], Field(min_length=1)] = ANSWER_FIELDS
     """Columns of the reference answer."""
-    verifier: Literal["math", "exact"] = "math"
+    verifier: Verifier = "math"
     """math: the last box by value. exact: normalised text."""
     reward: str | None = None
     """package.module:function, (response, reference) -> score in [0, 1], instead of the verifier."""
-    unfinished: Literal["wrong", "judged"] = "wrong"
+    unfinished: Unfinished = "wrong"
     """Responses that were cut off at the token limit."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """auto: the tokenizer's chat template if it has one."""
@@ -84,7 +84,7 @@ class Benchmark(Section):
 
     def judge(self) -> Judge:
         """Return what decides whether an answer is right."""
-        return judge_of(self.verifier, self.unfinished, self.reward)
+        return make_judge(self.verifier, self.reward, self.unfinished, points=False, key="--reward")
 
     def opened(self, where: str = "") -> Source:
         """Open the problems. `where` is their name in messages, which is the key of the source without one."""

@@ -21,7 +21,6 @@ from typing import Any
 
 from nemo_ada import __version__
 from nemo_ada.errors import UserError
-from nemo_ada.lab.data.judging import RewardJudge
 from nemo_ada.lab.data.kept import RESPONSES, Responses, continued, dump
 from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, Watch, silent
 from nemo_ada.lab.data.problem import Problem
@@ -122,8 +121,7 @@ class _Task:
             raise UserError(f"{benchmark.name}: no problem can be used; see {self._folder / 'rejected.jsonl'}")
         if found.left_out:
             log.warning("%s: %d problems are left out; see %s", benchmark.name, self._rejected, self._folder)
-        if isinstance(self.judge, RewardJudge):
-            self.judge.try_on(found.problems[0].reference)
+        self.judge.try_on(found.problems[0].reference)
         self._responses = Responses(self._folder / RESPONSES)
         self.questions = [
             Question(one, encoder, self.judge, benchmark.max_new_tokens, self._responses) for one in found.problems

@@ -29,7 +29,7 @@ from nemo_ada.lab.plan.forecast import (
 from nemo_ada.lab.plan.history import MAX_VALUE, MIN_STEPS, History
 from nemo_ada.lab.plan.job_slots import MAX_SECONDS, JobSlots, clock, parse_time, plan_slots
 from nemo_ada.lab.plan.planned_run import COLD_START, PlannedRun
-from nemo_ada.lab.plan.roofline import FAR, NEAR, PROMPT_TOKENS, Roofline
+from nemo_ada.lab.plan.roofline import FAR, LEVERS, NEAR, PROMPT_TOKENS, Roofline
 from nemo_ada.lab.plan.sampling import SimulatedRun, SimulatedSteps, capped, variant
 from nemo_ada.lab.simulate.steps import Variant
 from nemo_ada.rules.finding import Finding, error, ok, warning
@@ -177,7 +177,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     )  # fmt: skip
     caps, steady = None, None
     if run.rollout.max_calls == 1 and not run.draws_ahead:
-        if not plan.only_first_waves:
+        if not plan.stop.one_wave:
             caps = suggest_caps(
                 forecast,
                 samples_p95=float(np.quantile(work.responses_S, 0.95)),
@@ -217,7 +217,7 @@ def _step_cap(
             else ("under dynamic sampling a step draws several batches, and the cap bounds each of them")
         )
         raise UserError(f"--step-seconds={wanted:g}: {why}, so no cap of reinforce_ada.budget bounds a step")
-    first_waves = variant(ada_settings({"preset": "grpo"}), planned.plan.first_issue, run.rollout.longest)
+    first_waves = variant(ada_settings({"preset": "grpo"}), planned.plan.stop.first_wave, run.rollout.longest)
     first = simulated.steps_of(first_waves, model.clock)
     drain = forecast.slow * drain_seconds(model, work, run.rollout.longest)
     return step_cap(forecast, wanted, drain, forecast.slow * float(model.seconds(first).max()))
@@ -269,7 +269,7 @@ def _forecast(
     run, plan = simulated.run, planned.plan
     save_seconds = run.schedule.save_seconds
     save = Time(save_seconds, 1.5 * save_seconds, 3 * save_seconds, "assumed")
-    responses = run.rollout.max_calls * run.rollout.prompts * plan.max_responses
+    responses = run.rollout.max_calls * run.rollout.prompts * plan.stop.cap
 
     def step_of(work: SimulatedSteps, live: float = 1.0) -> StepWork:
         bounds = (*simulated.worst(plan), responses, run.rollout.longest)
@@ -351,7 +351,7 @@ def _costs(
         costs.append(cost(label, steps, run, ada))
     if planned.roofline is not None and not measured:
         costs = _over_grpo(costs, forecast, planned.roofline)
-        costs.append(_as_nemo_rl_is(simulated, planned.roofline, forecast, prompt, base))
+        costs += _with_levers(simulated, planned.roofline, forecast, prompt, base)
     return tuple(costs), tuple(left_out)
 
 
@@ -360,7 +360,7 @@ def _over_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Roofline) ->
 
     No step has shown that the optimizer moves faster through pinned memory. So the near end has NeMo-RL's way.
     """
-    ends = (NEAR, NEAR.refit * roofline.as_nemo_rl_is().refit), (FAR, FAR.refit * roofline.refit)
+    ends = (NEAR, NEAR.refit * roofline.with_levers(0).refit), (FAR, FAR.refit * roofline.refit)
 
     def steps(cost: Cost) -> list[float]:
         return [forecast.with_sampling(end.sampling * cost.sampling, cost.trained, refit) for end, refit in ends]
@@ -375,16 +375,22 @@ def _over_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Roofline) ->
     return found
 
 
-def _as_nemo_rl_is(simulated: SimulatedRun, roofline: Roofline, forecast: Forecast, prompt: float, base: float) -> Cost:
-    """Return the cost of GRPO in NeMo-RL without anything of ours: it trains on every row."""
-    rollout, other = simulated.run.rollout, roofline.as_nemo_rl_is()
-    ada = ada_settings({"preset": "grpo"})
-    model = SamplingTimeModel.of_roofline(other, simulated.lengths.mean_tokens)
-    work = simulated.steps_of(variant(ada, rollout.group, rollout.longest), model.clock)
-    seconds = float(np.median(model.seconds(work)))
-    step = forecast.with_sampling(seconds, (prompt + trained_tokens(work, 1.0)) / base) + other.refit - roofline.refit
-    name = "GRPO, NeMo-RL as it is"
-    return Cost(name, float(np.median(work.responses_S)), seconds, step, work.zero_signal, work.utilisation)
+def _with_levers(
+    simulated: SimulatedRun, roofline: Roofline, forecast: Forecast, prompt: float, base: float
+) -> Iterator[Cost]:
+    """Yield the cost of GRPO in NeMo-RL without anything of ours, and then with one lever after the other.
+
+    Levers need no adaptive sampling, and without it NeMo-RL trains on every row.
+    """
+    rollout, ada = simulated.run.rollout, ada_settings({"preset": "grpo"})
+    for count, name in enumerate(("GRPO, NeMo-RL as it is", *(f"+ {lever}" for lever in LEVERS))):
+        other = roofline.with_levers(count)
+        model = SamplingTimeModel.of_roofline(other, simulated.lengths.mean_tokens)
+        work = simulated.steps_of(variant(ada, rollout.group, rollout.longest), model.clock)
+        seconds = float(np.median(model.seconds(work)))
+        step = forecast.with_sampling(seconds, (prompt + trained_tokens(work, 1.0)) / base)
+        step += other.refit - roofline.refit
+        yield Cost(name, float(np.median(work.responses_S)), seconds, step, work.zero_signal, work.utilisation)
 
 
 def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterator[str]:

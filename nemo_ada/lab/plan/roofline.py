@@ -18,7 +18,7 @@ from typing import Any
 from nemo_ada.rules.facts.cards import Card
 from nemo_ada.rules.facts.memory import cache_bytes_per_token, optimizer_bytes, vllm_cache, vllm_weight_bytes
 from nemo_ada.rules.facts.models import ModelShape
-from nemo_ada.rules.facts.nemo_config import CAPTURED_BY_DEFAULT, NemoConfig
+from nemo_ada.rules.facts.nemo_config import CAPTURED_BY_DEFAULT, OFFLOADS, NemoConfig
 
 FP8_SPEED = 0.8  # seconds in FP8 over BF16: NeMo-RL's documentation gives 15 to 25 % less
 BANDWIDTH_SHARE = 0.8  # of the peak that a decoding kernel reaches (usual; the published points cannot tell)
@@ -28,6 +28,8 @@ ENGINE_TOKEN_SECONDS = {"sync": 27e-6, "async": 40e-6, "few": 25e-6}
 Seen with vLLM 0.20.2 and a 1.5B model on an H200, where the roofline of the GPU is 13e-6. The engine's core, a process
 of Python, was busy all the time (recipes/results/gpu.md).
 """
+LEVERS = ("few messages", "CUDA graphs", "pinned optimizer")
+"""What makes any NeMo-RL job faster, without adaptive sampling too, in the order in which `plan` adds them."""
 UNCAPTURED_SECONDS = 28e-6
 """More seconds for a token where more responses run than vLLM has CUDA graphs for (same measurement, 1,024 of 512)."""
 OPTIMIZER_MOVE = {"pinned": 0.04, "pageable": 0.35}
@@ -120,10 +122,17 @@ class Roofline:
     shape: ModelShape
     efficiencies: Efficiencies
 
-    def as_nemo_rl_is(self) -> Roofline:
-        """Return the same job with NeMo-RL's default engine, and its way of moving the optimizer."""
-        engine = replace(self.config.engine, kind="sync", captured=CAPTURED_BY_DEFAULT)
-        return replace(self, config=replace(self.config, engine=engine, optimizer_offload="pageable"))
+    def with_levers(self, count: int) -> Roofline:
+        """Return the same job with the first `count` of LEVERS, and for the rest as NeMo-RL is by itself.
+
+        With none it has NeMo-RL's default engine, vLLM's own number of CUDA graphs, and NeMo-RL's way of moving the
+        optimizer. An engine without graphs (`enforce_eager`) stays without.
+        """
+        engine = self.config.engine
+        graphs = max(engine.captured, engine.max_num_seqs) if count > 1 else CAPTURED_BY_DEFAULT
+        changed = replace(engine, kind="few" if count else "sync", captured=graphs if engine.captured else 0)
+        offload = OFFLOADS[0] if count > 2 else OFFLOADS[1]
+        return replace(self, config=replace(self.config, engine=changed, optimizer_offload=offload))
 
     @property
     def gpu(self) -> Card:

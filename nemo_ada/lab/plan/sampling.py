@@ -112,7 +112,7 @@ def drawn_again(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: i
 
 def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, longest: int) -> tuple[float, float]:
     """The most engine steps and tokens that a step can take: Graham's bound for work behind the longest chain."""
-    responses = prompts * plan.max_responses
+    responses = prompts * plan.stop.cap
     caps = plan.budget.caps()
     responses = min(responses, caps.get(SAMPLES, responses))
     tokens = float(responses * longest)
@@ -124,9 +124,9 @@ def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, lon
 
 def _max_waves(plan: SamplingPlan) -> int:
     """Return the most waves of a prompt that follow one another."""
-    if isinstance(plan.exit, FixedExit):
+    if isinstance(plan.stop.exit, FixedExit):
         return 1
-    return int(plan.stop_rule.judged().sum())
+    return int(plan.stop.judged().sum())
 
 
 def variant(ada: AdaSettings, group: int, longest: int) -> Variant:

@@ -37,12 +37,13 @@ def summary(rule: StopRule, p: float) -> Summary:
     """Expected cost and yield of one prompt with pass rate p."""
     end = endings(rule)
     waves_N = np.cumsum(rule.judged())
+    wave_E = waves_N[end.total_E] - 1
     one_label_E = (end.pos_E == 0) | (end.pos_E == end.total_E)
     size_N = np.bincount(end.total_E, end.probability(np.array([p]))[0], rule.cap + 1)
     return Summary(
         expected_samples=end.mean(end.total_E, p),
         expected_waves=end.mean(waves_N[end.total_E], p),
-        p_resolved=end.mean(rule.exit.met(PoolView(end.pos_E, end.total_E - end.pos_E)), p),
+        p_resolved=end.mean(rule.exit.met(PoolView(end.pos_E, end.total_E - end.pos_E, waves=lambda: wave_E)), p),
         p_zero_signal=end.mean(one_label_E, p),
         size_distribution={int(size): float(size_N[size]) for size in np.flatnonzero(size_N)},
     )

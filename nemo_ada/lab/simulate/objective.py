@@ -90,7 +90,7 @@ def _simulated(ada: AdaSettings, group: int, per_prompt: float | None) -> tuple[
     """Simulate F per row of each pass rate of SHOWN_P, with its standard error over steps."""
     lengths = LengthModel()
     sampler = ada.sampler(group, lengths.max_new_tokens, run_seed=0, features=1)
-    known = KnownRates() if ada.estimator.kind == "value" and sampler.estimator is not None else None
+    known = KnownRates() if ada.estimator.needs_features and sampler.estimator is not None else None
     if known is not None:
         sampler = AdaSampler(sampler.plan, sampler.rows, run_seed=0, estimator=known, allocation=sampler.allocation)
     rate_P = np.concatenate([beta_pass_rates(OTHERS, 0.6, 1.5, 0), np.repeat(SHOWN_P, PROBES)])

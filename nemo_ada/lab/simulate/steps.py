@@ -18,11 +18,9 @@ import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.learning.settings import RowSettings
-from nemo_ada.core.metrics import BOUNDS
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import CAPS
-from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.evaluation.statistics import UNKNOWN, Estimate, student_quantile
@@ -196,7 +194,7 @@ def simulated_steps(
         UserError: The budget is too small for the first waves.
     """
     plan, known = variant.plan, KnownRates()
-    rows = RowSettings(plan.group_size, StopRule(plan.exit, plan.wave_sizes, plan.max_responses))
+    rows = RowSettings(plan.group_size, plan.stop)
     sampler = AdaSampler(plan, rows, run_seed=seed, estimator=known, allocation=variant.allocation)
     for step in range(setting.warm_up + setting.steps):
         known.rate_P = rates(step)
@@ -239,7 +237,7 @@ class SimulatedVariant:
 
 
 _FIGURES = tuple(f.name for f in fields(SimulatedVariant) if f.name != "name")
-_CAPPED = {BOUNDS.index(cap.name) for cap in CAPS}
+_CAPPED = {cap.code for cap in CAPS}
 
 
 def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVariant]:

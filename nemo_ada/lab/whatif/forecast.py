@@ -169,7 +169,7 @@ def _row(forecast: Forecast, name: str, cap: int | None) -> Row | None:
     if single:
         return forecast.row(name, 1, ByRate(n * LABELS_J, n * RATE_J * (1.0 - RATE_J), None))
     plan, comparable = settings.plan(n, 1), settings.advantage.weighting == "reference"
-    return forecast.row(name, plan.max_responses, figures_by_rate(plan.stop_rule, n), comparable=comparable)
+    return forecast.row(name, plan.stop.cap, figures_by_rate(plan.stop, n), comparable=comparable)
 
 
 def _refill(forecast: Forecast) -> Row:

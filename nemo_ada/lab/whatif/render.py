@@ -7,8 +7,8 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from nemo_ada.lab.evaluation.statistics import Estimate
-from nemo_ada.lab.whatif.answer import DOUBTFUL, WhatifReport
+from nemo_ada.lab.evaluation.statistics import UNKNOWN, Estimate
+from nemo_ada.lab.whatif.answer import DOUBTFUL, MUCH, WhatifReport
 from nemo_ada.lab.whatif.forecast import GRPO, REFILL_ROW
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 SINGLE = "ada_single"
-LITTLE, MUCH = 0.1, 0.95  # shares of groups without signal below which there is little to win, above which all is lost
+VAGUE = 0.5  # between the bounds of a share that says nothing
+LITTLE = 0.1  # share of groups without signal below which there is little to win
 SHAPED = 0.02  # between the shares of groups with equal rewards and with equal labels: rewards are more than two values
 PUBLISHED = ("ada_seq_balance", "ada_seq_lean")
 SPOKEN = (*PUBLISHED, REFILL_ROW)
@@ -52,6 +53,12 @@ def sentences(answer: WhatifReport) -> str:
             f"What follows is about right and wrong alone: so read, "
             f"{_percent(answer.log.equal_labels)} of them are all equal. Rewards between tell more than that."
         )
+    if answer.log.repeated:
+        lines.append(
+            "The answers of a group repeat each other, as with greedy decoding (temperature 0). So a group is one "
+            "answer, and the log does not say what sampling would find: the forecasts below do not hold."
+        )
+        return "\n".join([*lines, _next_step(answer)])
     if logged.value > 1.0 - 1e-9:
         lines.append("No group had any signal, so nothing here says what more answers would find. Is the reward right?")
         return "\n".join([*lines, _next_step(answer)])
@@ -81,11 +88,23 @@ def sentences(answer: WhatifReport) -> str:
 
 def _next_step(answer: WhatifReport) -> str:
     """Say what to do after this answer."""
-    zero = answer.log.zero_signal.value
+    zero, vague = answer.log.zero_signal.value, False
     if math.isnan(zero):
-        zero = next((row.zero_signal.value for row in answer.rows if row.name == GRPO), math.nan)
-    if answer.widened > DOUBTFUL:
+        forecast = next((row.zero_signal for row in answer.rows if row.name == GRPO), UNKNOWN)
+        zero, vague = forecast.value, forecast.high - forecast.low > VAGUE
+    if answer.log.repeated:
+        step = (
+            f"sample {answer.group} answers per prompt with temperature 1, each with a seed of its own, and ask again "
+            "with that log"
+        )
+    elif answer.widened > DOUBTFUL:
         step = "give the right --group, or name the reward that says right or wrong with --column reward=NAME"
+    elif vague:
+        step = (
+            "log the responses of some steps, and ask again with them, because the mean reward alone leaves nearly "
+            "everything open: trainer.rollout_data_dir=FOLDER in verl, log_completions=True in TRL, "
+            "--save-debug-rollout-data in slime and miles"
+        )
     elif zero > MUCH:
         now, better = ("hard", "easier ones, or a model that was trained further")
         if answer.log.pass_rate.value > 0.5:

@@ -334,15 +334,15 @@ class PerBatch(Collector):
             ):
                 yield group
             return
-        result = importlib.import_module(ROLLOUTS).RolloutGroupResult
+        result, values = importlib.import_module(ROLLOUTS).RolloutGroupResult, Values(self.master_config)
         call = RolloutCall(
             self._never,
             policy_generation=self.policy_generation,
             tokenizer=self.tokenizer,
             task_to_env=self.task_to_env,
-            max_seq_len=Values(self.master_config).get("policy.max_total_sequence_length"),
-            max_rollout_turns=self._max_rollout_turns,
-            rest={"deduplicate_multimodal_data": self._deduplicate_multimodal_data},
+            max_seq_len=values.get("policy.max_total_sequence_length"),
+            max_rollout_turns=values.get("grpo.max_rollout_turns"),
+            rest={"deduplicate_multimodal_data": bool(values.get("grpo.deduplicate_multimodal_data", False))},
         )
         async for index, batch, metrics in self._drawn(call, repeated_batch, num_generations):
             yield result(group_index=index, final_batch=batch, rollout_metrics=metrics)

@@ -26,6 +26,7 @@ from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.result import SamplingResult
+from nemo_ada.core.sampling.schedulers import run_sampling_async
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.nemo.groups.rows import GroupRows
@@ -210,21 +211,7 @@ class Drawing:
     async def run(self, session: SamplingSession) -> SamplingResult:
         """Draw until the session has enough. It cancels what still runs, whatever ends it."""
         try:
-            while True:
-                if self._late():
-                    session.give_up()
-                dropped = session.take_aborts()
-                if len(dropped):
-                    session.record_aborted(dropped, await self._drop(dropped), time.monotonic())
-                requests = session.next_requests(time.monotonic())
-                if len(requests):
-                    await self._submit(requests)
-                if session.finished:
-                    return session.result()
-                if session.state.in_flight == 0:  # a budget that is shared serves other groups first
-                    await self._groups.wait()
-                else:
-                    session.record(await self._finished(), time.monotonic())
+            return await run_sampling_async(session, self, stop_check=lambda: "give_up" if self._runs_late() else None)
         finally:
             self._groups.running -= len(self.responses)
             await self.responses.cancel()
@@ -233,7 +220,15 @@ class Drawing:
         """Return a response that was reported."""
         return self.responses.done[response_id]
 
-    def _late(self) -> bool:
+    def clock(self) -> float:
+        """Return the time in seconds."""
+        return time.monotonic()
+
+    async def wait(self) -> None:
+        """Wait until another group has ended, because a budget that is shared serves earlier groups first."""
+        await self._groups.wait()
+
+    def _runs_late(self) -> bool:
         """Return True once, when the group takes too long. Time spent in refits does not count."""
         if self._began is None or self.gave_up:
             return False
@@ -241,7 +236,8 @@ class Drawing:
         self.gave_up = time.monotonic() - self._began - self._paused > limit
         return self.gave_up
 
-    async def _submit(self, requests: Requests) -> None:
+    async def submit(self, requests: Requests) -> None:
+        """Start responses, once no refit is under way."""
         asked = time.monotonic()
         await self._groups.enter(len(requests))
         now = time.monotonic()
@@ -252,7 +248,7 @@ class Drawing:
         self.versions.update(dict.fromkeys(requests.response_id_N.tolist(), self._groups.version))
         self.responses.start(requests)
 
-    async def _finished(self) -> Outcomes:
+    async def poll(self) -> Outcomes:
         """Wait for a response, or for a moment. Report all that have finished, and raise the error of one."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), WAIT_SECONDS)
@@ -261,7 +257,8 @@ class Drawing:
         self._groups.running -= len(found)
         return found
 
-    async def _drop(self, response_id_N: IntArray) -> IntArray:
+    async def abort(self, response_id_N: IntArray) -> IntArray:
+        """Stop responses and return how many tokens each had generated."""
         tokens_N, running = await self.responses.drop(response_id_N)
         self._groups.running -= len(tokens_N)
         if running and self._stop is not None:

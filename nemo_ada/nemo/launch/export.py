@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from nemo_ada import trust
+from nemo_ada import marks as trust
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.contract import write_contract
 from nemo_ada.rules.facts.config_file import HOME

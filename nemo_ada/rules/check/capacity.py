@@ -18,7 +18,7 @@ from nemo_ada.rules.facts.memory import (
     vllm_cache,
 )
 from nemo_ada.rules.facts.models import ModelShape
-from nemo_ada.rules.facts.nemo_config import CAPTURED, OFFLOAD, OFFLOADS, VLLM_KWARGS, NemoConfig
+from nemo_ada.rules.facts.nemo_config import CAPTURED, CAPTURED_BY_DEFAULT, OFFLOAD, OFFLOADS, VLLM_KWARGS, NemoConfig
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
 
@@ -92,13 +92,21 @@ def rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_g
     each = f"{cache.tokens_each:.0f} tokens each (half of prompt {rollout.max_prompt} + response {rollout.max_new})"
     seqs, room = engine.max_num_seqs, min(cache.responses, cache.concurrency)
     if cache.tokens >= longest and seqs < room:
-        yield error(
+        yield warning(
             SEQS,
             f"an engine decodes {seqs} responses at once, its cache has room for {room:.0f} of the first wave's "
-            f"{cache.responses:.0f}; {SEQS}={2 ** math.ceil(math.log2(room))} would work",
+            f"{cache.responses:.0f}: the others wait, and nothing is lost; {SEQS}={2 ** math.ceil(math.log2(room))} "
+            "would work",
         )
     running = min(room, seqs)
-    if running > engine.captured > 0:
+    if engine.kind == "sync" and running > CAPTURED_BY_DEFAULT:
+        yield warning(
+            f"{VLLM}.async_engine",
+            f"false: up to {running:.0f} responses run at once in an engine, and NeMo-RL's default engine made 13,317 "
+            "tokens/s at 1,024 where the asynchronous one with few messages and CUDA graphs made 28,460 "
+            "(recipes/guide/faster.md has the keys)",
+        )
+    elif running > engine.captured > 0:
         yield warning(
             f"{VLLM_KWARGS}.{CAPTURED}",
             f"up to {running:.0f} responses run at once in an engine, and vLLM has CUDA graphs for {engine.captured}: "

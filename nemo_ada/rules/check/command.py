@@ -26,10 +26,12 @@ from nemo_ada.rules.facts.config_file import load_config, upstream_part
 from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skipped, warning
 from nemo_ada.rules.layout import LAYOUT
+from nemo_ada.rules.rewards import OUR_ENVIRONMENT, judges
 from nemo_ada.run.data_files import is_data_file
 from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.protocol import Task
+from nemo_ada.verify.judge import make_judge
 
 LAYOUT_KEYS = ("cluster", "policy.megatron_cfg", "policy.generation.vllm_cfg.tensor")  # beginnings of keys
 DEFAULT_FIELDS = {"prompt": PROMPT_FIELDS, "answer": ANSWER_FIELDS}
@@ -82,10 +84,14 @@ def audit(config: Mapping[str, Any], backend: str) -> Findings:
     if backend == "embedded":
         if values.get("task.name") == "jsonl" and values.get("task.verifier") == "math":
             prompts, answers = (values.get(f"task.{key}_fields", own) for key, own in DEFAULT_FIELDS.items())
-            yield from references(str(values.get("task.path")), prompts, answers, "task.path")
+            yield from references(str(values.get("task.path")), prompts, answers, "task.path", make_judge())
     elif (path := values.get("data.train.data_path")) is not None and is_data_file(Path(str(path))):
         question, answer = (str(values.get(f"data.train.{key}_key", key)) for key in ("input", "output"))
-        yield from references(str(path), [question], [answer], "data.train.data_path")
+        try:
+            judge = judges(values)[OUR_ENVIRONMENT]
+        except UserError:  # a rule has said it
+            return
+        yield from references(str(path), [question], [answer], "data.train.data_path", judge)
 
 
 def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:

@@ -114,7 +114,7 @@ def checkout(values: Values) -> Findings:
         for problem in problems:
             yield error(HOME, f"{HOME}={home}: {problem}; {ADVICE}")
         if not problems:
-            yield ok(HOME, f"{home} has the functions that Reinforce-Ada replaces")
+            yield ok(HOME, f"{home} has the functions that Reinforce-Ada replaces, and the attributes that it reads")
 
 
 def image() -> Findings:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.run.data_files import records
 from nemo_ada.tasks.lines import pair_of
-from nemo_ada.verify.audit import counted, kind_of, told
-from nemo_ada.verify.pool import MathVerifier, VerifierLimits
+from nemo_ada.verify.audit import counted, told
+from nemo_ada.verify.judge import Judge, make_judge
+from nemo_ada.verify.pool import VerifierLimits
 from nemo_ada.verify.selftest import VerifierSelfTestError
 
 AUDITED = 2000  # references of a training set
 
 
-def references(path: str, prompt: Sequence[str], answer: Sequence[str], key: str) -> Findings:
+def references(path: str, prompt: Sequence[str], answer: Sequence[str], key: str, judge: Judge) -> Findings:
     """The references of a local training set: those that only the same words equal, by kind.
 
     Args:
@@ -26,15 +28,17 @@ def references(path: str, prompt: Sequence[str], answer: Sequence[str], key: str
         prompt: columns of the prompt.
         answer: columns of the reference.
         key: the setting that names the file.
+        judge: what compares them in the run.
     """
-    read: list[tuple[int, str]] = []
+    read: list[tuple[int, Any]] = []
     try:
         for number, record in islice(records(Path(path).expanduser(), lambda _number, _reason: None), AUDITED):
             with suppress(ValueError):
-                read.append((number, pair_of(record, prompt, answer).answer))
+                read.append((number, pair_of(record, prompt, answer, judge).reference))
     except UserError:
         return
-    found = counted((number, kind_of(text)) for number, text in read)
+    kinds = judge.audit([raw for _, raw in read])
+    found = counted((number, kind) for (number, _), kind in zip(read, kinds, strict=True))
     for sentence in told(found):
         yield warning(key, f"{path}: {sentence}; of the first {len(read)} lines")
     if read and not found:
@@ -44,8 +48,8 @@ def references(path: str, prompt: Sequence[str], answer: Sequence[str], key: str
 def verifier() -> Findings:
     """math-verify judges known pairs and survives a hanging input."""
     try:
-        with MathVerifier(VerifierLimits(workers=1)):
-            pass  # it judges its known pairs when it starts
+        with closing(make_judge(limits=VerifierLimits(workers=1))) as judge:
+            judge.self_test()
     except VerifierSelfTestError as problem:
         yield error("verifier", str(problem))
         return

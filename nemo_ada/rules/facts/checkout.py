@@ -13,6 +13,7 @@ from nemo_ada.run.files import text_of
 from nemo_ada.run.start import NO_PROGRAMS, run
 
 PACKAGE = "nemo_rl"
+NAMES = {PACKAGE: "NeMo-RL"}
 MAX_HOPS = 8  # re-exports and base classes that are followed for one name
 NO_VALUE = "nothing"
 
@@ -65,15 +66,16 @@ class Checkout:
     """The source of one checkout.
 
     Args:
-        root: the folder that holds the folder nemo_rl.
+        root: the folder that holds the package's folder.
+        package: the package, which is NeMo-RL's unless another one is named.
 
     Raises:
-        UserError: the folder holds no NeMo-RL.
+        UserError: the folder does not hold it.
     """
 
-    def __init__(self, root: Path) -> None:
-        if not (root / PACKAGE).is_dir():
-            raise UserError(f"{root} holds no folder {PACKAGE}; name a checkout of NeMo-RL")
+    def __init__(self, root: Path, package: str = PACKAGE) -> None:
+        if not (root / package).is_dir():
+            raise UserError(f"{root} holds no folder {package}; name a checkout of {NAMES.get(package, package)}")
         self.root = root
 
     def path(self, module: str) -> Path | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # the reader of configs imports this module, and models imports that reader
-    from nemo_ada.rules.facts.models import ModelShape
+from nemo_ada.rules.facts.models import ModelShape
 
 LAYERS = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 """Names of the linear layers of a transformer layer in Megatron."""

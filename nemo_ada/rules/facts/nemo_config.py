@@ -109,7 +109,7 @@ class RolloutFacts:
     def first_wave(self, ada: AdaSettings) -> int:
         """Return the responses of a rollout call that are issued before the first label. Raises UserError."""
         reserved = self.reserved_responses(ada)
-        return self.prompts * ada.plan(self.group, self.longest).first_issue if reserved is None else reserved
+        return self.prompts * ada.plan(self.group, self.longest).stop.first_wave if reserved is None else reserved
 
 
 @dataclass(frozen=True, slots=True)

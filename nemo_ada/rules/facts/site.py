@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from nemo_ada.errors import UserError
+from nemo_ada.marks import allowed
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.start import TimeoutExpired, run
-from nemo_ada.trust import allowed
 
 CODE = Path(__file__).parents[3]
 """The folder that holds this package: the project's folder, or site-packages."""

@@ -2,6 +2,7 @@
 
 These are data. A run compares them with the imported NeMo-RL (nemo/patch_points.py, nemo/asynchronous/actors.py),
 `nemo-ada check` with the source of a checkout, and recipes/upstream/contract.py compares two checkouts in these names.
+The attributes that we read of NeMo-RL's objects are in no list here, because attributes.py finds them in our own files.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts import attributes
 from nemo_ada.rules.facts.checkout import Checkout, Function, parameters, returned
 from nemo_ada.rules.facts.nemo_config import Loop
 
@@ -234,6 +236,26 @@ def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) ->
             controller counts alone.
         gym: whether the rollout functions of NeMo-Gym count, too.
     """
+    said = list(_of_names(checkout, loop, gym=gym))
+    yield from said
+    if loop is Loop.CONTROLLER and checkout.tree(CONTROLLER.rpartition(".")[0]) is None:
+        return
+    readers: tuple[attributes.Reader, ...] = attributes.LAUNCHER
+    if loop is Loop.CONTROLLER:
+        readers += attributes.CONTROLLER
+    else:
+        readers += attributes.LOOPS + (attributes.DATA_PLANE if loop is Loop.DATA_PLANE else ())
+    if loop is Loop.ASYNC:
+        of_batches = _function(checkout, f"{ACTORS}.{COLLECTOR}.{BATCH_WORKER}") is not None
+        readers += attributes.BUFFER
+        readers += attributes.COLLECTOR_OF_BATCHES if of_batches else attributes.COLLECTOR_OF_GROUPS
+    for name, file in dict(attributes.missing(checkout, readers)).items():
+        if not any(one.startswith(f"{name} ") for one in said):
+            yield f"{name} does not exist, and nemo_ada/{file} reads it"
+
+
+def _of_names(checkout: Checkout, loop: Loop, *, gym: bool) -> Iterator[str]:
+    """Yield the functions and fields that a checkout lacks, or has with other parameters."""
     if loop is Loop.CONTROLLER:
         yield from controller_misfits(checkout)
         return

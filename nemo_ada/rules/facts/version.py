@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +17,12 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout
 from nemo_ada.rules.facts.config_file import HOME
 from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.run.files import text_of
 
 PACKER = "nemo_rl.algorithms.loss.utils._pack_input_ids"
 RESUME = "nemo_rl.algorithms.async_utils.AsyncTrajectoryCollector.resume_after_refit"
 CONTROLLER_MODULE = "nemo_rl.algorithms.single_controller"
+PINNED_VLLM = re.compile(r"\bvllm==(\d+)\.(\d+)")
 ADVANTAGES = "nemo_rl.algorithms.single_controller_utils.config.AdvantageConfig"
 
 
@@ -35,18 +38,20 @@ class Version:
             asked to, and not only after one in flight (pull request 3152, `resume_after_refit`).
         masks_rows: whether the single controller masks rows (pull request 3766, `mask_sample_field` of ADVANTAGES), so
             that two objects in its arguments are the whole of Reinforce-Ada (nemo/single_controller.py).
+        vllm: the first two numbers of the vLLM that it pins (pyproject.toml).
     """
 
     name: str
     fuses_padded_packs: bool = False
     empties_cache: bool = False
     masks_rows: bool = False
+    vllm: tuple[int, int] = (0, 20)
 
 
 V0_7_0 = Version("v0.7.0")
-MAIN = Version("main", fuses_padded_packs=True, empties_cache=True)
+MAIN = Version("main", fuses_padded_packs=True, empties_cache=True, vllm=(0, 25))
 """main of August 2026, 7ea279ab."""
-V0_8_0 = Version("v0.8.0", fuses_padded_packs=True, empties_cache=True, masks_rows=True)
+V0_8_0 = Version("v0.8.0", fuses_padded_packs=True, empties_cache=True, masks_rows=True, vllm=(0, 29))
 """The source that is public at 7b235d3e and will be v0.8.0."""
 
 
@@ -81,6 +86,15 @@ def names(place: str) -> set[str]:
         return set()
 
 
+def source(name: str) -> str:
+    """Return the source of a function of the NeMo-RL that is there. Empty where it has none, or nobody can read it."""
+    found = checkout()
+    try:
+        return "" if found is None else _source(found, name)
+    except UserError:
+        return ""
+
+
 @functools.cache
 def of(root: Path) -> Version:
     """Return what the NeMo-RL in a folder does. A file that is not Python counts as one of v0.7.0."""
@@ -91,12 +105,23 @@ def of(root: Path) -> Version:
         packer, resume = _source(checkout, PACKER), _source(checkout, RESUME)
     except UserError:
         return V0_7_0
+    like = V0_8_0 if masks else MAIN if single else V0_7_0
     return Version(
-        name=(V0_8_0 if masks else MAIN if single else V0_7_0).name,
+        name=like.name,
         fuses_padded_packs="min(" in packer,
         empties_cache=bool(resume) and "in_flight_weight_updates" not in resume,
         masks_rows=masks,
+        vllm=_vllm(root) or like.vllm,
     )
+
+
+def _vllm(root: Path) -> tuple[int, int] | None:
+    """Return the first two numbers of the vLLM that a checkout pins. None for an installed package, which pins none."""
+    try:
+        pinned = PINNED_VLLM.search(text_of(root / "pyproject.toml"))
+    except (OSError, ValueError):
+        return None
+    return None if pinned is None else (int(pinned[1]), int(pinned[2]))
 
 
 def _source(checkout: Checkout, name: str) -> str:

@@ -17,7 +17,7 @@ STOP = StopRule(BalancedExit(1, 1), (4,), 12)
 
 
 def drawn(script, *, reserve=0, plan=None, **session):
-    plan = plan or SamplingPlan(BalancedExit(1, 1), (4,), 12, 4, 40, max_failed_share=1.0)
+    plan = plan or SamplingPlan(StopRule(BalancedExit(1, 1), (4,), 12), 4, 40, max_failed_share=1.0)
     return collect(plan, script, reserve=reserve, **session)[0]
 
 
@@ -76,7 +76,7 @@ def test_groups_that_were_replaced_are_left_out_of_the_batch():
 
 @pytest.mark.parametrize("lost", [0, 3])
 def test_the_estimation_variant_trains_on_every_response_once(lost):
-    plan = SamplingPlan(FixedExit(1), (1,), 32, 4, 40, max_failed_share=1.0)
+    plan = SamplingPlan(StopRule(FixedExit(1), (1,), 32), 4, 40, max_failed_share=1.0)
     script = Script.of("+-", "x" * 3 + "-+" if lost else "-+", "-+-+")
     result = drawn(script, plan=plan, first_wave_P=np.array([2, 3, 7]))
     rows = rows_of(result, 3, keep_all=True)
@@ -90,7 +90,7 @@ def test_the_estimation_variant_trains_on_every_response_once(lost):
 
 @pytest.mark.parametrize("keep_all", [False, True])
 def test_a_step_without_any_response_is_a_batch_of_fillers(keep_all):
-    plan = SamplingPlan(FixedExit(1), (1,), 4, 4, 40, max_failed_share=1.0)
+    plan = SamplingPlan(StopRule(FixedExit(1), (1,), 4), 4, 40, max_failed_share=1.0)
     result = drawn(Script.of("x", "x"), plan=plan)
     rows = rows_of(result, 2, keep_all=keep_all)
     assert rows.prompt_R.shape == (8,)
@@ -130,7 +130,7 @@ BASE = np.array([0.75, -0.25, -0.25, -0.25])
     ids=str,
 )
 def test_each_setting_reaches_the_advantages(options, expected):
-    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40)
+    plan = SamplingPlan(StopRule(FixedExit(4), (4,), 4), 4, 40)
     rows = rows_of(drawn(ONE_OF_FOUR, plan=plan), 2, **options)
     np.testing.assert_allclose(rows.advantage_R[:4], expected, rtol=1e-9)
     np.testing.assert_allclose(rows.advantage_R[4:], expected[[1, 0, 2, 3]], rtol=1e-9)
@@ -138,7 +138,7 @@ def test_each_setting_reaches_the_advantages(options, expected):
 
 def test_objective_weighting_gives_kept_rows_the_inverse_of_their_design():
     """3 of 12 correct, 2 and 2 kept: row weights q / (1/2) and (1 - q) / (1/2) with q = 1/4, baseline q, w = 12/11."""
-    result = drawn(Script.of("+++-"), plan=SamplingPlan(FixedExit(12), (12,), 12, 4, 40))
+    result = drawn(Script.of("+++-"), plan=SamplingPlan(StopRule(FixedExit(12), (12,), 12), 4, 40))
     objective = rows_of(result, 1, weighting="objective", stop=StopRule(FixedExit(12), (12,), 12))
     positive = result.positive_N[objective.pool_R]
     assert positive.sum() == 2

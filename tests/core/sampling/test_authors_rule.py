@@ -66,7 +66,9 @@ def authors_loop(streams, mode, n, wave, rounds):
 
 def ours(streams, mode, n, wave, rounds, scheduler):
     rule = PositiveExit(1) if mode == "positive" else BalancedExit(n // 2, n - n // 2)
-    plan = SamplingPlan(rule, (wave,), wave * rounds, n, 64, positive_threshold=THRESHOLD, scheduler=scheduler)
+    plan = SamplingPlan(
+        StopRule(rule, (wave,), wave * rounds), n, 64, positive_threshold=THRESHOLD, scheduler=scheduler
+    )
     reward_PI = np.array(streams)
     result, _ = collect(plan, Script(reward_PI, np.full(reward_PI.shape, 3, np.int64)))
     row_PR, weight_PR = select_step(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.budget import Budget, StepLedger
+from nemo_ada.core.sampling.budget import BOUNDS, Budget, StepLedger
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
@@ -28,12 +28,18 @@ RATES = st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=1, max_size=8)
 OPTIONS = st.fixed_dictionaries({"scheduler": st.sampled_from(["rounds", "continuous"])})
 
 
+def waves_of(size):
+    return StopRule(BalancedExit(2, 2), (size,), 32)
+
+
 def plan_with(budget, options):
-    return SamplingPlan(BalancedExit(2, 2), (4, 3), 16, 4, LONGEST, max_failed_share=1.0, budget=budget, **options)
+    return SamplingPlan(
+        StopRule(BalancedExit(2, 2), (4, 3), 16), 4, LONGEST, max_failed_share=1.0, budget=budget, **options
+    )
 
 
 def first_responses(options, prompts):
-    return prompts * plan_with(Budget(), options).first_issue
+    return prompts * plan_with(Budget(), options).stop.first_wave
 
 
 @given(RATES, OPTIONS, st.integers(0, 60), st.integers(0, 10**6), st.integers(0, 2))
@@ -46,7 +52,7 @@ def test_samples_are_never_exceeded_and_used_where_prompts_want_them(rates, opti
     assert len(source.issued) == summarise(result)["samples_drawn"] <= cap
     assert summarise(result, plan.budget)["budget_used_samples"] == len(source.issued) / cap
     if result.cut_P.any():
-        assert BOUNDS[int(summarise(result)["budget_bound"])] == "max_samples"
+        assert int(summarise(result)["budget_bound"]) == BOUNDS["max_samples"]
         assert cap - len(source.issued) < 16
 
 
@@ -76,7 +82,9 @@ def test_expected_reservation_overshoots_at_most_by_what_was_in_flight(rates, op
 def test_a_response_reserves_the_length_that_most_responses_keep_to(reservation, each):
     latency = LatencyModel()
     latency.observe(np.arange(1, 101), np.arange(1.0, 101.0), np.ones(100))
-    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 400, budget=Budget(token_reservation=reservation, expected_tokens=7))
+    plan = SamplingPlan(
+        StopRule(FixedExit(4), (4,), 4), 4, 400, budget=Budget(token_reservation=reservation, expected_tokens=7)
+    )
     run = Driven(plan, "+", "+", latency=latency)
     run.ask()
     assert run.session.ledger.tokens_reserved == 8 * each
@@ -93,15 +101,15 @@ def test_every_combination_of_caps_ends_with_all_first_waves(rates, options, sam
         result, source = collect(plan, script, order=seed, latency=latency, step=step)
         opening = source.submitted[0][1]
         assert len(opening) == first
-        assert (opening.index_N < plan.first_issue).all()
-        assert (np.bincount(opening.prompt_N, minlength=len(rates)) == plan.first_issue).all()
-        assert result.cut_P.any() <= (BOUNDS[int(summarise(result)["budget_bound"])] != "none")
+        assert (opening.index_N < plan.stop.first_wave).all()
+        assert (np.bincount(opening.prompt_N, minlength=len(rates)) == plan.stop.first_wave).all()
+        assert result.cut_P.any() <= (int(summarise(result)["budget_bound"]) != BOUNDS["none"])
         for prompt in np.flatnonzero(~result.cut_P).tolist():  # whole waves, but where the budget ended a redraw
             assert result.size_P[prompt] == len(wave_oracle(plan, script, prompt))
 
 
 def test_a_wave_that_does_not_fit_is_not_cut_short():
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, budget=Budget(max_samples=15))
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (4,), 32), 4, LONGEST, budget=Budget(max_samples=15))
     result, source = collect(plan, Script.of("+", "+"))
     assert result.size_P.sum() == len(source.issued) == 12
     assert sorted(result.size_P.tolist()) == [4, 8] and summarise(result)["prompts_cut"] == 2
@@ -110,7 +118,9 @@ def test_a_wave_that_does_not_fit_is_not_cut_short():
 def test_the_order_under_a_cap_is_random_seeded_and_stays_within_the_budget():
     served = []
     for run_seed in range(12):
-        plan = SamplingPlan(BalancedExit(2, 2), (4,), 8, 4, LONGEST, scheduler="rounds", budget=Budget(max_samples=28))
+        plan = SamplingPlan(
+            StopRule(BalancedExit(2, 2), (4,), 8), 4, LONGEST, scheduler="rounds", budget=Budget(max_samples=28)
+        )
         results = [collect(plan, Script.of(*["+"] * 6), order=order, run_seed=run_seed)[0] for order in (0, 1)]
         np.testing.assert_array_equal(results[0].size_P, results[1].size_P)
         served.append(tuple(np.flatnonzero(results[0].size_P == 8).tolist()))
@@ -121,7 +131,7 @@ def test_the_order_under_a_cap_is_random_seeded_and_stays_within_the_budget():
 def test_a_wave_that_tokens_refuse_waits_for_what_another_one_will_give_back():
     """First waves reserve 320 of 320 tokens and use 24; of the 296 left one second wave takes 160, the other waits."""
     budget = Budget(max_tokens=320, token_reservation="worst_case")
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 8, 4, LONGEST, budget=budget)
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (4,), 8), 4, LONGEST, budget=budget)
     run = Driven(plan, "+", "-")
     for asked in (8, 4, 4):
         assert len(run.ask()) == asked
@@ -134,14 +144,16 @@ def test_a_wave_that_tokens_refuse_waits_for_what_another_one_will_give_back():
 @pytest.mark.parametrize(("cut", "bound"), [(5, "max_samples"), (1, "stopped")])
 def test_the_reported_bound_is_what_refused_most_prompts(cut, bound):
     """`cut` of six prompts want a second wave that the samples do not allow; then the step is dropped."""
-    run = Driven(SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, LONGEST, budget=Budget(max_samples=24)), *["+"] * 6)
+    run = Driven(
+        SamplingPlan(StopRule(BalancedExit(2, 2), (4,), 32), 4, LONGEST, budget=Budget(max_samples=24)), *["+"] * 6
+    )
     run.ask()
     run.end(1.0, *range(4 * cut))
     assert len(run.ask(1.0)) == 0
     run.session.stop(drain=False)
     run.drop(1.0)
     result = run.session.result()
-    assert BOUNDS[int(summarise(result)["budget_bound"])] == bound
+    assert int(summarise(result)["budget_bound"]) == BOUNDS[bound]
     assert result.cut_P.all()
 
 
@@ -155,7 +167,7 @@ def test_the_reported_bound_is_what_refused_most_prompts(cut, bound):
 def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates, spare, seed, newest_first):
     """Whatever ends first: who ends a wave early has no claim on the budget before the others of that wave."""
     caps = Budget(max_samples=4 * len(rates) + spare)
-    plan = SamplingPlan(BalancedExit(2, 2), (4, 3, 5), 20, 4, LONGEST, budget=caps, scheduler="rounds")
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (4, 3, 5), 20), 4, LONGEST, budget=caps, scheduler="rounds")
     script = Script.random(seed, rates)
     whole, _ = collect(plan, script, order=seed)
     for order in range(3):
@@ -166,7 +178,7 @@ def test_continuous_serves_the_same_prompts_as_rounds_when_samples_run_out(rates
 
 def test_the_budget_does_not_go_to_short_responses():
     """32 prompts of pass rate 0.1; the last 16 have responses of about 100 tokens, the first of about 20."""
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 32, 4, 400, budget=Budget(max_samples=4 * 32 + 48))
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (4,), 32), 4, 400, budget=Budget(max_samples=4 * 32 + 48))
     extra = np.zeros(2)
     for step in range(12):
         rng = np.random.default_rng(step)
@@ -184,7 +196,7 @@ def test_a_first_wave_is_whole_before_another_prompt_gets_a_second_one():
     """12 samples, two first waves of four; prompt 1 fails once, after prompt 0 has asked for four more."""
     for run_seed in range(8):
         plan = SamplingPlan(
-            BalancedExit(2, 2), (4,), 32, 4, LONGEST, budget=Budget(max_samples=12), max_failed_share=1.0
+            StopRule(BalancedExit(2, 2), (4,), 32), 4, LONGEST, budget=Budget(max_samples=12), max_failed_share=1.0
         )
         run = Driven(plan, "+", "x+", run_seed=run_seed)
         run.ask()
@@ -200,7 +212,7 @@ def test_a_first_wave_is_whole_before_another_prompt_gets_a_second_one():
 def test_reserve_prompts_are_taken_in_the_order_of_the_data():
     """So that the next step can go on after the last one that was taken, and none is taken twice or left out."""
     for seed in range(20):
-        plan = SamplingPlan(FixedExit(4), (4,), 4, 4, LONGEST, budget=Budget(max_samples=4 * 4 + 10))
+        plan = SamplingPlan(StopRule(FixedExit(4), (4,), 4), 4, LONGEST, budget=Budget(max_samples=4 * 4 + 10))
         rates = [0.0, 1.0, 0.0, 0.5, *[0.3] * 4]
         result, source = collect(plan, Script.random(seed, rates), order=seed, run_seed=seed, reserve=4)
         taken = sorted({prompt for prompt, _ in source.issued.values()})
@@ -213,7 +225,13 @@ def test_reserve_prompts_are_taken_in_the_order_of_the_data():
 @pytest.mark.parametrize(
     ("prompts", "caps", "options", "fits", "message"),
     [
-        (512, {"max_samples": 2048}, {}, {"wave_sizes": (4,)}, r"2048 .* = 4096; raise it to 4096 or .*wave_size to 4"),
+        (
+            512,
+            {"max_samples": 2048},
+            {},
+            {"stop": waves_of(4)},
+            r"2048 .* = 4096; raise it to 4096 or .*wave_size to 4",
+        ),
         (512, {"max_samples": 4095}, {}, {"budget": Budget(max_samples=4096)}, "= 4096"),
         (4, {"max_tokens": 1000}, {}, SHORT, r"4 prompts x 8 responses x 100 .* = 3200; raise it"),
         (4, {"max_tokens": 1000, "expected_tokens": 32}, {}, SHORT, r"to at most 31 \(with"),
@@ -221,21 +239,21 @@ def test_reserve_prompts_are_taken_in_the_order_of_the_data():
         (
             4,
             {"max_samples": 8},
-            {"wave_sizes": (3,)},
-            {"wave_sizes": (2,)},
+            {"stop": waves_of(3)},
+            {"stop": waves_of(2)},
             "4 prompts x 3 responses = 12",
         ),
     ],
 )
 def test_first_waves_that_do_not_fit_are_refused_with_what_would(prompts, caps, options, fits, message):
-    refused = replace(SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 100, budget=Budget(**caps)), **options)
+    refused = replace(SamplingPlan(waves_of(8), 4, 100, budget=Budget(**caps)), **options)
     with pytest.raises(UserError, match=message):
         SamplingSession(StepState(refused, np.arange(prompts)), run_seed=0, step=0)
     SamplingSession(StepState(replace(refused, **fits), np.arange(prompts)), run_seed=0, step=0)
 
 
 def test_the_estimation_variant_is_checked_by_its_allocation():
-    plan = SamplingPlan(FixedExit(1), (1,), 32, 4, 100, budget=Budget(max_samples=9))
+    plan = SamplingPlan(StopRule(FixedExit(1), (1,), 32), 4, 100, budget=Budget(max_samples=9))
     SamplingSession(StepState(plan, np.arange(2), first_wave_P=np.array([4, 5])), run_seed=0, step=0)
     with pytest.raises(UserError, match="= 10"):
         SamplingSession(StepState(plan, np.arange(2), first_wave_P=np.array([5, 5])), run_seed=0, step=0)
@@ -265,4 +283,4 @@ def test_a_share_of_the_prompts_gets_a_share_of_what_all_prompts_share():
 @pytest.mark.parametrize(("rule", "cap", "first"), [(FixedExit(4), 8, True), (BalancedExit(2, 2), 4, True),
                                                     (BalancedExit(2, 2), 8, False)])  # fmt: skip
 def test_a_plan_knows_whether_anything_is_drawn_after_first_waves(rule, cap, first):
-    assert SamplingPlan(rule, (4,), cap, 4, LONGEST).only_first_waves is first
+    assert SamplingPlan(StopRule(rule, (4,), cap), 4, LONGEST).stop.one_wave is first

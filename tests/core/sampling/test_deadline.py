@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_ada.core.metrics import BOUNDS
-from nemo_ada.core.sampling.budget import Budget
+from nemo_ada.core.sampling.budget import BOUNDS, Budget
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
@@ -32,7 +32,7 @@ def known(lengths, *, base=1.0, slope=0.0):
 
 def within(seconds, *rows, **session):
     """A session of waves of four under a cap on seconds."""
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 400, budget=Budget(max_seconds=seconds))
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (4,), 64), 4, 400, budget=Budget(max_seconds=seconds))
     return Driven(plan, *rows, **session)
 
 
@@ -53,7 +53,7 @@ def test_late_risks_are_logs_of_the_share_of_lengths_in_time():
 def durations(quantile, **options):
     """Seconds of 14 batches with more waves than the cap allows, after a first one in each of two runs."""
     budget = Budget(max_seconds=SECONDS, seconds_quantile=quantile)
-    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400, budget=budget, **options)
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 400, budget=budget, **options)
     found = []
     for seed in range(2):
         latency, rates = LatencyModel(), beta_pass_rates(PROMPTS, 0.6, 1.5, seed)
@@ -84,7 +84,7 @@ def test_no_wave_is_issued_that_is_expected_to_end_after_the_deadline():
         run.end(begin + 10.0, *run.ask(begin).response_id_N.tolist())
     assert len(run.ask(30.0)) == 0
     stats = summarise(run.session.result(), run.session.plan.budget)
-    assert BOUNDS[int(stats["budget_bound"])] == "max_seconds"
+    assert int(stats["budget_bound"]) == BOUNDS["max_seconds"]
     assert stats["samples_drawn"] == 12
     assert stats["seconds_overshoot"] == 0.0
     assert stats["budget_used_seconds"] == pytest.approx(30 / 39)
@@ -99,7 +99,7 @@ def test_what_was_granted_before_counts():
     run.end(0.0, 4, 5, 6, 7)
     assert len(run.ask()) == 0
     assert run.session.state.cut_P.tolist() == [False, True, False]
-    assert (run.session.state.bound_P == BOUNDS.index("max_seconds")).sum() == 1
+    assert (run.session.state.bound_P == BOUNDS["max_seconds"]).sum() == 1
 
 
 @pytest.mark.parametrize(("first_wave", "issued"), [(10.0, 4), (15.0, 4), (15.1, 0)])
@@ -136,14 +136,14 @@ def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_i
     budget = Budget(
         max_tokens=24 + 9, max_seconds=19.0, expected_tokens=3
     )  # first waves take 24; one more response reserves ten
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), 64, 4, 40, budget=budget, **options)
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (4,), 64), 4, 40, budget=budget, **options)
     run = Driven(plan, "+", "-", latency=quarter())
     run.ask()
     run.end(0.0, *range(8))
     assert len(run.ask()) == 0
     assert run.session.finished
     assert run.session.state.cut_P.all()
-    assert (run.session.state.bound_P == BOUNDS.index("max_tokens")).sum() == 2
+    assert (run.session.state.bound_P == BOUNDS["max_tokens"]).sum() == 2
 
 
 @given(
@@ -155,7 +155,7 @@ def test_who_waits_for_time_is_not_forgotten_when_tokens_refuse_those_who_have_i
 @settings(max_examples=60)
 def test_after_the_deadline_nothing_is_issued_but_redraws_of_first_waves(rates, options, seconds, seed):
     caps = Budget(max_seconds=seconds)
-    plan = SamplingPlan(BalancedExit(2, 2), (4, 3), 16, 4, 40, budget=caps, max_failed_share=1.0, **options)
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (4, 3), 16), 4, 40, budget=caps, max_failed_share=1.0, **options)
     result, source = collect(plan, Script.random(seed, rates, failed=0.1), order=seed)
     for clock, requests in source.submitted[1:]:
         if clock > seconds:

@@ -28,11 +28,11 @@ from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import FailedResponsesError, InvariantError
 from tests.core.scripted import Script, ScriptedSource
 
-PLAN = SamplingPlan(BalancedExit(2, 2), (4,), 16, 4, 40)
+PLAN = SamplingPlan(StopRule(BalancedExit(2, 2), (4,), 16), 4, 40)
 
 
 def sampler(plan=PLAN, baseline="pool", **options):
-    stop = StopRule(plan.exit, plan.wave_sizes, plan.max_responses)
+    stop = plan.stop
     rows = RowSettings(plan.group_size, stop, AdvantageSettings(baseline=baseline))
     return AdaSampler(plan, rows, run_seed=7, **options)
 
@@ -103,16 +103,16 @@ def race(own, script, seed, groups=None, ledger=None):
 
 def greedy(plan, script):
     """Pool sizes when extra waves go to groups in the order of their start: an oracle in plain Python."""
-    prompts, first = len(script.reward_PI), plan.wave_sizes[0]
+    prompts, first = len(script.reward_PI), plan.stop.wave_sizes[0]
     left = plan.budget.max_samples - prompts * first
     sizes = []
     for prompt in range(prompts):
         size = first
-        while size < plan.max_responses:
+        while size < plan.stop.cap:
             labels = script.reward_PI[prompt, :size] > 0.5
-            if plan.exit.met(PoolView(labels.sum(), (~labels).sum())):
+            if plan.stop.exit.met(PoolView(labels.sum(), (~labels).sum())):
                 break
-            wave = min(plan.wave_sizes[-1], plan.max_responses - size)
+            wave = min(plan.stop.wave_sizes[-1], plan.stop.cap - size)
             if wave > left:
                 break
             size, left = size + wave, left - wave
@@ -142,7 +142,7 @@ def test_caps_on_tokens_hold_and_every_group_ends(seed):
 
 def test_a_group_waits_for_those_before_it_and_goes_on_when_they_have_ended():
     script = Script.of("----", "----", "+-+-")
-    own = sampler(replace(PLAN, max_responses=8, budget=Budget(max_samples=16)))
+    own = sampler(replace(PLAN, stop=replace(PLAN.stop, cap=8), budget=Budget(max_samples=16)))
     ledger = own.step_ledger(3)
     groups = [Group(own, ledger, number, script) for number in range(3)]
     late = groups[1]
@@ -160,7 +160,7 @@ def test_a_group_waits_for_those_before_it_and_goes_on_when_they_have_ended():
 
 def test_a_straggler_is_given_up_with_its_complete_waves_and_frees_those_behind_it():
     script = Script.of("----", "----")
-    own = sampler(replace(PLAN, max_responses=8, budget=Budget(max_samples=12)))
+    own = sampler(replace(PLAN, stop=replace(PLAN.stop, cap=8), budget=Budget(max_samples=12)))
     ledger = own.step_ledger(2)
     straggler, late = Group(own, ledger, 0, script), Group(own, ledger, 1, script)
     while late.source.running:
@@ -206,7 +206,7 @@ def selected(own, groups):
 @pytest.mark.parametrize("exit_rule", [BalancedExit(2, 2), PositiveExit(1), FixedExit(4)])
 def test_merged_groups_are_the_step_of_one_session_to_the_bit(exit_rule, baseline):
     script = Script.random(5, [0.1, 0.9, 0.5, 0.02, 0.3], failed=0.02)
-    plan = replace(PLAN, exit=exit_rule)
+    plan = replace(PLAN, stop=replace(PLAN.stop, exit=exit_rule))
     ids = [f"p{number}" for number in range(5)]
     alone, together = (sampler(plan, baseline, estimator=EmaBeta()) for _ in range(2))
     step = together.run_step(3, ids, ScriptedSource(script, np.random.default_rng(0)))

@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
 from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.lab.simulate.engine import LengthModel
 from tests.core.scripted import Driven, Script
 
 LENGTHS = LengthModel(median=20, sigma=0.9, wrong_factor=1.0)
 
-GRPO = SamplingPlan(FixedExit(4), (4,), 4, 4, 400)
+GRPO = SamplingPlan(StopRule(FixedExit(4), (4,), 4), 4, 400)
 
 
 def test_nothing_is_predicted_before_anything_was_seen():
@@ -74,7 +75,8 @@ def test_a_step_teaches_the_lengths_that_nothing_selected(options, ends, drop, t
     """Responses of prompt 0 have lengths 10, 11, ..., those of prompt 1 20, 21, ..."""
     script, latency = Script.of("+", "++-"), LatencyModel()
     script.tokens_PI[:] = np.array([[10], [20]]) + np.arange(256)
-    plan = SamplingPlan(BalancedExit(2, 2), (4,), group_size=4, max_new_tokens=400, **options)
+    cap = options.pop("max_responses")
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (4,), cap), 4, 400, **options)
     run = Driven(plan, script, latency=latency)
     for rows in ends:
         run.ask(run.source.clock())

@@ -3,6 +3,7 @@
 import pytest
 
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from tests.core.scripted import Driven, Script
@@ -15,7 +16,7 @@ def parts(plan, script):
 
 @pytest.mark.parametrize("scheduler", ["rounds", "continuous"])
 def test_only_a_barrier_waits_for_an_empty_engine(scheduler):
-    plan = SamplingPlan(BalancedExit(2, 2), (4, 2), 16, 4, 40, scheduler=scheduler)
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (4, 2), 16), 4, 40, scheduler=scheduler)
     session, source = parts(plan, Script.random(0, [0.1] * 6))
     before = []
     source.watch = lambda: before.append(len(source.running) - len(source.submitted[-1][1]))
@@ -35,7 +36,7 @@ def test_only_a_barrier_waits_for_an_empty_engine(scheduler):
     ],
 )
 def test_a_stop_may_still_become_a_drop_while_what_runs_is_finished(orders, running, kept, dropped):
-    session, source = parts(SamplingPlan(FixedExit(4), (1,), 4, 4, 40), Script.of(*["+"] * 5))
+    session, source = parts(SamplingPlan(StopRule(FixedExit(4), (1,), 4), 4, 40), Script.of(*["+"] * 5))
     source.newest_first = True  # one response per poll: draining takes several decisions
     beats = []
     asked = iter([None, *orders])

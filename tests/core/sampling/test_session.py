@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from nemo_ada.core import seeds
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
@@ -27,7 +28,7 @@ WAVES = st.lists(st.integers(1, 8), min_size=1, max_size=3).map(tuple)
 
 def wave_plan(rule, waves, cap, **options):
     arguments = {"max_failed_share": 1.0, **options}
-    return SamplingPlan(rule, waves, cap, 4, 40, **arguments)
+    return SamplingPlan(StopRule(rule, waves, cap), 4, 40, **arguments)
 
 
 @given(EXITS, WAVES, st.integers(1, 20), PASS_RATES, st.sampled_from([0.0, 0.2]), st.integers(0, 10**6))
@@ -71,7 +72,7 @@ def test_a_reward_that_is_not_finite_is_a_failure_even_if_the_source_did_not_say
 
 def test_too_many_failures_stop_the_step_and_name_cause_and_prompts():
     script = Script.of(*["+" * 8] * 6, "xx+", "xx+")
-    plan = SamplingPlan(FixedExit(4), (4,), 4, 4, 40, max_failed_share=0.05)
+    plan = SamplingPlan(StopRule(FixedExit(4), (4,), 4), 4, 40, max_failed_share=0.05)
     with pytest.raises(FailedResponsesError, match=r"4 of 3\d responses of step 3 .*scripted: 4.*prompts p6, p7"):
         collect(plan, script, names_P=[f"p{i}" for i in range(8)])
 
@@ -80,14 +81,14 @@ def test_too_many_failures_stop_the_step_and_name_cause_and_prompts():
 def test_a_verifier_that_always_fails_ends_the_step_early(reserve, failed):
     """The step may have 64 x 32 labelled responses: at 103 failed ones it is clear that 5 % are too few. Of 1,000
     reserve prompts those three count that have begun, whatever the others might bring."""
-    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, max_failed_share=0.05)
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 40, max_failed_share=0.05)
     with pytest.raises(FailedResponsesError, match=rf"^{failed} of \d+ responses of step 3 have no .*; prompts \d"):
         collect(plan, Script.of(*["x"] * (64 + reserve)), newest_first=True, reserve=reserve)
 
 
 def test_early_failures_count_against_the_whole_step():
     """4 of the first 64 responses fail, and 4 of some 250 in the end, of a prompt that is long over."""
-    plan = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 40, max_failed_share=0.05)
+    plan = SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 40, max_failed_share=0.05)
     result, source = collect(plan, Script.of("xxxx+-", *["+"] * 7), order=3)
     assert len(source.issued) > 200
     assert result.failures == {"scripted": 4}
@@ -95,7 +96,7 @@ def test_early_failures_count_against_the_whole_step():
 
 def test_failures_of_a_step_that_is_dropped_are_no_error():
     """7 of its 8 responses failed before the job's end; a whole step may have tolerated them."""
-    plan = SamplingPlan(FixedExit(200), (8,), 200, 4, 40, max_failed_share=0.05)
+    plan = SamplingPlan(StopRule(FixedExit(200), (8,), 200), 4, 40, max_failed_share=0.05)
     session = SamplingSession(StepState(plan, np.arange(1)), run_seed=0, step=6)
     rows = session.next_requests(0.0).response_id_N
     causes = ["verifier", "verifier", "engine", "verifier", "engine", "verifier", "engine"]
@@ -106,7 +107,7 @@ def test_failures_of_a_step_that_is_dropped_are_no_error():
 
 def test_seeds_take_no_more_memory_than_responses_do():
     """63 prompts end with their first wave, one draws 4096 responses: a table for all would hold 64 x 4096 seeds."""
-    plan = SamplingPlan(BalancedExit(1, 1), (8,), 4096, 4, 40, max_failed_share=1.0)
+    plan = SamplingPlan(StopRule(BalancedExit(1, 1), (8,), 4096), 4, 40, max_failed_share=1.0)
     reward_PI = np.ones((64, 5120))
     reward_PI[:63, 1] = 0.0
     run = Driven(plan, Script(reward_PI, np.full(reward_PI.shape, 3, np.int64)), run_seed=7, step=3)

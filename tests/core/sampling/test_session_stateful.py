@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.latency import LatencyModel
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
@@ -50,7 +51,7 @@ class SessionMachine(RuleBasedStateMachine):
             token_reservation=reservation,
         )
         plan = SamplingPlan(
-            exit_rule, (3, 2), 12, 4, LONGEST, scheduler=scheduler, budget=budget, max_failed_share=1.0,
+            StopRule(exit_rule, (3, 2), 12), 4, LONGEST, scheduler=scheduler, budget=budget, max_failed_share=1.0,
         )  # fmt: skip
         self.worst_case = reservation == "worst_case"
         latency = LatencyModel()

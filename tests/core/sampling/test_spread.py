@@ -12,6 +12,7 @@ from nemo_ada.core.learning.factor import kept_counts
 from nemo_ada.core.learning.rows import select, weigh
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.sampling.exits import BalancedExit, PoolView, SpreadExit, squared_deviations
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
 from tests.core.scripted import Script, collect
@@ -22,13 +23,13 @@ REWARD = st.floats(0, 1, width=16)
 
 def pools(reward_PI, *, exit_rule, threshold=0.7):
     reward_PI = np.asarray(reward_PI, np.float64)
-    plan = SamplingPlan(exit_rule, (WAVE,), CAP, WAVE, 40, positive_threshold=threshold, max_failed_share=1.0)
+    plan = SamplingPlan(StopRule(exit_rule, (WAVE,), CAP), WAVE, 40, positive_threshold=threshold, max_failed_share=1.0)
     script = Script(np.tile(reward_PI, (1, CAP)), np.full((len(reward_PI), reward_PI.shape[1] * CAP), 3))
     return plan, collect(plan, script)[0]
 
 
 def rows_of(plan, result):
-    settings = RowSettings(WAVE, plan.stop_rule)
+    settings = RowSettings(WAVE, plan.stop)
     selection = select(result, settings, len(result.uid_P), run_seed=3, step=1)
     return weigh(result, selection, settings, prior_P=None)
 
@@ -100,6 +101,6 @@ def test_a_prompt_without_a_response_has_placeholder_rows():
 def test_what_has_no_spread_is_refused(section):
     chosen = {"kind": "spread", "difference": 0.5}
     base = {"preset": "ada_seq_lean", "sampling": {"exit": chosen}}
-    assert ada_settings(base).plan(4, 400).exit == SpreadExit(0.5)
+    assert ada_settings(base).plan(4, 400).stop.exit == SpreadExit(0.5)
     with pytest.raises(UserError):
         ada_settings({**base, **section}).plan(4, 400)

@@ -28,7 +28,7 @@ def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data", "prepare", "FILE", "--verifier", "maths"], "--verifier='maths': input should be 'math' or 'exact'"),
+        (["data", "prepare", "FILE", "--verifier", "maths"], "--verifier='maths': must be math or exact"),
         (["data", "prepare", "FILE", "--band", "v9"], "--band=v9: "),
         (["data", "prepare", "FILE", "--band", "v3"], "--band=v3 needs pass rates"),
         (["data", "prepare", "FILE", "--k", "0"], "--k=0: input should be greater than 0"),

@@ -46,7 +46,8 @@ def test_a_benchmark_without_a_problem_is_refused(tmp_path, capfd):
     words = ["--verifier", "exact", "--out", tmp_path / "set", "--exclude", bench]
     assert run("data", "prepare", train, *words) == 2
     assert (
-        "--exclude=bench: no problem can be read from its columns problem, prompt, question," in capfd.readouterr().err
+        "--exclude=bench: no problem can be read from its columns responses_create_params.input, problem, prompt"
+        in capfd.readouterr().err
     )
 
 

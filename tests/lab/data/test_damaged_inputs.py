@@ -76,7 +76,7 @@ def test_any_lines(tmp_path, lines, end, bom, closed):
     (b'{"problem": NaN, "answer": 1}', "its 'problem' is nan, not text or a finite number"),
     (b'{"problem": "a", "answer": 1e999}', "its 'answer' is inf"),
     (b'{"problem": [{"role": "user"}], "answer": 1}', "its 'problem' has a message that is NoneType, not text"),
-    (b'{"\\ud800": 1}', "no prompt field; it has ?, and none of problem, prompt, question"),
+    (b'{"\\ud800": 1}', "no prompt field; it has ?, and none of responses_create_params.input, problem, prompt"),
     (b'{"problem": ' + b"7" * 5000 + b', "answer": 1}', "a number with thousands of digits"),
     ('{"problem": "a", "answer": 1}'.encode("utf-16"), "UTF-16?"),
     (b"[" * 200_000, "nested too deeply"),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.lab.data.judging import judge_of
+from nemo_ada.verify.judge import make_judge
 from tests.lab.data.fake_server import completion, model_folder, serving
 from tests.lab.data.test_command_line import run
 
@@ -47,8 +47,8 @@ def test_an_evaluation_asks_the_users_reward_and_an_answer_that_hangs_is_wrong(t
 
 @pytest.mark.parametrize("scorer", ["no_such_module:f", "json", "json:", "../x:f", "a b:f"])
 def test_a_reward_that_is_not_there_is_refused_at_once(scorer):
-    with pytest.raises(UserError, match=r"use package\.module:function"):
-        judge_of("math", "wrong", scorer)
+    with pytest.raises(UserError, match=r"--reward=.*(must be package\.module:name|importing|Python's own)"):
+        make_judge("math", scorer, key="--reward")
 
 
 REFERENCES = [["2"], {"cases": [[1, 2]], "limit": 3}, " 5 #### 7", r"\boxed{8}", 9, [["a", 1], ["b", None]]]

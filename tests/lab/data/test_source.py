@@ -12,6 +12,7 @@ from nemo_ada.lab.data.problem import parse_record
 from nemo_ada.lab.data.source import open_hub, open_source
 from nemo_ada.lab.data.stages import parse_band
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
+from nemo_ada.verify.reference import Reader
 
 
 def test_a_files_identity_is_its_content_not_its_place(tmp_path):
@@ -32,7 +33,7 @@ def test_parquet_rows_are_read_in_order_and_damage_is_one_clear_line(tmp_path):
     path, damaged = tmp_path / "a.parquet", tmp_path / "damaged.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     assert list(open_source(str(path)).records()) == list(enumerate(rows, start=1))
-    assert parse_record(1, rows[0], PROMPT_FIELDS, ANSWER_FIELDS).answer == "1"
+    assert parse_record(1, rows[0], PROMPT_FIELDS, ANSWER_FIELDS, Reader()).answer == "1"
     whole = path.read_bytes()
     for data in (b"no parquet", whole[:-20], whole[:4] + b"\xff" * 3000 + whole[3004:]):
         damaged.write_bytes(data)
@@ -74,6 +75,25 @@ def test_a_data_set_of_the_hub_is_read_with_the_real_library(tmp_path, monkeypat
     (tmp_path / "owner" / "math" / "test.jsonl").write_text("{broken")
     with pytest.raises(UserError, match=r"the data set 'owner/math' \(split test\) cannot be read"):
         open_hub("owner/math", "test", None, None)
+
+
+def test_images_of_a_hub_set_are_left_alone_and_their_rows_are_refused(tmp_path, monkeypatch):
+    """The library decodes a column of images where it hands out rows, which needs Pillow and real images."""
+    datasets = pytest.importorskip("datasets")
+    image = {"bytes": b"no image", "path": None}
+    features = datasets.Features(
+        {"problem": datasets.Value("string"), "answer": datasets.Value("string"), "images": [datasets.Image()]}
+    )
+    columns = {"problem": ["<image>Find x", "1+1="], "answer": ["3", "2"], "images": [[image], []]}
+    folder = tmp_path / "owner" / "geometry"
+    folder.mkdir(parents=True)
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(str(folder / "train.parquet"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (_, first), (_, second) = open_hub("owner/geometry", "train", None, None).records()
+    assert parse_record(2, second, PROMPT_FIELDS, ANSWER_FIELDS).answer == "2"
+    with pytest.raises(ValueError, match="its 'images' holds an image"):
+        parse_record(1, first, PROMPT_FIELDS, ANSWER_FIELDS)
 
 
 @pytest.mark.parametrize(

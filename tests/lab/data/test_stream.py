@@ -12,7 +12,7 @@ from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, respo
 from nemo_ada.lab.data.problem import Problem, problem_id
 from nemo_ada.lab.evaluation.benchmark import Benchmark
 from nemo_ada.lab.evaluation.evaluate import evaluate
-from nemo_ada.verify.judge import Judge
+from nemo_ada.verify.judge import ByText
 from nemo_ada.verify.verdict import CRASH, TIMEOUT, Verdict
 from tests.lab.data.scripted_model import Adder, Characters
 
@@ -51,11 +51,11 @@ def test_what_had_ended_when_a_server_went_away_is_kept(tmp_path):
     assert kept > 50 and kept + len(model.asked) == 90
 
 
-class Failing(Judge):
+class Failing(ByText):
     """Fails on every n-th response."""
 
     def __init__(self, every: int, cause: str = TIMEOUT) -> None:
-        super().__init__("exact")
+        super().__init__()
         self._every, self._seen, self._cause = every, 0, cause
 
     def verdicts(self, responses):
@@ -77,7 +77,7 @@ def drawn(tmp_path, problems, k, judge, *, limits_are_wrong=False):
 
 
 def test_a_response_has_a_seed_of_its_own(tmp_path):
-    found = drawn(tmp_path, 20, 8, Judge("exact"))
+    found = drawn(tmp_path, 20, 8, ByText())
     assert len(found) == 160 == len({(one["id"], one["index"]) for one in found})
     assert all(one["seed"] == response_seed(7, one["id"], one["index"]) for one in found)
 

@@ -30,6 +30,7 @@ from nemo_ada.lab.plan.history import History
 from nemo_ada.lab.plan.job_slots import parse_time, plan_slots
 from nemo_ada.lab.plan.planned_run import PlannedRun, Schedule
 from nemo_ada.lab.plan.render import _steady_line, render
+from nemo_ada.lab.plan.roofline import LEVERS
 from nemo_ada.lab.plan.sampling import (
     SimulatedRun,
     SimulatedSteps,
@@ -493,6 +494,18 @@ def test_a_job_that_spends_its_time_on_starts_is_warned_of_with_a_length_that_do
 def test_a_slot_in_which_no_step_fits_is_an_error_that_says_how_long_one_must_be(tmp_path):
     with pytest.raises(UserError, match=r"--time=01:00: no step fits into a slot of 00:01:00 .* ask for 00:\d\d:00"):
         plan_command(config(tmp_path), ["grpo.max_num_steps=100"], time="01:00")
+
+
+def test_each_lever_makes_grpo_s_step_shorter_and_the_last_row_has_them_all(tmp_path):
+    """A step of 2,048 responses in one engine, which vLLM's 512 graphs do not cover. The last row is NeMo-RL's GRPO."""
+    many = ["grpo.num_prompts_per_step=512", "grpo.num_generations_per_prompt=4", "cluster.gpus_per_node=2"]
+    small = config(tmp_path, {"policy.model_name": "Qwen/Qwen2.5-Math-1.5B"})
+    costs = make_plan(small, many, time="04:00:00", steps=4).costs
+    rows = {cost.name: cost for cost in costs}
+    as_it_is, few, graphs, pinned = (rows[name] for name in ("GRPO, NeMo-RL as it is", *(f"+ {one}" for one in LEVERS)))
+    assert as_it_is.sampling > few.sampling > 1.3 * graphs.sampling
+    assert graphs.sampling == pinned.sampling and graphs.step > pinned.step + 1.0
+    assert {cost.responses for cost in (as_it_is, few, graphs, pinned)} == {2048}
 
 
 def test_rows_without_advantage_cost_the_update_almost_nothing(tmp_path):

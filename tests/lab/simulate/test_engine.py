@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.core.sampling.exits import BalancedExit
+from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
@@ -21,7 +22,7 @@ from nemo_ada.errors import InvariantError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
 
 PROMPTS, SEEDS = 64, range(10)
-BARRIER = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400, scheduler="rounds")
+BARRIER = SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 400, scheduler="rounds")
 CONTINUOUS = dataclasses.replace(BARRIER, scheduler="continuous")
 WINDOWS = (4, 6, 8)
 

@@ -25,8 +25,8 @@ from nemo_ada.lab.simulate.steps import (
     simulated_steps,
 )
 
-GRPO = SamplingPlan(FixedExit(8), (8,), 8, 8, 400)
-BALANCED = SamplingPlan(BalancedExit(2, 2), (8,), 32, 4, 400)
+GRPO = SamplingPlan(StopRule(FixedExit(8), (8,), 8), 8, 400)
+BALANCED = SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 400)
 
 
 def share_near(figure, expected, draws):
@@ -36,7 +36,7 @@ def share_near(figure, expected, draws):
 
 @pytest.mark.parametrize(("p", "rule"), [(0.1, BalancedExit(2, 2)), (0.6, PositiveExit(1))])
 def test_agrees_with_the_dynamic_programme(p, rule):
-    plan = dataclasses.replace(BALANCED, exit=rule)
+    plan = dataclasses.replace(BALANCED, stop=dataclasses.replace(BALANCED.stop, exit=rule))
     row = compare([Variant("ours", plan)], Setting(MeasuredRates((p,)), prompts=64, seeds=6, warm_up=0, steps=1))[0]
     exact = summary(StopRule(rule, (8,), 32), p)
     expected = 64 * exact.expected_samples
@@ -74,7 +74,7 @@ def test_budget_hits_are_the_share_of_steps_that_a_cap_ended():
 
 
 def test_the_estimation_variant_allocates_by_the_true_rates():
-    plan = SamplingPlan(FixedExit(1), (32,), 32, 8, 400)
+    plan = SamplingPlan(StopRule(FixedExit(1), (32,), 32), 8, 400)
     known = Allocation(PowerRule(), 4, 32, 1e-3)
     rate_P = np.repeat([0.1, 0.9], 8)
     setting = Setting(BetaRates(0.6, 1.5), warm_up=0, steps=2)

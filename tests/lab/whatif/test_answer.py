@@ -35,7 +35,7 @@ def rollouts(rate_G, n, seed=0, *, prompt_G=None, step_G=None, tokens=True):
     step_G = np.arange(groups) * 4 // groups if step_G is None else step_G
     columns = {"group": np.arange(groups), "prompt": prompt_G, "step": step_G}
     frame = pd.DataFrame({name: np.repeat(value_G, n) for name, value_G in columns.items()})
-    return Rollouts(frame.assign(reward=reward_N, right=np.nan, tokens=tokens_N))
+    return Rollouts(frame.assign(reward=reward_N, right=np.nan, tokens=tokens_N, text=0))
 
 
 def relabelled(log, reward_N):

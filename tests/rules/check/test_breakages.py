@@ -16,7 +16,7 @@ from nemo_ada.rules.check.capacity import checkpoint_disk
 from nemo_ada.rules.check.command import examine_nemo_rl as check
 from nemo_ada.rules.check.site import site as site_findings
 from nemo_ada.rules.data import PUBLISHED
-from nemo_ada.rules.facts import hub, upstream
+from nemo_ada.rules.facts import attributes, hub, upstream
 from nemo_ada.rules.facts.checkout import Checkout
 from nemo_ada.rules.facts.memory import checkpoint_bytes
 from nemo_ada.rules.facts.models import TABLE, ModelShape
@@ -84,7 +84,6 @@ WRONG_VALUES = [
     ("grpo.val_period", -5, "-1 or more"),
     ("checkpointing.save_period", 0, "50 would work"),
     ("run_dir", " ", "runs/NAME would work"),
-    (f"{KWARGS}.max_num_seqs", 128, f"{KWARGS}.max_num_seqs=512 would work"),
     ("policy.model_name", "Qwen/Qwen2.5-Math-7BB", "nemo-ada prepare CONFIG"),
     ("policy.tokenizer.name", "Qwen/Qwen2", "nemo-ada prepare CONFIG"),
     ("policy.tokenizer.name", "{tmp}", "no tokenizer.json"),
@@ -175,7 +174,7 @@ def site(tmp_path_factory):
 
 
 def checkout(folder):
-    """A NeMo-RL in which each function that the hooks replace is a line."""
+    """A NeMo-RL in which each function that the hooks replace is a line, and each attribute that they read."""
     functions = {}
     for point in (*upstream.PATCH_POINTS, upstream.SAMPLE_ROLLOUT):
         result = ", ".join("12" if "2 values" in point.returns else "1")
@@ -186,6 +185,9 @@ def checkout(folder):
         f"class {actor}:\n"
         + "".join(f"    def {method}({', '.join(parameters)}): ...\n"
                   for method, parameters in upstream.methods(actor, of_batches=False).items())
+        + "".join(f"    {name}: int\n" for reader in (*attributes.COLLECTOR_OF_GROUPS, *attributes.BUFFER)
+                  for name in sorted(attributes.reads(reader)) if reader.of.endswith(f".{actor}")
+                  and name not in upstream.methods(actor, of_batches=False))
         for actor in upstream.METHODS
     ]  # fmt: skip
     for module, texts in functions.items():
@@ -290,6 +292,8 @@ MANY_BATCHES = {"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_ge
             "data.max_input_seq_length=1536",
         ),
         (MANY_BATCHES | {"reinforce_ada.budget": {"max_samples": 4096}}, "grpo.use_dynamic_sampling", "7 times"),
+        ({f"{KWARGS}.max_num_seqs": 128}, f"{KWARGS}.max_num_seqs", f"{KWARGS}.max_num_seqs=512 would work"),
+        ({"loss_fn.positive_example_nll_weight": 0.1}, "loss_fn.positive_example_nll_weight", "has no effect"),
     ],
 )
 def test_what_may_work_is_a_warning(changes, key, said):
@@ -411,11 +415,17 @@ LATER_CONTROLLER = {
     "algorithms/single_controller.py": """
 class SingleControllerActor:
     def __init__(self, master_config, actor_args, setup_timing_metrics): ...
+    def ping(self): ...
+    def run(self): ...
 """,
     "algorithms/single_controller_utils/setup.py": """
 class SingleControllerActorArgs:
     rollout_manager: int
     advantage_estimator: int
+    save_state: int
+    gen_handle: int
+    trainer_handle: int
+    env_handles: int
 """,
     "algorithms/single_controller_utils/config.py": """
 class AdvantageConfig:
@@ -442,6 +452,8 @@ class AsyncRolloutImpl:
     def _aggregate_rollout_metrics(self, completions, all_sample_metrics): ...
 
 class RolloutManager:
+    def __init__(self, impl):
+        self._impl, self._weight_version = impl, 0
     def run_rollout(self, input_sample, *, rollout_ids=None): ...
     def generate_and_push(self, input_sample, *, target_step=None, inflight_registry=None, lineage_group_id=None): ...
 """,
@@ -558,3 +570,14 @@ def test_parameters_and_parallel_sizes_are_the_published_ones(model, billions, t
     assert [n for n in divisors(shape.heads, shape.kv) if n in powers] == tp
     assert [n for n in divisors(shape.layers) if n in powers] == pp
     assert [n for n in rollout_parallel_sizes(shape, 8) if n in tp] == fp8
+
+
+@pytest.mark.parametrize(("prompts", "told"), [(2048, True), (64, False)])
+def test_the_default_engine_is_pointed_to_the_faster_one_where_many_responses_run_at_once(prompts, told):
+    changes = {f"{VLLM}.async_engine": False, f"{KWARGS}.scheduler_cls": None, "grpo.num_prompts_per_step": prompts}
+    changes |= {"policy.model_name": "Qwen/Qwen2.5-Math-1.5B", TP: 1, f"{LEARNER}.sequence_parallel": False}
+    changes["reinforce_ada"] = {"preset": "grpo", "sampling": {"scheduler": "rounds"}}
+    found = [
+        one.message for one in check(changed(changes)) if one.key == f"{VLLM}.async_engine" and one.level == "warning"
+    ]
+    assert any("faster.md" in text for text in found) is told

@@ -19,6 +19,7 @@ from nemo_ada.rules.check import gpu, site, verifier
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.finding import exit_code
+from nemo_ada.verify import judge
 from nemo_ada.verify.selftest import VerifierSelfTestError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -90,6 +91,23 @@ def test_the_columns_of_a_local_file_are_read(tmp_path):
     assert keys("gt") == [("error", "data.train.output_key")]
     path.write_text("\n" + path.read_text())
     assert keys("answer") == [("ok", "data.train.data_path")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("set.jsonl", {"problem": "<image>Find x", "answer": "2", "images": ["a.png"]}, "an image, a video or a sound"),
+        ("set.json", {"columns": ["problem", "answer"], "data": [["1+1", "2"]]}, "a table in JSON"),
+    ],
+)
+def test_what_nemo_rl_would_drop_or_not_read_is_said(name, content, told, tmp_path):
+    (tmp_path / name).write_text(json.dumps(content) + "\n")
+    train = {"data_path": str(tmp_path / name), "input_key": "problem", "output_key": "answer"}
+    (found,) = data.dataset(Values({"data": {"train": train}}))
+    assert found.level == "error" and told in found.message
+    if name == "set.jsonl":
+        (found,) = data.dataset(Values({"data": {"train": train | {"processor": data.MEDIA_PROCESSOR}}}))
+        assert found.level == "ok"
 
 
 def as_downloaded(place, form):
@@ -230,7 +248,7 @@ def test_an_image_file_must_exist(tmp_path, monkeypatch):
 def test_the_verifier_is_tried_and_one_that_fails_is_an_error(monkeypatch):
     assert [(finding.level, finding.key) for finding in verifier.verifier()] == [("ok", "verifier")]
     for problem in (VerifierSelfTestError("judged 1 as 2"), ImportError("no math-verify")):
-        monkeypatch.setattr(verifier, "MathVerifier", Mock(side_effect=problem))
+        monkeypatch.setattr(judge, "MathVerifier", Mock(side_effect=problem))
         assert [(f.level, f.key, str(problem) in f.message) for f in verifier.verifier()] == [
             ("error", "verifier", True)
         ]
@@ -280,13 +298,14 @@ def test_a_reward_of_the_users_is_tried_on_the_first_reference(tmp_path, monkeyp
     monkeypatch.syspath_prepend(str(tmp_path))
     path = tmp_path / "set.jsonl"
     path.write_text(json.dumps({"problem": "1+1", "answer": "2"}) + "\n")
-    values = {"data": {"train": {"data_path": str(path), "output_key": "answer"}}}
+    train = {"data_path": str(path), "output_key": "answer"}
+    values = {"data": {"default": {"env_name": "ada_math"}, "train": train}}
     values["env"] = {"ada_math": {"reward": "own_cluster_reward:fails"}}
-    (found,) = setup.own_reward(Values(values))
+    (found,) = setup.references(Values(values))
     assert (found.level, found.key) == ("error", "env.ada_math.reward")
     assert "KeyError: '2'" in found.message and "own_cluster_reward.py:2" in found.message
     values["env"]["ada_math"]["reward"] = "own_cluster_reward:other"
-    (found,) = setup.own_reward(Values(values))
+    (found,) = setup.references(Values(values))
     assert "has no such name; it has fails" in found.message
 
 
@@ -294,7 +313,7 @@ def test_references_that_cannot_be_compared_are_counted_with_the_first_line(tmp_
     path = tmp_path / "set.jsonl"
     rows = [{"problem": "p", "answer": text} for text in ("3", "5 or 6", "\x08oxed{5}")]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = list(verifier.references(str(path), ["problem"], ["answer"], "data.train.data_path"))
+    found = list(verifier.references(str(path), ["problem"], ["answer"], "data.train.data_path", judge.make_judge()))
     assert [one.level for one in found] == ["warning", "warning"]
     assert "several; first in line 2" in found[0].message and "control; first in line 3" in found[1].message
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from nemo_ada.config.values import Values
 from nemo_ada.rules import rulebook
+from nemo_ada.rules.engine import FEW_MESSAGES, messages
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.finding import Finding
 from nemo_ada.run.redaction import hide_in, secret_keys
@@ -207,3 +209,28 @@ def test_rewards_that_are_no_shares_ask_for_a_threshold() -> None:
     assert levels(scores, key) == ["warning"]
     assert levels(scores | {key: -1.5}, key) == []
     assert levels({"data.train.env_name": "math", "env.math": {"num_workers": 8}}, key) == []
+
+
+@pytest.mark.parametrize(
+    ("pinned", "changes", "said"),
+    [
+        ("0.20.0", {}, "AsyncScheduler"),
+        ("0.20.0", {"vllm_cfg": {"pipeline_parallel_size": 2}}, "2 GPUs runs under Ray"),
+        ("0.20.0", {"vllm_cfg": {"tensor_parallel_size": 4}}, "4 GPUs runs under Ray"),
+        ("0.25.1", {"vllm_cfg": {"pipeline_parallel_size": 2}}, "AsyncScheduler"),
+        ("0.25.1", {"vllm_kwargs": {"async_scheduling": False}}, "is false"),
+        ("0.25.1", {"vllm_kwargs": {"speculative_config": {"method": "ngram"}}}, "by ngram"),
+    ],
+)
+def test_check_says_which_of_vllms_schedulers_few_messages_is_made_of(
+    checkout: Callable[..., Path], pinned: str, changes: dict, said: str
+) -> None:
+    home = checkout()
+    (home / "pyproject.toml").write_text(f"vllm = [\"vllm=={pinned} ; sys_platform != 'linux'\"]\n")
+    generation = {"vllm_cfg": {"async_engine": True}, "vllm_kwargs": {"scheduler_cls": FEW_MESSAGES}}
+    for section, keys in changes.items():
+        generation[section] = {**generation[section], **keys}
+    assert version.of(home).vllm == tuple(map(int, pinned.split(".")[:2]))
+    (finding,) = messages(Values({"policy": {"generation": generation}}))
+    assert finding.level == "ok"
+    assert said in finding.message

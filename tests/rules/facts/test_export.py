@@ -9,7 +9,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from nemo_ada import trust
+from nemo_ada import marks as trust
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.export import _add_prompts, export
 from nemo_ada.run.files import write_folder

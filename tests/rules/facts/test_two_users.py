@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from nemo_ada.marks import allow
 from nemo_ada.rules.facts import hub
 from nemo_ada.rules.facts.site import CODE, project, site_said, site_setting
-from nemo_ada.trust import allow
 from tests.people import OTHER, needs_two_users
 
 

@@ -1,0 +1,65 @@
+r"""What a response says outside its thoughts.
+
+Models think between marks that their templates define: `<think>`, `[THINK]`, `<seed:think>`, `<|channel|>analysis`. The
+list here names what makes a mark one of a thought: a word inside a tag, and the few formats that have no such word.
+They are those of vLLM's reasoning parsers (`vllm/reasoning`, `vllm/parser`), of NeMo-RL's (`nano_v3`), and of the
+templates that have no parser there, such as `<|begin_of_thought|>`.
+"""
+
+from __future__ import annotations
+
+import re
+
+# <think>, </thinking>, [THINK], ◁/think▷, <seed:think>, <|END_THINKING|>, <|begin_of_thought|>, <｜end▁of▁thinking｜>
+_TAG = (
+    r"[<◁][|｜]?(?P<over>/)?(?P<name>[A-Za-z][\w:|.▁-]{2,40}?)(?:\s[^<>\[\]◁▷\n]{0,100})?[|｜]?[>▷]"
+    r"|\[(?P<square_over>/)?(?P<square>[A-Z]{3,20})\]"  # in capitals only, because [Reasoning] may be a heading
+)
+_THOUGHT = re.compile(
+    "think|thought|reason|reflect|scratch|monolog|analysis|rationale|deliberat|ponder|(?:^|_)cot(?:_|$)"
+)
+_ENDS = re.compile(r"(?:^|[^a-z])end(?:[^a-z]|$)")
+# Formats whose marks are no tags with such a word. `speaks` begins the answer, and `ends` ends a thought that is open.
+_OPENS = (
+    r"<\|?channel\|?>\s*(?:analysis|commentary|thought)|<\|open\|>\s*think\s*<\|sep\|>|to=self\s*<\|message\|>"
+    r"|<\|im_start\|>\s*think\b|Here(?:'s| is) my thought process:|Here are my reasoning steps:|\A\s*analysis(?=\w)"
+)
+_SPEAKS = (
+    r"<\|channel\|>\s*final|<\|content_text\|>|<\|begin_of_solution\|>|<\|START_(?:RESPONSE|TEXT)\|>"
+    r"|<\|open\|>\s*response\s*<\|sep\|>|<\|im_start\|>\s*answer\b|\[BEGIN FINAL RESPONSE\]|assistantfinal(?!ly)"
+)
+_STOPS = (
+    r"<\|?(?:end|end_message|eom|return)\|>|<channel\|>|<\|close\|>\s*think\s*<\|sep\|>|Here(?:'s| is) my response:"
+)
+_MARK = re.compile(f"(?P<opens>{_OPENS})|(?P<speaks>{_SPEAKS})|(?P<stops>{_STOPS})|{_TAG}")
+
+
+def parts_outside_thoughts(text: str) -> list[str]:
+    """Return the parts of a response that are no thought, in order. Takes time linear in the length of the text.
+
+    A thought that does not end reaches to the end of the text. An end without a beginning ends a thought that began in
+    the prompt, so that nothing before it was said. A thought in a thought ends with the outer one.
+    """
+    parts: list[str] = []
+    inside, at = "", 0  # the word of the mark that began the thought
+    for mark in _MARK.finditer(text):
+        kind, word = _read_mark(mark)
+        if kind == "opens" and not inside:
+            parts.append(text[at : mark.start()])
+            inside = word
+        elif kind == "speaks" or (kind == "ends" and not inside):
+            parts, inside, at = [], "", mark.end()
+        elif (kind == "ends" and word == inside) or (kind == "stops" and inside):
+            inside, at = "", mark.end()
+    return parts if inside else [*parts, text[at:]]
+
+
+def _read_mark(mark: re.Match[str]) -> tuple[str, str]:
+    """Return what a mark does, and the word by which its end is known. No kind for a tag that is not of a thought."""
+    name = (mark["name"] or mark["square"] or "").lower()
+    if not name:
+        return str(mark.lastgroup), "another format"
+    word = _THOUGHT.search(name)
+    if word is None:
+        return "", ""
+    return "ends" if mark["over"] or mark["square_over"] or _ENDS.search(name) else "opens", word[0]

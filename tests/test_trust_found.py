@@ -1,0 +1,141 @@
+"""What is found is data, and ours: who owns what was opened, and who may change it (nemo_ada/trust.py)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nemo_ada import trust
+from nemo_ada.errors import UserError
+from tests.people import OTHER, needs_two_users
+
+
+def found(folder: Path, text: str = "ours") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "heldout.yaml").write_text(text)
+    return folder / "heldout.yaml"
+
+
+def read(path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "nemo_ada.trust", "read", str(path)]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+
+
+def test_a_file_of_the_user_is_read_and_printed_as_it_is(tmp_path: Path) -> None:
+    path = found(tmp_path / "mine", "a=1\n")
+    assert trust.read_found(path) == b"a=1\n"
+    done = read(path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a=1\n", "")
+
+
+@needs_two_users
+@pytest.mark.parametrize("what", ["file", "folder", "both"])
+def test_what_belongs_to_another_user_is_refused(tmp_path: Path, what: str) -> None:
+    path = found(tmp_path / "theirs")
+    for place in (path, path.parent) if what == "both" else (path if what == "file" else path.parent,):
+        os.chown(place, OTHER, OTHER)
+    done = read(path)
+    assert done.returncode == 2 and f"({OTHER})" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not done.stdout
+
+
+@pytest.mark.parametrize(("file", "folder"), [(0o646, 0o755), (0o644, 0o757), (0o666, 0o777)])
+def test_what_others_may_write_is_refused(tmp_path: Path, file: int, folder: int) -> None:
+    path = found(tmp_path / "open")
+    path.chmod(file)
+    path.parent.chmod(folder)
+    with pytest.raises(UserError, match=r"every user may write it \(chmod o-w"):
+        trust.read_found(path)
+
+
+def test_in_a_folder_with_a_sticky_bit_the_owner_of_the_file_is_enough(tmp_path: Path) -> None:
+    path = found(tmp_path / "sticky")
+    path.parent.chmod(0o1777)
+    assert trust.read_found(path) == b"ours"
+
+
+@needs_two_users
+def test_a_private_group_may_write_and_one_with_members_may_not(tmp_path: Path, monkeypatch) -> None:
+    """As with umask 002. Group 0 is root's own; `daemon` gets a member."""
+    path = found(tmp_path / "group")
+    for place in (path, path.parent):
+        place.chmod(place.stat().st_mode | 0o020)
+    assert trust.read_found(path) == b"ours"
+    os.chown(path, 0, 1)
+    with pytest.raises(UserError, match="the group daemon may write it, which has other members"):
+        trust.read_found(path)
+
+
+@needs_two_users
+def test_users_that_an_acl_names_are_others(tmp_path: Path, monkeypatch) -> None:
+    path = found(tmp_path / "acl")
+    path.chmod(0o664)
+    monkeypatch.setattr(os, "getxattr", lambda _place, name: b"named users" if name == trust.ACL else b"")
+    with pytest.raises(UserError, match="may write it"):
+        trust.read_found(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_pipe_is_no_file_and_hangs_nothing(tmp_path: Path, make) -> None:
+    make(tmp_path / "heldout.yaml")
+    said = read(tmp_path / "heldout.yaml").stderr
+    assert "not a file" in said or "Is a directory" in said
+
+
+def test_what_is_missing_is_said_in_one_line(tmp_path: Path) -> None:
+    done = read(tmp_path / "none")
+    assert done.returncode == 2 and done.stderr == f"error: {tmp_path}/none cannot be read: No such file or directory\n"
+
+
+def test_a_link_is_followed_only_where_that_is_allowed(tmp_path: Path) -> None:
+    target = found(tmp_path / "mine")
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    assert trust.read_found(link) == b"ours"
+    with pytest.raises(UserError, match="is a link"):
+        trust.read_found(link, links=False)
+
+
+@needs_two_users
+def test_what_a_link_leads_to_is_looked_at(tmp_path: Path) -> None:
+    target = found(tmp_path / "theirs")
+    os.chown(target, OTHER, OTHER)
+    (tmp_path / "link").symlink_to(target)
+    with pytest.raises(UserError, match=f"({OTHER})"):
+        trust.read_found(tmp_path / "link")
+
+
+@needs_two_users
+def test_a_file_that_the_environment_names_may_be_anybodys(tmp_path: Path) -> None:
+    path = found(tmp_path / "admin", "RUN_ROOT=/runs\n")
+    os.chown(path, OTHER, OTHER)
+    assert read(path, NEMO_ADA_SITE=str(path)).stdout == "RUN_ROOT=/runs\n"
+    assert read(path).returncode == 2
+
+
+@needs_two_users
+@pytest.mark.parametrize("place", ["run", "run/checkpoints", "run/checkpoints/step_2/weights"])
+def test_a_whole_folder_is_looked_at(tmp_path: Path, place: str) -> None:
+    saved = tmp_path / "run" / "checkpoints" / "step_2"
+    saved.mkdir(parents=True)
+    (saved / "weights").write_text("w")
+    trust.check_tree(tmp_path / "run")
+    os.chown(tmp_path / place, OTHER, OTHER)
+    with pytest.raises(UserError, match=f"{tmp_path / place} is not used: it belongs to"):
+        trust.check_tree(tmp_path / "run")
+
+
+def test_links_and_loops_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "again").symlink_to(tmp_path / "run")
+    trust.check_tree(tmp_path / "run")
+    with pytest.raises(UserError, match="again is a link"):
+        trust.check_tree(tmp_path / "run", links=False)
+    (tmp_path / "run" / "again").unlink()
+    os.mkfifo(tmp_path / "run" / "pipe")
+    with pytest.raises(UserError, match="pipe"):
+        trust.check_tree(tmp_path / "run")
