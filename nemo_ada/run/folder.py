@@ -242,7 +242,7 @@ class RunDir:
         other = [key for key in ("nemo_ada", "commit", "python", "packages") if before and before.get(key) != now[key]]
         if other:
             log.warning("the run goes on with other software than its last attempt: %s changed", ", ".join(other))
-        append(path, json.dumps(now) + "\n")
+        append(path, "\n" * (path.exists() and not text_of(path).endswith("\n")) + json.dumps(now) + "\n")
 
     def note_inputs(self, config: Mapping[str, Any]) -> None:
         """Write down what the run reads. A checkpoint gets a copy, because what is edited later counts at a start."""
