@@ -147,7 +147,10 @@ def slurm(*command: str, seconds: int = 0) -> "str | None":
 
 
 def of_job(job: str) -> "dict[str, str]":
-    """What SLURM shows of a job, by its names; empty where it gives no answer."""
+    """What SLURM shows of a job, by its names; empty where it gives no answer.
+
+    A slot is asked for as ARRAY_N: the last one has the array's own number, by which SLURM shows all of them.
+    """
     shown = slurm("scontrol", "show", "job", "-o", job, seconds=whole(setting("ANSWER_SECONDS") or 8)) or ""
     return {name: value.strip() for name, value in re.findall(r"(?:^| )([\w/:]+)=(.*?)(?= [\w/:]+=|$)", shown, re.M)}
 
@@ -181,7 +184,7 @@ def put_off(seconds: int, hosts: str = "") -> None:
         return
     which = f"{setting('ARRAY')}_[{','.join(map(str, waiting))}]" if waiting else setting("ARRAY")
     changes = [f"StartTime=now+{seconds}"] if seconds else []
-    facts = of_job(setting("SLURM_JOB_ID")) if hosts else {}
+    facts = of_job(setting("SLOT")) if hosts else {}
     if hosts:  # the second ExcNodeList replaces the first, so it has the user's, too
         own = facts.get("ExcNodeList", "")
         named = [*([] if own in ("", "(null)") else split_hosts(own)), *split_hosts(hosts)]

@@ -136,7 +136,7 @@ def _begin(attempts: Path) -> int:
     stop = run_dir() / "STOP"
     if users_stop():
         old = not of_array("attempts.tsv") and stop.stat().st_mtime < moment(
-            of_job(setting("SLURM_JOB_ID")).get("SubmitTime", "")
+            of_job(setting("SLOT")).get("SubmitTime", "")
         )
         if not old:
             over(ASKED, f"{stop}, which is now removed")
@@ -292,7 +292,7 @@ def lost_nodes(folder: str) -> str:
 
 def job_end() -> int:
     """Print when SLURM ends this job, in epoch seconds of this node's clock; nothing for a job without a limit."""
-    end = moment(of_job(setting("SLURM_JOB_ID")).get("EndTime", ""))
+    end = moment(of_job(setting("SLOT")).get("EndTime", ""))
     if not end:
         return 0
     now = moment((slurm("scontrol", "show", "config", seconds=8) or "").partition("\n")[0])  # data as of ...
@@ -336,7 +336,7 @@ def term() -> int:
     It is asked (scancel), wall, preempted or node lost. A job that is preempted with a grace time still runs, and one
     that a user ends does not. Where SLURM does not answer, its texts in the logs of the job and of the step say it.
     """
-    facts, end = of_job(setting("SLURM_JOB_ID")), whole(setting("NEMO_ADA_JOB_END"))
+    facts, end = of_job(setting("SLOT")), whole(setting("NEMO_ADA_JOB_END"))
     said = tail(Path("/proc/self/fd/2")) + tail(attempt_dir() / "srun.log")
     because = re.findall(r"CANCELLED AT \S+ (?:DUE TO (.*?) )?\*\*\*", said)
     called = facts.get("JobState") in ("COMPLETING", "CANCELLED") or (not facts and because)

@@ -139,7 +139,7 @@ SHOWN = 'if [ "$2" = job ]; then echo "JobId=7 EndTime={end} Deadline=N/A"; else
 def test_times_are_read_whatever_format_the_users_shell_asks_slurm_for(tmp_path: Path) -> None:
     when = '$(if [ "$SLURM_TIME_FORMAT" = standard ]; then echo 2026-11-26T12:00:00; else echo "26 Nov"; fi)'
     path = programs(tmp_path, scontrol=SHOWN.format(end=when, config="exit 1"))
-    variables = {"SLURM_JOB_ID": "7", "SLURM_TIME_FORMAT": "%d %b", "TZ": "UTC", "ANSWER_SECONDS": "1"}
+    variables = {"SLOT": "7", "SLURM_TIME_FORMAT": "%d %b", "TZ": "UTC", "ANSWER_SECONDS": "1"}
     done = bash("decide job-end; echo $ANSWER", **variables, **path)
     assert done.stdout.splitlines()[-1] == "1795694400", done.stderr
 
@@ -154,13 +154,13 @@ def test_the_jobs_end_is_counted_by_the_nodes_clock(tmp_path: Path, ahead: int) 
             config=f"echo Configuration data as of $(date -d '{-ahead} seconds' +%Y-%m-%dT%H:%M:%S)",
         ),
     )
-    done = bash("decide job-end; echo $((ANSWER - $(date +%s)))", SLURM_JOB_ID="7", **path)
+    done = bash("decide job-end; echo $((ANSWER - $(date +%s)))", SLOT="7", **path)
     *said, left = done.stdout.splitlines()
     assert abs(int(left) - 3600) <= PATIENCE and ["s ahead of the controller's" in line for line in said] == [
         True
     ] * bool(ahead)
     programs(tmp_path, scontrol="echo JobId=7 EndTime=Unknown Deadline=N/A")
-    assert bash("decide job-end; echo $ANSWER.", SLURM_JOB_ID="7", **path).stdout == ".\n", "a job without a limit"
+    assert bash("decide job-end; echo $ANSWER.", SLOT="7", **path).stdout == ".\n", "a job without a limit"
 
 
 def test_a_submission_takes_its_variables_along_whatever_the_shell_says(tmp_path: Path) -> None:
