@@ -1,4 +1,4 @@
-"""A site that keeps accounts: slurmdbd with limits on the jobs of a user, on a real SLURM and a data base of our own."""
+"""A site that keeps accounts: slurmdbd with limits on the jobs of a user, on a real SLURM with a data base."""
 
 from __future__ import annotations
 
