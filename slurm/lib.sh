@@ -53,14 +53,14 @@ nap() { sleep "$1" & wait $! || true; }  # a trap runs at once, not after the sl
 
 # --- settings ---------------------------------------------------------------------------------------------------------
 
-read_site() {  # read_site FILE: its settings, exported; a variable that the environment brought wins
+read_site() {  # read_site FILE TEXT: its settings, exported; a variable that the environment brought wins
   local name changed=()
   declare -gA GIVEN=()
   while IFS= read -r name; do GIVEN[$name]=${!name-}; done < <(compgen -e)
   set -a
   trap 'die "bash cannot read $1: a line of it failed. Write NAME=value, with no blanks around =, and commands that succeed"' ERR
   # shellcheck source=/dev/null
-  source "$1"
+  source /dev/stdin <<<"$2"
   trap - ERR
   set +a
   for name in "${!GIVEN[@]}"; do
@@ -90,12 +90,16 @@ read_site() {  # read_site FILE: its settings, exported; a variable that the env
 
 load_settings() {
   HOME_DIR=$(cd "$1" && pwd)
-  local site=${NEMO_ADA_SITE:-$HOME_DIR/slurm/site.env}
+  if [[ -n ${NEMO_ADA_SITE:-} && $NEMO_ADA_SITE != /* ]]; then export NEMO_ADA_SITE=$PWD/$NEMO_ADA_SITE; fi
+  local site=${NEMO_ADA_SITE:-$HOME_DIR/slurm/site.env} text
   [[ -r $site ]] || die "$site is missing: copy slurm/site.env.example to slurm/site.env and fill it in"
-  if LC_ALL=C grep -q $'\r\|^\xef\xbb\xbf' "$site"; then
+  : "${HOST_PYTHON:=python3}"  # it looks for nemo_ada first in the folder where it stands, so it stands in ours
+  "$HOST_PYTHON" -c "" 2>/dev/null || die "$HOST_PYTHON does not start on this machine: set HOST_PYTHON to a Python 3.6 or newer, in front of the command (slurm/slots.py needs no packages)"
+  text=$(cd -P "$LIB/.." && PYTHONDONTWRITEBYTECODE=1 "$HOST_PYTHON" -m nemo_ada.trust read "$site") || die "$site was not read, see above"
+  if LC_ALL=C grep -q $'\r\|^\xef\xbb\xbf' <<<"$text"; then
     die "$site has line ends or a mark of Windows, which bash reads as parts of the text: remove them (sed -i 's/\r\$//; 1s/^\xef\xbb\xbf//' $site)"
   fi
-  read_site "$site"
+  read_site "$site" "$text"
   [[ -v CONTAINER ]] || die "CONTAINER is not set in $site: a .sqsh file or image for pyxis, or CONTAINER= for bare nodes"
   set -a
   : "${RUN_ROOT:=$HOME_DIR/runs}" "${MOUNTS:=}" "${NODE_SETUP:=}" "${LAUNCH:=nemo-ada train}" "${PYTHON:=python3}"
@@ -105,7 +109,7 @@ load_settings() {
   : "${PREEMPT_SECONDS:=25}" "${HEALTH:=1}" "${HEALTH_SECONDS:=300}" "${MIN_TMP_GIB:=20}" "${OMP_NUM_THREADS:=16}"
   : "${HOST_PYTHON:=python3}" "${GPUS_IN_SLURM:=1}" "${LIMIT_SECONDS:=60}" "${RAY_INTERFACE:=}"
   set +a
-  "$HOST_PYTHON" -c "" 2>/dev/null || die "$HOST_PYTHON does not start on this machine: set HOST_PYTHON in $site to a Python 3.6 or newer (slurm/slots.py needs no packages)"
+  "$HOST_PYTHON" -c "" 2>/dev/null || die "$HOST_PYTHON does not start on this machine: set HOST_PYTHON in $site to a Python 3.6 or newer"
   if [[ -z ${RUNTIME:-} ]]; then if [[ -n $CONTAINER ]]; then RUNTIME=pyxis; else RUNTIME=none; fi; fi
   [[ $RUNTIME =~ ^(pyxis|apptainer|none)$ ]] || die "RUNTIME=$RUNTIME: choose pyxis, apptainer or none (PBS and other schedulers are not supported)"
   if [[ $RUNTIME == none && -n $CONTAINER ]]; then die "RUNTIME=none starts no container, but CONTAINER=$CONTAINER: empty it, or choose pyxis or apptainer"; fi

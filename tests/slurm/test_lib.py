@@ -15,6 +15,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pwd
 import re
 import resource
 import shutil
@@ -29,6 +30,7 @@ import pytest
 
 from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
+from tests.people import OTHER, needs_two_users
 from tests.slurm.test_dry_run import call
 
 pytestmark = pytest.mark.long
@@ -239,7 +241,7 @@ def test_a_checkout_of_the_submitting_machine_is_for_the_check_where_the_job_has
     assert (tmp_path / "checked").read_text().strip() == str(tmp_path)
     job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
     assert job["NEMO_RL_HOME"] == ("/opt/nemo-rl" if container else str(tmp_path))
-    inside = f"read_site {tmp_path}/site.env >&2; echo $NEMO_RL_HOME"
+    inside = f'read_site x "$(<{tmp_path}/site.env)" >&2; echo $NEMO_RL_HOME'
     assert bash(inside, NEMO_RL_HOME=str(tmp_path)).stdout.strip() == job["NEMO_RL_HOME"]
 
 
@@ -258,6 +260,25 @@ def test_what_an_editor_of_windows_adds_is_named_and_the_command_that_is_said_me
 def test_a_site_env_that_bash_cannot_read_is_named(tmp_path: Path, text: str) -> None:
     done = script(tmp_path, site=text, DRY_RUN="1", NEMO_RL_HOME="/opt/nemo-rl")
     assert done.returncode == 2 and str(tmp_path / "site.env") in done.stderr.splitlines()[-1], done
+
+
+@needs_two_users
+def test_a_site_env_of_somebody_else_that_was_only_found_is_refused(tmp_path: Path) -> None:
+    """What NEMO_ADA_SITE names was not found, so it may be anybody's."""
+    (tmp_path / "project").mkdir()
+    for name in ("nemo_ada", "configs"):
+        (tmp_path / "project" / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "slurm", tmp_path / "project" / "slurm")
+    site = tmp_path / "project" / "slurm" / "site.env"
+    site.write_text(f"touch {tmp_path}/ran\nCONTAINER=\nNEMO_RL_HOME=/opt/nemo-rl\n")
+    os.chown(site, OTHER, OTHER)
+    command = ["bash", str(tmp_path / "project" / "slurm" / "train_7b_ada.sh")]
+    given = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "NEMO_ADA_HOME": str(tmp_path / "project")}
+    done = subprocess.run(command, env=given, cwd="/", capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 2 and f"it belongs to user {pwd.getpwuid(OTHER).pw_name}" in done.stderr, done
+    assert not (tmp_path / "ran").exists()
+    named = subprocess.run(command, env=given | {"NEMO_ADA_SITE": str(site)}, cwd="/", capture_output=True, text=True)
+    assert named.returncode == 0 and (tmp_path / "ran").exists(), named
 
 
 # --- arguments ---

@@ -17,6 +17,7 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.check import gpu
 from nemo_ada.rules.check.capacity import checkpoint_disk, host_memory, learner_memory, rollout_memory
+from nemo_ada.rules.check.own_classes import own_classes
 from nemo_ada.rules.check.site import image, mounts
 from nemo_ada.rules.check.site import site as site_findings
 from nemo_ada.rules.check.verifier import references
@@ -147,6 +148,8 @@ def examine_nemo_rl(
         findings = [
             error(finding.key, finding.message) if _of_unknown_model(finding) else finding for finding in findings
         ]
+        said = {finding.key for finding in findings if finding.level == "error"}
+        findings += [finding for finding in own_classes(config) if finding.key not in said]
     return [*findings, *capacity(values, gpu_gib=gpu_gib, site=site), *image()]
 
 

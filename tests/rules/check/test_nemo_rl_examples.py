@@ -56,7 +56,8 @@ def checkout() -> str:
 def section() -> dict[str, Any]:
     """Return the keys of README's YAML for a NeMo-RL job, without those that name the run and its rows."""
     text = (ROOT / "README.md").read_text()
-    (block,) = re.findall(r"```yaml\n(defaults: your_config.*?)```", text, re.DOTALL)
+    blocks = re.findall(r"```yaml\n(defaults: your_config.*?)```", text, re.DOTALL)
+    (block,) = (one for one in blocks if "reinforce_ada:" in one)
     keys: dict[str, Any] = yaml.safe_load(block)
     for name in ("defaults", "run_dir", "resume"):
         keys.pop(name, None)
