@@ -13,6 +13,7 @@ from rich.console import Console
 from nemo_ada.lab.status import ask_slurm, goes_on, look, render, runs_below
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.run.redaction import hide_in
+from nemo_ada.standing import from_here
 
 MOST_SECONDS = 86_400.0  # between two looks of --watch
 
@@ -30,7 +31,8 @@ def status(
     Works on a login node: it reads files of the run's folder, and asks squeue and sacct by the array's id.
     """
     while True:
-        folders = runs_below(Path(site_setting("RUN_ROOT") or "runs")) if run == "all" else [Path(run)]
+        root = Path(site_setting("RUN_ROOT") or "runs")
+        folders = runs_below(from_here(root)) if run == "all" else [from_here(Path(run))]
         found = look(folders, ask_slurm(folders))
         shown = json.dumps(hide_in(found), indent=None if watch else 1) if as_json else "\n".join(map(render, found))
         if watch and not as_json:

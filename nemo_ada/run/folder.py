@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import yaml
 
+from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.run import inputs
 from nemo_ada.run.files import (
@@ -39,6 +40,7 @@ from nemo_ada.run.json_lines import Record, records
 from nemo_ada.run.provenance import environment, latest
 from nemo_ada.run.redaction import hide, hide_in
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.standing import from_here
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,7 @@ LAYOUT = (
 )  # fmt: skip
 """Settings of layout and memory. After a change the numbers are the same up to rounding."""
 CHANGES = "config_changes.jsonl"
+OTHERS = "name another run_dir, or make this one yours alone, for example with chmod -R go-w"
 BEFORE_A_RUN = frozenset(
     {
         "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
@@ -138,7 +141,18 @@ def of_class(key: str, settings: Collection[str]) -> bool:
 
 def identity(config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT)) -> dict[str, Any]:
     """Return what identifies a run: all values except secrets and those that may change on resume."""
-    return {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
+    kept = {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
+    return {key: _as_compared(key, value) for key, value in kept.items()}
+
+
+def _as_compared(key: str, value: Any) -> Any:
+    """Return a value of a configuration without what the folder of the user adds: the content of files counts."""
+    if not isinstance(value, str) or not value:
+        return value
+    if inputs.CODE.fullmatch(value):
+        place, _, name = value.rpartition(":")
+        return f"{Path(place).stem if place.startswith('/') else place.rpartition('.')[2]}:{name}"
+    return from_here(value) if inputs.PATH_KEYS.fullmatch(key) else value
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
@@ -168,6 +182,7 @@ class RunDir:
         """
         if hide(str(self.path)) != str(self.path):
             raise UserError("run_dir holds a secret, which the folder's name would show to all; name another folder")
+        self._refuse_others(config)
         before = self._config_before()
         if before is None:
             self._refuse_strangers()
@@ -179,6 +194,22 @@ class RunDir:
                 f"run_dir={self.path} already holds this run; set resume=auto to continue it or name another run_dir"
             )
         self._refuse_lost_checkpoints(config)
+
+    def _refuse_others(self, config: Mapping[str, Any]) -> None:
+        """Raise UserError where the folder or its checkpoints are not ours alone: a run would go on from them."""
+        named = flatten(config).get("checkpointing.checkpoint_dir")
+        folders = [
+            (self.path, False),
+            (self.path / "checkpoints" if named is None else from_here(Path(str(named))), True),
+        ]
+        for folder, deep in folders:
+            try:
+                if folder.is_dir():
+                    trust.check_tree(folder, OTHERS, deep=deep)
+            except (OSError, ValueError) as error:
+                if isinstance(error, UserError):
+                    raise UserError(f"run_dir={self.path}: {error}") from None
+                raise UserError(f"run_dir={str(self.path)!r} cannot be read: {error}") from None
 
     def check_inputs(self, config: Mapping[str, Any], checkpoint: Path | None = None) -> None:
         """Raise UserError where data, tokenizer, template, prompt files or own code are not those of the run.
@@ -221,7 +252,7 @@ class RunDir:
         """
         self.check(config, resume=resume)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = lock_file(self.path / "lock", f"run_dir={self.path}")
             for folder in (self.path, self.path / "checkpoints"):
                 remove_leftovers(folder)

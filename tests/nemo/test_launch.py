@@ -203,7 +203,7 @@ def test_a_signal_before_training_begins_is_a_stop_after_the_saved_step(tmp_path
         time.sleep(PATIENCE)
 
     monkeypatch.setattr(launch_module.rulebook, "refuse", ends if phase == "rules" else lambda *_: None)
-    for name in ("check_config", "check_environments", "check_architectures", "allow_ours", "write_contract"):
+    for name in ("check_config", "check_environments", "check_architectures", "write_contract"):
         monkeypatch.setattr(launch_module, name, lambda *_: None)
     loop = SimpleNamespace(MasterConfig=lambda **config: config)
     monkeypatch.setattr(launch_module, "importlib", SimpleNamespace(import_module=lambda _: loop))

@@ -22,6 +22,7 @@ from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import text_of
 from nemo_ada.run.folder import flatten
 from nemo_ada.run.inputs import files
+from nemo_ada.standing import shown
 
 SERVER = "https://api.wandb.ai"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")
@@ -69,10 +70,8 @@ def model_code(values: Values) -> Findings:
         folder = Path(name) if os.path.isdir(name) else hub.snapshot(name) if name else None
         if folder is None:
             continue
-        files = sorted(str(file.relative_to(folder)) for file in folder.rglob("*.py"))
-        mapped = [file.name for file in sorted(folder.glob("*.json")) if '"auto_map"' in _text(file)]
-        if files or mapped:
-            shown = ", ".join([*files[:3], *(f"auto_map in {file}" for file in mapped[:3])])
+        if code := hub.code_of(folder):
+            shown = ", ".join(code[:6])
             yield warning(
                 key,
                 f"{folder} brings code ({shown}), and NeMo-RL runs it on every node (it sets trust_remote_code); "
@@ -144,8 +143,8 @@ def mounts(values: Values, yamls: Sequence[Path]) -> Findings:
     if not site_setting("CONTAINER"):
         return
     run_dir = job_folder(str(values.get("run_dir", DEFAULT_RUN_DIR)))
-    shown = [(str(folder), str(folder)) for folder in (project().absolute(), run_dir)]
-    shown += [(source, target or source) for source, target in _pairs(site_setting("MOUNTS"))]
+    mounted = [(str(folder), str(folder)) for folder in (project().absolute(), run_dir)]
+    mounted += [(source, target or source) for source, target in _pairs(site_setting("MOUNTS"))]
     cache, setup = site_setting("HF_HOME"), site_setting("NODE_SETUP")
     checkout = Path(site_setting(HOME) or os.devnull).absolute()
     read = {"YAML": yamls, "input": files(flatten(dict(values.config))), "NODE_SETUP": [Path(setup)] if setup else []}
@@ -154,8 +153,8 @@ def mounts(values: Values, yamls: Sequence[Path]) -> Findings:
         for path in dict.fromkeys(name for one in paths for name in (one.absolute(), one.resolve())):
             if not path.exists() or path.is_relative_to(checkout) or path.is_relative_to(CODE):
                 continue  # the image has its own checkout
-            if not any(path.is_relative_to(source) and source == target for source, target in shown):
-                other = next((target for source, target in shown if path.is_relative_to(source)), None)
+            if not any(path.is_relative_to(source) and source == target for source, target in mounted):
+                other = next((target for source, target in mounted if path.is_relative_to(source)), None)
                 at = f"MOUNTS shows it at {other}" if other else "no mount shows it"
                 yield error("MOUNTS", f"the job's container does not see {what} {path}: {at}; add "
                             f"{path.parent}:{path.parent} to MOUNTS, or put it into the project")  # fmt: skip
@@ -177,7 +176,7 @@ def _text(path: Path) -> str:
 
 def job_folder(name: str) -> Path:
     """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
-    path, root = Path(name), site_setting("RUN_ROOT")
+    path, root = shown(Path(name)), site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
     return (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path).absolute()
 
 

@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.config import load
 from nemo_ada.config.load import plain
+from nemo_ada.config.paths import find_files
 from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts import config_file
@@ -89,7 +90,7 @@ def refusals(name: str, example: DictConfig | str) -> list[tuple[str, str]]:
     try:
         for key in secret_keys(OmegaConf.to_container(merged, resolve=False)):
             return [(key, "is a secret")]
-        config = with_data(load.find_prompt_files(plain(merged), [home() / name]))
+        config = with_data(find_files(plain(merged), [home() / name]))
     except UserError as problem:
         return [("configuration", str(problem))]
     return [(f.key, f.message) for f in rulebook.findings(config, upstream) if f.level == "error"]
