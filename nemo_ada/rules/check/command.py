@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import backend_of, family, split_words
+from nemo_ada.config.load import backend_of, split_words
 from nemo_ada.config.parsing import parse
+from nemo_ada.config.paths import family
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
