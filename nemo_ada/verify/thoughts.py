@@ -30,7 +30,8 @@ _SPEAKS = (
     r"<\|channel\|>\s*final|<\|content_text\|>|<\|begin_of_solution\|>|<\|START_(?:RESPONSE|TEXT)\|>"
     r"|<\|open\|>\s*response\s*<\|sep\|>|<\|im_start\|>\s*answer\b|\[BEGIN FINAL RESPONSE\]|assistantfinal(?!ly)"
 )
-_STOPS = r"<\|?(?:end|end_message|eom|return)\|>|<channel\|>|<unused95>|<\|close\|>\s*think\s*<\|sep\|>|Here(?:'s| is) my response:"
+_STOPS = r"<\|?(?:end|end_message|eom|return)\|>|<channel\|>|<unused95>|<\|close\|>\s*think\s*<\|sep\|>"
+_STOPS += r"|Here(?:'s| is) my response:"
 _MARK = re.compile(f"(?P<opens>{_OPENS})|(?P<speaks>{_SPEAKS})|(?P<stops>{_STOPS})|{_TAG}")
 
 
