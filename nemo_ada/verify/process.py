@@ -23,7 +23,7 @@ from typing import Any
 from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, environment, python
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.verdict import CAUSES, CRASH, TIMEOUT
-from nemo_ada.verify.worker import Judgement, line
+from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, line
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ REPLY_S = 120.0  # of CPU or of rest, for a server that starts cold
 START_S = 60.0  # of CPU or of rest, for a new worker
 LOOK_S = 0.5  # how often a process that takes long is looked at
 MAX_STARTS = 3  # of workers for one answer
+MOST_NAMES = 1000  # of hidden variables that a server hears of
 MAX_LINE, MAX_TEXT = 16 << 10, 500  # bytes of a worker's message, and characters of the text in it
 
 
@@ -119,15 +120,18 @@ class Server:
         self._asking = threading.Lock()
         self._forking = threading.Lock()  # a worker's two sockets are open for one worker at a time
         self._control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        # The caller's import path, for the scorer. One thread per worker.
+        kept = environment(listed=PYTHON_NEEDS, PYTHONPATH=os.pathsep.join(import_path()), OMP_NUM_THREADS="1")
         with theirs:
             self._process = begin(
                 python(sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"),
                 stdin=theirs.fileno(),
                 start_new_session=True,
-                # The caller's import path, for the scorer. One thread per worker.
-                env=environment(listed=PYTHON_NEEDS, PYTHONPATH=os.pathsep.join(import_path()), OMP_NUM_THREADS="1"),
+                env=kept,
             )
-        self._control.send(line([scorer, memory_bytes]))
+        # The server gets no value of the others, and says when a reward reads one of these names.
+        hidden = [name for name in os.environ if name not in kept] if scorer != DEFAULT_SCORER else []
+        self._control.send(line([scorer, memory_bytes, hidden[:MOST_NAMES]]))
 
     @property
     def pid(self) -> int:
