@@ -15,6 +15,7 @@ from typing import Any
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
+from nemo_ada.rules.choices import NAMES
 from nemo_ada.rules.data import datasets, prompt_files
 from nemo_ada.rules.engine import ENGINE
 from nemo_ada.rules.facts.models import ModelShape, find_shape
@@ -33,7 +34,7 @@ from nemo_ada.rules.value_types import value_types
 
 Rule = Callable[[Values], Findings]
 RULES: tuple[Rule, ...] = (
-    *SETUP, *ENGINE, *KNOWN_FAULTS, *LORA, *GYM_RULES, *METHOD,
+    *NAMES, *SETUP, *ENGINE, *KNOWN_FAULTS, *LORA, *GYM_RULES, *METHOD,
     controller_needs, controller_sizes, controller_ignores, datasets,
     prompt_files,
 )  # fmt: skip
