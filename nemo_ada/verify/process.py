@@ -224,8 +224,10 @@ class Worker:
         patience, unsent = Patience(self._pid, deadline_s), memoryview(message)
         try:
             while unsent:
-                patience.wait(self._connection, select.POLLOUT)
-                unsent = unsent[self._connection.send(unsent) :]
+                try:
+                    unsent = unsent[self._connection.send(unsent) :]
+                except BlockingIOError:  # a long one, which it has not read yet
+                    patience.wait(self._connection, select.POLLOUT)
             judgement = _checked(self.receive(patience))
         except SpoiledError as problem:
             self.end()
