@@ -9,6 +9,7 @@ TRAIN ?= $(PY) recipes/benchmarks/compare_cpu.py
 # Lines and branches are counted together: of 1,700 and 272, 99.5 % lets 9 be missing, so never 5 % of the branches.
 COVERAGE := --cov=nemo_ada.core --cov-branch --cov-fail-under=99.5 --cov-report=term-missing:skip-covered
 NEMO_TESTS ?= tests/nemo tests/rehearsal
+NEMO_PYTHON ?= .cache/rehearsal/policy/bin/python
 MUTANTS ?=
 PEERS ?=
 SHELL_FILES := $(wildcard .ci/*) $(wildcard slurm/*.sh) $(wildcard docker/*.sh) .github/site/publish
@@ -55,8 +56,8 @@ bench-peers: install  ## TRL's GRPOTrainer beside our CPU back end, at equal wor
 	@PYTHON="$(PYTHON)" .ci/peers-env
 	$(PY) recipes/benchmarks/peers.py $(PEERS)
 
-rehearsal-env:  ## interpreters of `nemo-ada rehearse`; NEMO_RL_HOME=/path/to/RL; GYM=1 adds NeMo-Gym's
-	@PYTHON="$(PYTHON)" NEMO_RL_HOME="$(NEMO_RL_HOME)" GYM="$(GYM)" .ci/rehearsal-env
+rehearsal-env:  ## interpreters of `nemo-ada rehearse`; NEMO_RL_HOME=/path/to/RL; GYM=1 adds NeMo-Gym's; STACK=v0.8.0
+	@PYTHON="$(PYTHON)" NEMO_RL_HOME="$(NEMO_RL_HOME)" GYM="$(GYM)" STACK="$(STACK)" .ci/rehearsal-env
 
 $(VENV)/.docs: $(STAMP)
 	@$(VENV)/bin/uv pip install --quiet --python $(PY) --editable '.[docs]'
@@ -79,7 +80,7 @@ test-nemo: export TORCH_CUDA_ARCH_LIST ?= 9.0
 test-nemo: export NEMO_RL_HOME := $(NEMO_RL_HOME)
 test-nemo: export PYTHONPATH := $(CURDIR):$(NEMO_RL_HOME)
 test-nemo:  ## NeMo-RL's loop and its own workers (15 min); NEMO_RL_HOME=/path/to/RL, after `make rehearsal-env`
-	.cache/rehearsal/policy/bin/python -m pytest $(NEMO_TESTS) $(PYTEST_NEMO_ARGS)
+	$(NEMO_PYTHON) -m pytest $(NEMO_TESTS) $(PYTEST_NEMO_ARGS)
 
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.
 test-slurm: install  ## job chains on a real SLURM (Debian's slurm-wlm and munge), some minutes

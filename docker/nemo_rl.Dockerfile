@@ -1,5 +1,5 @@
-# Reinforce-Ada on NVIDIA's NeMo-RL image: `docker/build.sh nemo_rl`. Context: the project's root.
-# Nobody has run v0.8.0 with the hooks yet; `NEMO_RL_VERSION=v0.8.0 docker/build.sh nemo_rl` builds on it.
+# Reinforce-Ada on NVIDIA's NeMo-RL image: `docker/build.sh nemo_rl`, or `nemo_rl-v0.8.0`. Context: the project's root.
+# Both have NeMo-RL in /opt/nemo-rl and its environment in /opt/nemo_rl_venv (v0.8.0's read in main's Dockerfile of August).
 ARG NEMO_RL_VERSION=v0.7.0
 FROM nvcr.io/nvidia/nemo-rl:${NEMO_RL_VERSION}
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# docker/run.sh nemo_rl|cpu COMMAND...: run COMMAND in the image nemo-ada:<which>, in this folder, as you.
+# docker/run.sh nemo_rl|nemo_rl-v0.8.0|cpu COMMAND...: run COMMAND in the image nemo-ada:<which>, in this folder, as you.
 # Where this folder is a checkout of the project, its code runs and not the image's copy.
 # Environment: DOCKER (docker; or podman), RUN_AS (UID:GID; by default yours), GPUS (for docker's --gpus: all, device=0,
 # ..., none; by default all where nvidia-smi finds one), HF_HOME (mounted when set), WANDB_API_KEY and HF_TOKEN (passed
 # on when set).
 set -euo pipefail
 case ${1:-} in
-  nemo_rl | cpu) which=$1; shift ;;
-  *) echo "usage: docker/run.sh nemo_rl|cpu COMMAND..." >&2; exit 2 ;;
+  nemo_rl | nemo_rl-v0.8.0 | cpu) which=$1; shift ;;
+  *) echo "usage: docker/run.sh nemo_rl|nemo_rl-v0.8.0|cpu COMMAND..." >&2; exit 2 ;;
 esac
 RUN_AS=${RUN_AS:-$(id -u):$(id -g)}
 [[ $RUN_AS =~ ^[0-9]+:[0-9]+$ ]] || { echo "RUN_AS=$RUN_AS is not UID:GID in numbers, such as 1000:1000" >&2; exit 2; }

@@ -91,6 +91,15 @@ def test_a_base_may_be_named_by_its_digest(which: str, variable: str, image: str
     assert ("FROM", f"{image}:${{{variable}}}") in instructions(ROOT / "docker" / f"{which}.Dockerfile")
 
 
+def test_the_image_of_v0_8_0_has_its_base_and_its_name_and_one_named_base_wins() -> None:
+    build = ["bash", str(ROOT / "docker" / "build.sh"), "nemo_rl-v0.8.0"]
+    for given, base in (({}, "v0.8.0"), ({"NEMO_RL_VERSION": "v0.8.1"}, "v0.8.1")):
+        environment = {"PATH": os.environ["PATH"], "DOCKER": "echo", **given}
+        told = subprocess.run(build, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        assert re.findall(r"--build-arg (\S+)", told.stdout) == [f"NEMO_RL_VERSION={base}"]
+        assert "--file docker/nemo_rl.Dockerfile --tag nemo-ada:nemo_rl-v0.8.0 " in told.stdout
+
+
 def printed(folder: Path, image: str = "nemo_rl", gpu: bool = True, **variables: str) -> str:
     """What docker is told to do in a folder of a machine with or without a GPU."""
     (folder / "bin").mkdir(exist_ok=True)
@@ -107,6 +116,8 @@ def test_run_passes_the_command_the_caller_the_gpus_and_the_code_of_a_checkout(t
     told = printed(tmp_path)
     assert f"--user {os.getuid()}:{os.getgid()} --cap-drop=ALL --security-opt=no-new-privileges" in told
     assert told.rstrip().endswith("nemo-ada:nemo_rl nemo-ada check x.yaml")
+    newest = printed(tmp_path, image="nemo_rl-v0.8.0")
+    assert newest.rstrip().endswith("nemo-ada:nemo_rl-v0.8.0 nemo-ada check x.yaml") and "--gpus all" in newest
     assert "--gpus all" in told and "PYTHONPATH" not in told
     for without in (printed(tmp_path, gpu=False), printed(tmp_path, image="cpu"), printed(tmp_path, GPUS="none")):
         assert "--gpus" not in without

@@ -24,17 +24,19 @@ def whatif(
         typer.Option(help="name of your own field or metric, as reward=NAME; also prompt, tokens, step, group"),
     ] = None,
     values: Annotated[
-        tuple[float, float], typer.Option(help="rewards of a wrong and of a right response, for logs of averages")
-    ] = (0.0, 1.0),
+        tuple[float, float] | None,
+        typer.Option(help="rewards of a wrong and of a right response, for logs of averages", show_default="0 1"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Say what adaptive sampling would have changed, from a log that you already have. It needs no GPU.
 
-    Rollouts say most: NeMo-RL's train_data_step*.jsonl, dumps of verl, tables of TRL, and any JSONL, CSV or Parquet
-    with prompt, reward and tokens.
+    Rollouts say most: NeMo-RL's train_data_step*.jsonl, dumps of verl, slime and miles, tables of TRL, traces of
+    prime-rl, and any JSON, CSV or Parquet with prompt, reward and tokens.
 
-    Curves are enough: TRL's trainer_state.json, CSV files of Weights & Biases, event files of TensorBoard,
-    JSON lines of metrics. Say with --group how many responses a prompt got.
+    Curves are enough: what a run printed (NeMo-RL, verl, TRL, prime-rl, SkyRL, slime, miles, OpenRLHF), TRL's
+    trainer_state.json, CSV files of Weights & Biases, event files of TensorBoard, JSON lines of metrics. Say with
+    --group how many responses a prompt got.
     """
     from nemo_ada.lab.whatif.answer import answer, read_log
     from nemo_ada.lab.whatif.render import as_json, introduction, sentences, table
@@ -53,9 +55,9 @@ def whatif(
 
 def _columns(pairs: list[str]) -> dict[str, str]:
     """Parse the values of --column."""
-    from nemo_ada.lab.whatif.reading import FIELDS, METRICS
+    from nemo_ada.lab.whatif.names import FIELDS, QUANTITIES
 
-    known = tuple(dict.fromkeys((*FIELDS, *METRICS)))
+    known = tuple(dict.fromkeys((*FIELDS, *QUANTITIES)))
     found: dict[str, str] = {}
     for pair in pairs:
         what, _, name = pair.partition("=")

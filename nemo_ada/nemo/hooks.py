@@ -40,12 +40,10 @@ from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.training_batch import (
     build_batch,
-    leave_masked_out,
     pool_metrics,
     pool_rewards,
     shaped_rewards,
 )
-from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import (
     ASYNC_ROLLOUT,
     BASELINES,
@@ -313,8 +311,6 @@ class Hooks:
         result, rows = sampled.result, sampled.rows
         rewards = pool_rewards(result, sampled.raw_reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, self.settings, number)
-        if self.settings.loop is Loop.DATA_PLANE:
-            leave_masked_out(batch)
         self.rollout_calls, self.current = number, batch
         self.sampling_seconds = result.seconds
         measured = pool_metrics(prompts, source, result, repeated_batch["length"])

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,7 +71,7 @@ def of_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return float(np.mean([sample[name] for sample in samples]))
 
     turns = [int(sample["turn_count"]) for sample in samples]
-    rewards = [float(sample["total_reward"]) for sample in samples]
+    rewards = [reward for sample in samples if math.isfinite(reward := float(sample["total_reward"]))]
     tokens: Counter[Any] = Counter()
     longest = [int(sample["max_gen_tokens_per_turn"]) for sample in samples if "max_gen_tokens_per_turn" in sample]
     for sample in samples:
@@ -83,14 +84,21 @@ def of_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "max_turns_reached_rate": mean("max_turns_reached"),
         "mean_total_tokens_per_sample": mean("total_tokens"),
         "mean_env_tokens_per_sample": mean("env_tokens"),
-        "mean_total_reward": float(np.mean(rewards)),
-        "max_total_reward": max(rewards),
-        "min_total_reward": min(rewards),
+        **(_of_rewards(rewards) if rewards else {}),
         WORKERS: dict(tokens),
         **{shown: [count for sample in samples for count in sample.get(name, ())]
            for name, shown in HISTOGRAMS.items()},
         **(_of_main(turns, longest) if longest else {}),
     }  # fmt: skip
+
+
+def _of_rewards(rewards: Sequence[float]) -> dict[str, float]:
+    """NeMo-RL's metrics of the rewards. A response without a verdict has none, and one NaN would hide all others."""
+    return {
+        "mean_total_reward": float(np.mean(rewards)),
+        "max_total_reward": max(rewards),
+        "min_total_reward": min(rewards),
+    }
 
 
 def _of_main(turns: Sequence[int], longest: Sequence[int]) -> dict[str, float]:
@@ -122,6 +130,8 @@ def of_calls(calls: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
 
 def _joined(name: str, values: Sequence[tuple[int, Any]]) -> Any:
     """One value from those of several calls: the extreme, the sum, or the mean over rows. Else the last call's."""
+    finite = [(rows, value) for rows, value in values if not isinstance(value, float) or math.isfinite(value)]
+    values = finite or values  # a call without any verdict has no mean of rewards
     numbers = [value for _, value in values]
     if not all(isinstance(value, int | float) for value in numbers):
         return numbers[-1]

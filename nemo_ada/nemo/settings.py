@@ -25,7 +25,7 @@ from nemo_ada.rules.method import (
     reinforce_ada,
     uses_async_engine,
 )
-from nemo_ada.rules.single_controller import controller_ignores, controller_needs
+from nemo_ada.rules.single_controller import controller_ignores, controller_needs, controller_sizes
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def read(master_config: Any) -> NemoSettings:
     """Apply the rules of the method and take out what the hooks need. Raises UserError."""
     values = Values(as_dicts(master_config))
     findings = [*estimator(values), *reinforce_ada(values), *asynchronous_training(values)]
-    findings += [*controller_needs(values), *controller_ignores(values)]
+    findings += [*controller_needs(values), *controller_sizes(values), *controller_ignores(values)]
     rulebook.raise_errors(findings)
     for finding in findings:
         log.warning("%s: %s", finding.key, finding.message)

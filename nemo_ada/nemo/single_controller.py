@@ -45,6 +45,8 @@ from nemo_ada.rules.single_controller import lookahead
 TARGET = "ada_target"
 MASKED = {"instance_config": {"mask_sample": True}}
 """How an environment says that a row is not trained on. NeMo-RL writes it into the column mask_sample."""
+LATEST = 64
+"""Steps after which one that is still incomplete, such as the first one after a resume, is forgotten."""
 
 
 def plugged_in(master_config: Any, actor_args: Any) -> Any:
@@ -107,11 +109,26 @@ class PluggedManager(RolloutManager):  # type: ignore[misc]
     def _tickets(self) -> Any:
         return count()
 
+    @cached_property
+    def _began(self) -> int:
+        """Version of the weights when the first group of this attempt began."""
+        return int(self._weight_version)
+
+    def _budget_of(self, target_step: int | None, ticket: int) -> int:
+        """Return the number of the step whose budget a group shares.
+
+        `in_order` says which step trains on a group. The other samplers do not, because a step takes the groups that
+        are ready. Then the groups that begin one after another share a budget, as many as a step has.
+        """
+        if target_step is not None:
+            return int(target_step)
+        return self._began + ticket // self.settings.prompts
+
     async def generate_and_push(self, input_sample: Any, *, target_step: int | None = None, **rest: Any) -> Any:
         """Draw a group and commit it, as NeMo-RL does. The groups of a step share its budget."""
         self._impl.groups = self.groups
-        target = self._weight_version if target_step is None else int(target_step)
         ticket = next(self._tickets)
+        target = self._budget_of(target_step, ticket)
         sample = {**input_sample, TARGET: target, TICKET: ticket}
         outcome = await super().generate_and_push(sample, target_step=target_step, **rest)
         if outcome is RolloutOutcome.SKIPPED:
@@ -198,7 +215,7 @@ class WholeSteps:
     def __init__(self, sampler: AdaSampler, prompts: int) -> None:
         """Prepare for a run. `prompts` is the number of groups of a step."""
         self._sampler, self._prompts = sampler, prompts
-        self._pools: dict[int, list[GroupPool]] = {}
+        self._groups: dict[int, list[GroupPool | None]] = {}
         self._error: Exception | None = None
 
     def check(self) -> None:
@@ -209,16 +226,20 @@ class WholeSteps:
     def add(self, pool: GroupPool | None, target: int) -> dict[str, float]:
         """Add the pool of a group, and return the metrics of its step when it is the last one. Else they are empty.
 
+        A prompt that is too long has no pool.
+
         Raises:
             FailedResponsesError: too many responses of the step have no label.
             UserError: too many steps in a row had no row to learn from.
         """
-        pools = self._pools.setdefault(target, [])
-        pools.extend([] if pool is None else [pool])
-        if len(pools) < self._prompts:
+        groups = self._groups.setdefault(target, [])
+        groups.append(pool)
+        if len(groups) < self._prompts:
             return {}
-        self._pools = {step: kept for step, kept in self._pools.items() if step > target}
-        return self._finished(pools)
+        del self._groups[target]  # earlier steps may still wait for their longest group
+        self._groups = {step: kept for step, kept in self._groups.items() if step > target - LATEST}
+        pools = [one for one in groups if one is not None]
+        return self._finished(pools) if pools else {}
 
     def _finished(self, pools: Sequence[GroupPool]) -> dict[str, float]:
         try:

@@ -80,12 +80,6 @@ def pool_rewards(result: SamplingResult, raw_reward_N: FloatArray) -> PoolReward
     return PoolRewards(result.reward_N, mean_P, np.sqrt(squares_P / size_P))
 
 
-def leave_masked_out(batch: Any) -> None:
-    """Take the rows out of the loss that an environment masks, for a loop that does not do it."""
-    if "mask_sample" in batch:
-        batch["loss_multiplier"] = torch.where(batch["mask_sample"], 0.0, batch["loss_multiplier"])
-
-
 def shaped_rewards(result: SamplingResult, source: Responses) -> FloatArray:
     """Return the rewards of the pools [N] after NeMo-RL's shaping inside the rollout (over NeMo-Gym)."""
     responses = [source.response(row) for row in result.response_id_N.tolist()]
@@ -139,9 +133,11 @@ def build_batch(
     weight_R = padded((rows.weight_R > 0).astype(np.float32))
     responses = [source.response(row) if row >= 0 else None for row in padded(rows.response_id_R, -1).tolist()]
     # NeMo-RL's metrics need a valid row in every update. Where all are placeholders, one stays whole, with advantage 0.
+    # A cut row may stay so, too, where NeMo-RL takes cut rows out of the loss and none would be left.
     kept_R = np.zeros(len(weight_R), np.bool_)
     if whole:
-        kept_R = _one_per_update(np.where(placeholder_R, 0.0, weight_R), responses, settings.global_batch)
+        leaves_R = placeholder_R | (leaves_later(responses, settings) if settings.placeholder_rows else False)
+        kept_R = _one_per_update(np.where(leaves_R, 0.0, weight_R), responses, settings.global_batch)
         _borrow(batch, responses, kept_R)
     placeholder_R &= ~(kept_R & np.array([response is not None for response in responses]))
     # A placeholder is cut to two tokens: it costs nothing, and the batch keeps the shape that NeMo-RL expects.
@@ -157,10 +153,6 @@ def build_batch(
     tokens_R[weight_R == 0] = 0
     if settings.overlong:
         tokens_R[truncated_R] = 0  # NeMo-RL takes them out of the loss
-    if any(response is not None and response.masked is not None for response in responses):
-        masked_rows_R = np.array([response is not None and bool(response.masked) for response in responses])
-        tokens_R[masked_rows_R] = 0  # and these, too
-        batch["mask_sample"] = torch.from_numpy(masked_rows_R & ~placeholder_R & ~kept_R)
     # The tokens that placeholders leave out. With denominator: all_rows they still count in the loss's mean.
     saved_R = np.where(placeholder_R, tokens_R, 0)
     loss_R = np.where(placeholder_R, np.float32(0), weight_R)
@@ -190,6 +182,11 @@ def build_batch(
         "prompts_too_long": float(len(prompts.masked)),
     }
     return batch, metrics
+
+
+def leaves_later(responses: Sequence[Response | None], settings: NemoSettings) -> NDArray[np.bool_]:
+    """Return which rows NeMo-RL will take out of the loss, because they were cut (grpo.overlong_filtering)."""
+    return np.array([settings.overlong and response is not None and response.truncated for response in responses])
 
 
 def row_prompts(logs: Sequence[Sequence[Message]], responses: Sequence[Response | None]) -> Iterator[Sequence[Message]]:

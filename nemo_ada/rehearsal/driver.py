@@ -29,6 +29,8 @@ from nemo_ada.run.provenance import environment
 
 TOKENIZER = 3
 """Position of the tokenizer among the arguments of NeMo-RL's loops, after the policy."""
+CONTROLLER = "nemo_ada.nemo.launch.controller"
+"""It runs NeMo-RL's single controller, which is an actor. The learner and the engine are the driver's, too."""
 
 
 def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
@@ -38,6 +40,7 @@ def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
         replacements.install()
     for module in ("nemo_rl.algorithms.grpo", "nemo_rl.algorithms.grpo_sync"):
         when_imported(module, lambda loop: _with_probes(loop, logprobs))
+    when_imported(CONTROLLER, lambda launcher: _with_probes_beside(launcher, logprobs))
     codes = []
     for path in configs:
         observe.note(event="run", name=path.stem)
@@ -114,6 +117,28 @@ def _probed_async(train: Callable[..., Any], logprobs: Path) -> Callable[..., An
         return train(policy, generation, *args, **kwargs)
 
     return probed
+
+
+def _with_probes_beside(launcher: Any, logprobs: Path | None) -> None:
+    """Probe learner and engine in the driver, before the single controller begins and after it has ended."""
+    supervised = launcher.supervised
+
+    @functools.wraps(supervised)
+    def probed(parts: Any, *args: Any, **kwargs: Any) -> Any:
+        policy = parts["policy"]
+        if logprobs is None:
+            try:
+                return supervised(parts, *args, **kwargs)
+            finally:
+                probe.memory(policy)
+        _first(policy, parts["tokenizer"], logprobs)
+        result = supervised(parts, *args, **kwargs)
+        with observe.phase("probe: engine"):  # after the last refit
+            probe.engine_logprobs(policy, parts["policy_generation"], logprobs)
+        _last(policy, logprobs)
+        return result
+
+    launcher.supervised = probed
 
 
 def _first(policy: Any, tokenizer: Any, logprobs: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.cards import H100
 from nemo_ada.rules.facts.config_file import EXAMPLES, HOME
 from nemo_ada.rules.facts.site import CODE, project, site_setting
@@ -220,10 +221,16 @@ def _source(variable: str, submodule: Path, cached: Path, package: str, missing:
 
 def _interpreter(variable: str, name: str, missing: list[str], option: str = "") -> Path:
     """Return the interpreter that the variable names, else that of `make rehearsal-env`."""
-    path = Path(os.environ.get(variable) or CACHE / name / "bin" / "python")
+    path = Path(os.environ.get(variable) or _made() / name / "bin" / "python")
     if not path.is_file():
         missing.append(f"{variable}: no interpreter at {path}; {MAKE[:-1]}{option}`")
     return path
+
+
+def _made() -> Path:
+    """Return the folder of `make rehearsal-env` with the stack of the checkout's version, else the usual one."""
+    own = CACHE.with_name(f"{CACHE.name}-{version.here().name}")
+    return own if own.is_dir() else CACHE
 
 
 def main() -> None:

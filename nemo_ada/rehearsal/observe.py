@@ -31,12 +31,15 @@ CODES = re.compile(r"\x1b\[[0-9;]*m")
 FUNCTIONS: tuple[tuple[str, str, str], ...] = (
     # phase, module, dotted name
     ("set-up", "nemo_rl.algorithms.grpo", "setup"),
+    ("set-up", "nemo_rl.algorithms.single_controller_utils", "setup_single_controller"),
     ("tokenizer", "nemo_rl.algorithms.utils", "get_tokenizer"),
     ("data", "nemo_rl.data.utils", "setup_response_data"),
     ("learner start", "nemo_rl.models.policy.lm_policy", "Policy.__init__"),
     ("engine start", "nemo_rl.models.generation.vllm.vllm_generation", "VllmGeneration.__init__"),
     ("conversion", "nemo_rl.models.megatron.community_import", "import_model_from_hf_name"),
     ("refit", "nemo_rl.algorithms.grpo", "refit_policy_generation"),
+    ("refit", "nemo_rl.weight_sync.collective_weight_synchronizer", "CollectiveWeightSynchronizer.sync_weights"),
+    ("refit", "nemo_rl.weight_sync.ipc_weight_synchronizer", "IPCWeightSynchronizer.sync_weights"),
     ("score", "nemo_rl.experience.rollouts", "calculate_rewards"),
     ("validate", "nemo_rl.algorithms.grpo", "validate"),
     ("validate", "nemo_rl.algorithms.grpo_sync", "validate_sync"),
@@ -173,12 +176,25 @@ def _observe_rows(module: ModuleType) -> None:
     @functools.wraps(train)
     def observed(self: Any, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> Any:
         last = int(self.cfg["train_global_batch_size"])
-        if bool((data["advantages"][-last:] != 0).any()):
+        if has_gradient(data, last):
             LAST_BATCH.update(data=data, loss_fn=loss_fn)
         note(event="rows", rows=row_hashes(data), prompts=prompt_hashes(data))
         return train(self, data, loss_fn, *args, **kwargs)
 
     module.Policy.train = observed
+
+
+def has_gradient(data: Any, last: int) -> bool:
+    """Return whether the last rows of a batch have a token in the loss whose advantage is not zero.
+
+    NeMo-RL keeps the advantage of a row that it takes out of the loss, such as one that was cut.
+    """
+    counts_RT = data["advantages"][-last:] != 0
+    if "token_mask" in data:
+        counts_RT = counts_RT & (data["token_mask"][-last:] != 0)
+    if "sample_mask" in data:
+        counts_RT = counts_RT & (data["sample_mask"][-last:] > 0).unsqueeze(-1)
+    return bool(counts_RT.any())
 
 
 def _observe_prompts(module: ModuleType) -> None:

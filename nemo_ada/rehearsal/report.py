@@ -33,6 +33,8 @@ CANNOT_SHOW = (
     "how long anything takes",
 )
 
+TOKENS_IN_LOSS = "global_valid_toks"
+"""NeMo-RL's metric of a step: the tokens of all its updates that were in the loss."""
 NEWEST = "ada/newest_prob_error"
 MAX_LOGPROB_DIFFERENCE = 1e-3
 MAX_NORM_DIFFERENCE = 1e-3
@@ -176,8 +178,9 @@ def measurements(events: Events, *, ahead: bool = False, largest: Mapping[str, f
         Deviation(f"step {step}: {name}", abs(metrics[name]), bound)
         for step, metrics in sorted(events.steps().items())
         for name, bound in bounds.items()
-        if name in metrics
+        if name in metrics and has_tokens(metrics)
     ]
+    results += _gradients(events.steps())
     for event in events.of("log-probs"):
         results.append(Deviation("|log-prob - Hugging Face's|, nats", event["difference"], MAX_LOGPROB_DIFFERENCE))
     if ahead:
@@ -190,6 +193,20 @@ def measurements(events: Events, *, ahead: bool = False, largest: Mapping[str, f
         difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
         results.append(Deviation("packed against unpacked gradient norm, relative", difference, largest["norm"]))
     return results
+
+
+def has_tokens(metrics: Mapping[str, float]) -> bool:
+    """Return whether a step had a token in the loss. Without one its loss and errors are 0 or 0/0: nothing measured."""
+    return metrics.get(TOKENS_IN_LOSS, math.nan) != 0.0
+
+
+def _gradients(steps: Mapping[int, Mapping[str, float]]) -> list[Deviation]:
+    """Return how many steps had no gradient. One at least must have one, because the others prove nothing."""
+    norms = {step: metrics["grad_norm"] for step, metrics in steps.items() if "grad_norm" in metrics}
+    idle = [step for step, norm in norms.items() if not norm > 0]
+    empty = sum(not has_tokens(steps[step]) for step in idle)
+    why = f" ({empty} had no token in the loss, the others no advantage)" if idle else ""
+    return [Deviation(f"steps without a gradient, of {len(norms)}{why}", len(idle), len(norms) - 1)] if norms else []
 
 
 def _repeated(prompts: Sequence[str]) -> list[Deviation]:
@@ -220,10 +237,11 @@ def compare_resumed(before: Events, continued: Events, after: int, last: int, al
         return [*results, *_repeated([*before.prompts(after), *continued.prompts(last)])]
     bounds = EQUAL if alike == "rows" else {"lr": EQUAL["lr"]}
     for step in sorted(step for step in expected if step > after and step in actual):
-        for name, bound in bounds.items():
+        measured = has_tokens(expected[step]) or has_tokens(actual[step])
+        for name, bound in (bounds if measured else {"lr": EQUAL["lr"]}).items():
             difference = abs(expected[step].get(name, math.inf) - actual[step].get(name, math.inf))
             results.append(Deviation(f"resumed step {step}: |{name} difference|", difference, bound))
-        if alike == "prompts":
+        if alike == "prompts" and measured:
             results.append(Deviation(f"resumed step {step}: loss", actual[step].get("loss", math.nan), math.inf))
     # Behind the rows of the last step come those of the probes.
     for position, rows in enumerate(before.rows(alike)[after:last]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
+from math import ceil, gcd
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,13 @@ log-probabilities that differ.
 STAGE_LAYERS = 2  # layers of the small model per pipeline stage
 VALIDATION_PROMPTS = 8
 STORED_ROWS = 1000  # rows that a data plane may store
+OF_A_STEP = {
+    "async_rl.min_groups_for_streaming_train": 32,
+    "async_rl.max_inflight_prompts": 32,
+    "async_rl.max_buffered_rollouts": 64,
+    "async_rl.rollout_failure.replacement_reserve_prompts": 1,
+}
+"""Numbers of prompts that are ratios of a step's prompts -> NeMo-RL's defaults. Fewer prompts keep the ratios."""
 LEARNING_RATE, FULL_STEPS = 1e-2, 3
 """The learning rate is large, so that weights move far enough within a step to make a stale refit visible.
 
@@ -295,6 +302,10 @@ def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> floa
         if cap.scales and value is not None:
             scale = share * tokens if cap is TOKENS else share
             s.set(cap.key, max(fewer * group, int(value * scale)))
+    if isinstance(s.get("async_rl"), dict):
+        for key, default in OF_A_STEP.items():
+            old = int(s.get(key, default))
+            s.set(key, ceil(old * fewer / max(prompts, 1)), add=old > 1)
     return share
 
 

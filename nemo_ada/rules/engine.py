@@ -79,23 +79,26 @@ def misfits() -> set[str]:
 
 
 def planning(v: Values) -> str:
-    """Return in words which scheduler vLLM chooses, which FewMessages follows (vLLM's config/vllm.py).
-
-    vLLM plans a step before the tokens of the last one are there, unless something in its configuration cannot.
-    """
-    because = ""
-    gpus = v.integer(f"{VLLM}.tensor_parallel_size", 1) * v.integer(f"{VLLM}.pipeline_parallel_size", 1)
-    method = v.get(f"{SPECULATIVE}.method")
-    told = v.get(AHEAD)
-    if told is False:
-        because = f"{AHEAD} is false"
-    elif told is None and gpus > 1 and version.here().vllm < RAY_PLANS_AHEAD:
-        because = f"an engine of {gpus} GPUs runs under Ray, whose executor cannot before vLLM 0.25"
-    elif told is None and method in NOT_AHEAD:
-        because = f"it cannot with speculative decoding by {method}"
-    if because:
-        return f"vLLM's own Scheduler below it, which waits for a step's tokens before it plans the next one: {because}"
+    """Return in words which scheduler vLLM chooses, which FewMessages follows."""
+    if why := _waits(v):
+        return f"vLLM's own Scheduler below it, which waits for a step's tokens before it plans the next one: {why}"
     return "vLLM's AsyncScheduler below it, which plans a step before the last one's tokens are there"
+
+
+def plans_ahead(v: Values) -> bool:
+    """Return whether vLLM plans a step before the tokens of the last one are there."""
+    return not _waits(v)
+
+
+def _waits(v: Values) -> str:
+    """Return why vLLM does not plan ahead (its config/vllm.py). Empty where it does, which is its default."""
+    gpus = v.integer(f"{VLLM}.tensor_parallel_size", 1) * v.integer(f"{VLLM}.pipeline_parallel_size", 1)
+    told, method = v.get(AHEAD), v.get(f"{SPECULATIVE}.method")
+    if told is not None:
+        return "" if told else f"{AHEAD} is false"
+    if gpus > 1 and version.here().vllm < RAY_PLANS_AHEAD:
+        return f"an engine of {gpus} GPUs runs under Ray, whose executor cannot before vLLM 0.25"
+    return f"it cannot with speculative decoding by {method}" if method in NOT_AHEAD else ""
 
 
 ENGINE: tuple[Callable[[Values], Findings], ...] = (engine,)

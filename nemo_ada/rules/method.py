@@ -43,11 +43,8 @@ def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
     Where there are none, such rows may leave the loss.
     """
     megatron = values.get("policy.megatron_cfg.enabled", False)
-    obstacles = [
-        key
-        for key in ("loss_fn.reference_policy_kl_penalty", "loss_fn.positive_example_nll_weight")
-        if (values.number(key) or 0.0) != 0.0
-    ]
+    penalty = "loss_fn.reference_policy_kl_penalty"
+    obstacles = [penalty] if (values.number(penalty) or 0.0) != 0.0 else []
     for key in ("grpo.invalid_tool_call_advantage", "grpo.malformed_thinking_advantage"):
         if values.get(key) is not None:
             obstacles.append(key)

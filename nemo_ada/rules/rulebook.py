@@ -15,24 +15,28 @@ from typing import Any
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import bounds
+from nemo_ada.rules.choices import NAMES
 from nemo_ada.rules.data import datasets, prompt_files
 from nemo_ada.rules.engine import ENGINE
 from nemo_ada.rules.facts.models import ModelShape, find_shape
 from nemo_ada.rules.facts.nemo_config import NemoConfig, other_learner
 from nemo_ada.rules.finding import Finding, Findings, error, ok, warning
 from nemo_ada.rules.gym import GYM_RULES
+from nemo_ada.rules.known_faults import KNOWN_FAULTS
 from nemo_ada.rules.layout import LAYOUT
 from nemo_ada.rules.learners import LORA, idle_keys
 from nemo_ada.rules.method import METHOD
 from nemo_ada.rules.names import key_names
 from nemo_ada.rules.precision import PRECISION
 from nemo_ada.rules.setup import SETUP
-from nemo_ada.rules.single_controller import controller_ignores, controller_needs
+from nemo_ada.rules.single_controller import controller_ignores, controller_needs, controller_sizes
 from nemo_ada.rules.value_types import value_types
 
 Rule = Callable[[Values], Findings]
 RULES: tuple[Rule, ...] = (
-    *SETUP, *ENGINE, *LORA, *GYM_RULES, *METHOD, controller_needs, controller_ignores, datasets, prompt_files,
+    *NAMES, *SETUP, *ENGINE, *KNOWN_FAULTS, *LORA, *GYM_RULES, *METHOD,
+    controller_needs, controller_sizes, controller_ignores, datasets,
+    prompt_files,
 )  # fmt: skip
 """Every rule that needs neither a model's shape nor NeMo-RL's own key names. Those rules are called in `findings`."""
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from nemo_ada.by_name import file_of, find
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
@@ -30,31 +31,19 @@ from nemo_ada.rules.rewards import (
 )
 from nemo_ada.run.data_files import records
 from nemo_ada.run.files import text_of
-from nemo_ada.run.inputs import file_of
 from nemo_ada.run.json_lines import DamagedLine, refuse
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
 ENVIRONMENTS = "nemo_rl.environments.utils.ENV_REGISTRY"
-VERIFIERS = "nemo_rl.environments.math_environment.HFVerifyWorker.verify"
 """Where NeMo-RL lists its names. They are read in the checkout. Without one nothing is judged by them."""
+VALIDATES = "nemo_rl.models.megatron.setup._validate_optimizer_config"
+TAKES_PARTS = "0 < optimizer_offload_fraction <= 1"
+"""In its source where NeMo-RL moves a share of the optimizer (pull request 3628)."""
 DTENSOR = "policy.dtensor_cfg"  # it has no version 1 in v0.8.0, where its section has another name
 EXAMPLES = ("dapo",)  # an environment that a script of NeMo-RL's examples makes
 PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because each size of a family is padded
 MAX_LINES = 200_000  # lines of a training set that are read
-
-
-def choices(v: Values) -> Findings:
-    """Names that NeMo-RL looks up after the workers have started."""
-    verifiers = version.names(VERIFIERS)
-    for name, section in v.section("env").items():
-        value = section.get("math_verify_impl") if isinstance(section, dict) else None
-        if verifiers and value is not None and value not in verifiers:
-            yield error(
-                f"env.{name}.math_verify_impl",
-                f"{value}: NeMo-RL catches its own error there, and every answer would count as wrong; "
-                f"{suggestion(str(value), sorted(verifiers), 'choices')}",
-            )
 
 
 def schedule(v: Values) -> Findings:
@@ -82,11 +71,14 @@ def schedule(v: Values) -> Findings:
 
 def optimizer(v: Values) -> Findings:
     """Combinations that the learner's workers refuse after the model was built."""
-    if v.get(f"{OPTIMIZER}.optimizer_cpu_offload", False) and v.get(f"{OPTIMIZER}.optimizer_offload_fraction") != 1.0:
+    share = v.number(f"{OPTIMIZER}.optimizer_offload_fraction")
+    parts = TAKES_PARTS in version.source(VALIDATES)
+    fits = share is not None and (0 < share <= 1 if parts else share == 1.0)
+    if v.get(f"{OPTIMIZER}.optimizer_cpu_offload", False) and not fits:
         yield error(
             f"{OPTIMIZER}.optimizer_offload_fraction",
             f"optimizer_cpu_offload=true with fraction {v.get(f'{OPTIMIZER}.optimizer_offload_fraction')}: NeMo-RL "
-            "moves all of the optimizer or nothing; 1.0 would work",
+            f"moves {'a share above 0' if parts else 'all of the optimizer or nothing'}; 1.0 would work",
         )
     if v.get(f"{OPTIMIZER}.bf16", False) and v.get(f"{OPTIMIZER}.fp16", False):
         yield error(f"{OPTIMIZER}.fp16", "bf16 and fp16 exclude each other; set fp16 to false")
@@ -174,7 +166,7 @@ def saves(v: Values) -> Findings:
         yield error(
             "checkpointing.checkpoint_must_save_by",
             f"{deadline!r}: NeMo-RL wants days:hours:minutes:seconds, such as 00:03:45:00; null would work, because a "
-            "job chain saves before its job ends",
+            "slot saves before it ends",
         )
 
 
@@ -277,22 +269,19 @@ def environments(v: Values) -> Findings:
         if dotted is None:
             continue
         key, text = f"env.{name}.class", str(dotted)
-        module, _, attribute = text.rpartition(".")
-        if not module or not attribute:
-            yield error(key, f"{text}: name it as MODULE.CLASS")
+        form = text if ":" in text else ":".join(text.rsplit(".", 1))
+        try:
+            file = file_of(find(key, form))
+        except UserError as problem:
+            yield error(key, str(problem))
             continue
-        file = file_of(module)
-        if file is None:
-            yield error(
-                key,
-                f"{text}: there is no module {module} here; put its folder on PYTHONPATH, for this check and the job",
-            )
-        elif not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
-                           rf"{re.escape(attribute)}\b", text_of(file, errors="replace"), re.M):  # fmt: skip
-            yield error(key, f"{text}: the module {module} defines no {attribute}")
+        attribute = form.rpartition(":")[2]
+        defined = rf"^(?:class|def)\s+{attribute}\b|^{attribute}\s*=|import .*\b{attribute}\b"
+        if file is not None and not re.search(defined, text_of(file, errors="replace"), re.M):
+            yield error(key, f"{text}: {file} defines no {attribute}")
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
-    choices, schedule, optimizer, experts_parallel, packs, validation, saves, tokenizer, prompt_batches,
+    schedule, optimizer, experts_parallel, packs, validation, saves, tokenizer, prompt_batches,
     training_set, environments, threshold_of_rewards, estimator_of_verdicts, references,
 )  # fmt: skip

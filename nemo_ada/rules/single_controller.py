@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.values import Values
+from nemo_ada.rules.data import uses_media
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.finding import Findings, error, warning
@@ -15,6 +16,17 @@ from nemo_ada.rules.gym import GYM, uses_gym
 CONTROLLER = Loop.CONTROLLER.value
 SAMPLER = f"{CONTROLLER}.sampler"
 LOOKAHEAD = f"{SAMPLER}.max_lookahead_versions"
+STALENESS = f"{SAMPLER}.max_staleness_versions"
+IN_ORDER, WINDOWED = "in_order", "windowed"
+READY_FIRST = "ready_first"
+SAMPLERS = {
+    IN_ORDER: "",
+    READY_FIRST: "and hard prompts come later, under weights that are further away",
+    "weight_fifo": "of the oldest weights first",
+    WINDOWED: "and throws away those that are older than its window: hard prompts, which draw longest",
+}
+"""Sampler -> what it does to groups of different size."""
+STREAMING = f"{CONTROLLER}.min_groups_for_streaming_train"
 COLOCATED = "policy.generation.colocated.enabled"
 CORRECTION = "loss_fn.use_importance_sampling_correction"
 PREFIX_CACHE = "policy.generation.vllm_cfg.enable_prefix_caching"
@@ -35,8 +47,18 @@ IGNORED = (
 
 def lookahead(values: Values) -> int:
     """Versions of the weights by which sampling may run ahead of training. NeMo-RL's default is 1."""
-    value = values.number(LOOKAHEAD)
+    value = values.number(lookahead_key(values))
     return 1 if value is None else int(value)
+
+
+def lookahead_key(values: Values) -> str:
+    """Return the key of `lookahead`, which has another name in every sampler but `in_order`."""
+    return LOOKAHEAD if sampler(values) == IN_ORDER else STALENESS
+
+
+def sampler(values: Values) -> str:
+    """Return the name of the sampler, which says which groups a step trains on. NeMo-RL's default is `in_order`."""
+    return str(values.get(f"{SAMPLER}.name", IN_ORDER))
 
 
 def controller_needs(values: Values) -> Findings:
@@ -55,6 +77,27 @@ def controller_needs(values: Values) -> Findings:
     ):
         if values.get(key, False) != wanted:
             yield error(key, f"{key}={values.get(key)}: {CONTROLLER} needs {wanted}; set it")
+    if uses_media(values):
+        yield error(
+            CONTROLLER,
+            f"{CONTROLLER}: NeMo-RL's script for the single controller passes no processor of images; take the "
+            "synchronous loop",
+        )
+    metric = values.get("checkpointing.metric_name")
+    saves = values.get("checkpointing.enabled", False)  # NeMo-RL compares it where it saves only
+    if saves and not values.get(SAVE_PLANE, False):
+        yield error(SAVE_PLANE, f"{SAVE_PLANE} is not true, and {CONTROLLER} saves no checkpoint without it; set it")
+    if saves and metric is not None and not str(metric).startswith("train:"):
+        yield error(
+            "checkpointing.metric_name",
+            f"checkpointing.metric_name={metric}: {CONTROLLER} does not validate; set it to null, or to a train: one",
+        )
+
+
+def controller_sizes(values: Values) -> Findings:
+    """How many groups a step of the single controller has, and how many are drawn ahead. NeMo-RL checks it, too."""
+    if Loop.of(values) is not Loop.CONTROLLER:
+        return
     prompts = values.integer("grpo.num_prompts_per_step")
     rows = prompts * values.integer("grpo.num_generations_per_prompt")
     batch = values.integer("policy.train_global_batch_size", rows)
@@ -65,30 +108,31 @@ def controller_needs(values: Values) -> Findings:
             f"it to {rows}. For several updates per step of the synchronous loop take fewer prompts per step, and a "
             f"{LOOKAHEAD} of as many versions",
         )
-    versions = lookahead(values)
+    versions, ahead = lookahead(values), lookahead_key(values)
     if versions > 0 and values.get(COLOCATED, True):
         yield error(
             COLOCATED,
-            f"{LOOKAHEAD}={versions} draws while the learner trains, so the engine needs GPUs of its own: set "
+            f"{ahead}={versions} draws while the learner trains, so the engine needs GPUs of its own: set "
             f"{COLOCATED}=false and policy.generation.colocated.resources",
         )
-    if versions > 0 and not values.get(CORRECTION, False):
-        yield warning(CORRECTION, f"{LOOKAHEAD}={versions} trains on responses of older weights: set {CORRECTION}=true")
+    if not values.get(CORRECTION, False):
+        if sampler(values) == READY_FIRST:
+            yield error(CORRECTION, f"{SAMPLER}.name={READY_FIRST} needs it: set {CORRECTION}=true")
+        elif versions > 0:
+            yield warning(CORRECTION, f"{ahead}={versions} trains on responses of older weights: set {CORRECTION}=true")
+    streaming = values.integer(STREAMING, 32)
+    if streaming > prompts:
+        yield error(
+            STREAMING,
+            f"{STREAMING}={streaming} is more than the {prompts} groups of a step: no update would begin; set it to "
+            f"{prompts}, or lower",
+        )
     buffered = values.integer(f"{CONTROLLER}.max_buffered_rollouts", 64)
-    if buffered < prompts * (versions + 1):
+    if sampler(values) != WINDOWED and buffered < prompts * (versions + 1):
         yield error(
             f"{CONTROLLER}.max_buffered_rollouts",
             f"{CONTROLLER}.max_buffered_rollouts={buffered} holds fewer groups than the {versions + 1} steps that are "
             f"drawn at once: no step would become complete; set it to {prompts * (versions + 1)}",
-        )
-    metric = values.get("checkpointing.metric_name")
-    saves = values.get("checkpointing.enabled", False)  # NeMo-RL compares it where it saves only
-    if saves and not values.get(SAVE_PLANE, False):
-        yield error(SAVE_PLANE, f"{SAVE_PLANE} is not true, and {CONTROLLER} saves no checkpoint without it; set it")
-    if saves and metric is not None and not str(metric).startswith("train:"):
-        yield error(
-            "checkpointing.metric_name",
-            f"checkpointing.metric_name={metric}: {CONTROLLER} does not validate; set it to null, or to a train: one",
         )
 
 
@@ -126,12 +170,19 @@ def controller_groups(values: Values, ada: AdaSettings) -> Findings:
     workers = f"{CONTROLLER}.num_advantage_workers"
     if values.get(workers):
         yield error(workers, f"{workers}={values.get(workers)} makes actors with NeMo-RL's own estimator; set it to 0")
-    name = values.get(f"{SAMPLER}.name", "in_order")
-    if name != "in_order":
+    name, prompts = sampler(values), values.integer("grpo.num_prompts_per_step")
+    if name not in SAMPLERS:
         yield error(
             f"{SAMPLER}.name",
-            f"{SAMPLER}.name={name}: groups of different size share the budget of their step, which in_order alone "
-            "names; set it to in_order",
+            f"{SAMPLER}.name={name}: Reinforce-Ada's groups were tried with {', '.join(SAMPLERS)} only; set it to one "
+            f"of these, such as {IN_ORDER}",
+        )
+    elif name != IN_ORDER:
+        yield warning(
+            f"{SAMPLER}.name",
+            f"{SAMPLER}.name={name}: a step takes the groups that are ready, which are those of easy prompts, "
+            f"{SAMPLERS[name]}. A budget is that of {prompts} groups that begin one after another, not that of a step. "
+            f"{IN_ORDER} has neither effect",
         )
     versions = lookahead(values)
     if values.get(PREFIX_CACHE) is not False and (versions > 0 or not values.get(RESET, False)):

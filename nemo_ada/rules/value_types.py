@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Literal, NotRequired, Optional, Union
 
@@ -46,11 +46,21 @@ def value_types(config: Mapping[str, Any]) -> Findings:
         errors = problem.errors(include_url=False)
     else:
         return
+    yield from of_errors(config, errors)
+
+
+def of_errors(config: Mapping[str, Any], errors: Iterable[Mapping[str, Any]]) -> Findings:
+    """What pydantic's errors say of a config, one finding per key.
+
+    Args:
+        config: the config.
+        errors: what `ValidationError.errors` returns, with or without the input of each.
+    """
     said: dict[str, list[str]] = {}
     for one in errors:
         missing = one["type"] == MISSING
         key, inside = _place(config, tuple(map(str, one["loc"])), missing)
-        given = "it is missing" if missing else _shown(one["input"])
+        given = "it is missing" if missing else _shown(one.get("input", Values(config).get(key)))
         said.setdefault(key, []).append(f"{inside}{given}: {one['msg']}")
     for key, messages in said.items():
         yield error(key, f"NeMo-RL would stop when the run starts ({'; or '.join(messages)})")

@@ -18,30 +18,34 @@ from nemo_ada.verify.numbers import Number, based, close, number
 from nemo_ada.verify.reading import (
     CALL,
     VARIABLE,
-    Choice,
     Equation,
     Items,
     Moment,
     Order,
     Ratio,
     Reading,
-    Text,
     both_signs,
     end,
     excluded,
-    meaning,
     member,
     names,
     order,
     readings,
+    written_sides,
 )
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Region, shared, union
+from nemo_ada.verify.units import Unit
+from nemo_ada.verify.words import Choice, Text, elaborates, meaning
 
 _ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
 _HALF_DAY_S = 12 * 3600
 _VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
 _OPTION = re.compile("[A-J]")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
+_RESIDUE = re.compile(r"(\d{1,9})\s*\\pmod\{(\d{1,9})\}")
+_SUM = re.compile(  # of letters, or a function of one, as a problem asks for: m + n, x^2 + y^2, \\cos\\theta
+    r"\d*[a-z](?:\^\d)?(?:\s*[+*-]?\s*\d*[a-z](?:\^\d)?){1,8}|\\(?:sin|cos|tan|cot|sec|csc)\s*\{?\(?\s*(?:\\[a-z]+|[A-Za-z])\s*\)?\}?"
+)
 _LINE = re.compile(r"[A-Z]{2,3}'?")
 
 
@@ -94,7 +98,8 @@ class Agreement:
                 return self._same_amount(wanted, given)
             case Text(), Text():
                 exact = wanted.letters and given.letters
-                return wanted.words == given.words and (not exact or wanted.letters == given.letters)
+                same = wanted.words == given.words or elaborates(wanted, given)
+                return same and (not exact or wanted.letters == given.letters)
             case (Text() as said, Amount(text)) | (Amount(text), Text() as said):
                 mixed = text.isalpha() and not (text.isupper() or text.islower())  # Aa is not AA
                 exact = said.shown if mixed else said.letters
@@ -120,11 +125,22 @@ class Agreement:
             case Equation(), _:
                 right = self._claims(wanted) and self._any(readings(wanted.claim, deeper), [given], deeper)
                 return right and self._consistent(wanted, deeper)
+            case Amount(number=Number()), Equation(name="", sides=(sum_of_letters, claim)) if _SUM.fullmatch(
+                sum_of_letters
+            ):
+                return self.says(wanted.text, claim, deeper)  # m + n = 73
             case _, Equation():
-                right = self._claims(given) and self._any([wanted], readings(given.claim, deeper), deeper)
+                claim = _residue(given.claim) if isinstance(wanted, Amount) else given.claim
+                right = self._claims(given) and self._any([wanted], readings(claim, deeper), deeper)
                 return right and self._consistent(given, deeper)
             case Items(), Items() if self._same_items(wanted, given, depth):
                 return True
+            case (Order() as ranked, Items(kind="list", items=items)) | (
+                Items(kind="list", items=items),
+                Order() as ranked,
+            ):
+                if all(VARIABLE.fullmatch(item) for item in items):  # B > A > C is B, A, C
+                    return [*map(compact, written_sides(ranked))] == [*map(compact, items)]
             case Items(items=(item, *others)), _ if self._repeats(wanted, item, others, deeper):
                 return self._any(readings(item, deeper), [given], deeper)
             case _, Items(items=(item, *others)) if self._repeats(given, item, others, deeper):
@@ -148,11 +164,11 @@ class Agreement:
 
     def _same_amount(self, wanted: Amount, given: Amount) -> bool:
         ours, theirs = wanted.unit, given.unit
-        if theirs is not None and theirs.remark and not (ours is not None and theirs.names <= ours.names):
-            return False  # words that no list has, and that the reference does not have
         if ours is not None and theirs is not None:
-            scale = theirs.factor / ours.factor if ours.dimension == theirs.dimension else Fraction(1)
+            scale = theirs.factor / ours.factor if ours.powers == theirs.powers else Fraction(1)
             return ours.fits(theirs) and self._same_value(wanted, _scaled(given, scale))
+        if (ours or theirs or Unit(())).turned:  # a loss of 7 is not 7
+            return False
         if self._same_value(wanted, given):
             return True
         lone = ours or theirs
@@ -208,7 +224,9 @@ class Agreement:
         A rounded side may be off by 1 %. A formula may get its numbers: A = \pi r^2 = 9\pi.
         """
         sides = equation.sides
-        if "\\text" in equation.name and any(isinstance(one, Text) for one in readings(equation.claim, depth)):
+        if any(isinstance(one, Text) for one in readings(equation.claim, depth)) and (
+            "\\text" in equation.name or any(isinstance(one, Text) for one in readings(equation.name, depth))
+        ):
             return False  # yes = no
         if _OPTION.fullmatch(equation.name) and _OPTION.fullmatch(equation.claim):  # A = C
             return False
@@ -237,11 +255,12 @@ class Agreement:
     def _same_items(self, wanted: Items, given: Items, depth: int) -> bool:
         """Return whether lists hold the same answers as often. A tuple keeps their order, and a set is no tuple."""
         kinds = {wanted.kind, given.kind}
-        if len(wanted.items) != len(given.items) or kinds == {"set", "tuple"}:
+        ordered = kinds & {"tuple", "row", "column"}
+        if len(wanted.items) != len(given.items) or ("set" in kinds and ordered) or kinds == {"row", "column"}:
             return False
         if {wanted.joined, given.joined} == {"and", "or"} and order(wanted.items[0]) is not None:
             return False
-        if "tuple" in kinds or names(wanted) != names(given):
+        if ordered or names(wanted) != names(given):
             return self._all(wanted.items, given.items, depth)
         left = list(given.items)
         for item in wanted.items:
@@ -344,6 +363,12 @@ class Agreement:
         return Region(pieces, name=regions[0].name)
 
 
+def _residue(claim: str) -> str:
+    r"""Return 17 for what a name is congruent to, 17 \pmod{19}, and any other claim as it is."""
+    match = _RESIDUE.fullmatch(claim)
+    return match[1] if match is not None and int(match[1]) < int(match[2]) else claim
+
+
 def _scaled(amount: Amount, scale: Fraction) -> Amount:
     if scale == 1:
         return amount
@@ -394,6 +419,8 @@ def _different(ours: str, theirs: str) -> bool:
     ours, theirs = compact(ours), compact(theirs)
     if ours == theirs:
         return False
+    if ours.replace("'", "") == theirs.replace("'", ""):  # a function and its derivative, a point and its image
+        return True
     if CALL.fullmatch(ours) and CALL.fullmatch(theirs):
         return True
     lines = _LINE.fullmatch(ours) and _LINE.fullmatch(theirs)  # AB = 5, CD = 5

@@ -11,21 +11,27 @@ from nemo_ada.verify.numbers import Number, number, spoken
 from nemo_ada.verify.units import BASES, Unit, unit
 
 AND_OR = r"\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
-COMMA = re.compile(rf"(?<![{{\\])[,;](?!\}})|{AND_OR}|\\\\|\\iff(?![a-z])")
+COMMA = re.compile(rf"(?<![{{\\])[,;&](?!\}})|{AND_OR}|\\\\|\\iff(?![a-z])")
 _UNIT_AT_END = re.compile(
-    r"(?P<value>.*?[\w)}\].])(?P<blank>\s*)(?P<unit>/?\s*(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢₽]|\\Omega|\\mu\s*\\text|[^\x00-\x7f])"
+    r"(?P<value>.*?[\w)}\].])(?P<blank>\s*)(?P<unit>/?\s*(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢₽]|\\Omega|\\mu\s*\\text|(?<![A-Za-z])[^\x00-\x7f])"
     r"(?:[^0-9\\]|\^\{?-?\d\}?|\\text\s*\{[^{}]*\}|\\\$|\\cdot)*)",
     re.DOTALL,
 )
 _WORD_AT_END = re.compile(
-    r"(?P<value>.*?[\d)}\]i])(?P<blank>\s*)(?P<unit>\(?[a-zA-Z][a-zA-Z. /]*(?:\^\{?\d\}?)?\)?)", re.DOTALL
+    r"(?P<value>.*?[\d)}\]i])(?P<blank>\s*)(?P<unit>\(?[^\W\d_](?:[^\W\d_]|[. /'-])*(?:\^\{?\d\}?)?\)?)", re.DOTALL
 )
 _AND_PART = re.compile(r"(?:\\text\s*\{)?\s*and ((?:a |an |one |three )?[a-z]+)\s*\}?")
 _ORDINAL = re.compile(r"(?P<number>-?\d+)\s*(?:\^\s*)?\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?")
-_MONEY = re.compile(r"(?P<sign>-?)\s*(?P<unit>\\\$|[€£₹¥])\s*(?P<value>[^\\$€£₹¥\s+-].*)", re.DOTALL)
+_MONEY = re.compile(
+    r"(?P<sign>-?)\s*(?:US|A|C)?(?P<unit>\\\$|[€£₹¥]|(?:USD|EUR|GBP|INR|Rs)(?![a-z])\.?)\s*(?P<value>[^\\$€£₹¥\s+-].*)",
+    re.DOTALL,
+)
 _COMPOUND = re.compile(
     r"(?P<value>\d[\d.,]*)\s*(?P<unit>\\text\s*\{\s*[a-zA-Z]+(?: and)?\s*\}|[a-zA-Z]{1,8}|\\\$|°)"
     r"[\s,]*(?:\\text\s*\{\s*and\s*\}|and)?\s*"
+)
+_SAID_TWICE = re.compile(
+    r"(?P<value>[^()]*[\w}])\s*\(\s*(?:\\text\s*\{\s*)?(?P<again>[^(){}]+|\\frac[^()]*)\s*\}?\s*\)\s*\}?"
 )
 _AND = re.compile(r" and(?=\s*\}?$)")
 _FUNCTION = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
@@ -58,7 +64,7 @@ def said(text: str) -> Amount | None:
     if sign:
         read, words = Number(-read.value, read.kind), f"-({words})"
     measure = unit(rest) if rest.strip() else Unit(())
-    return None if measure is None or measure.remark else _amount(words, read, measure)
+    return None if measure is None else _amount(words, read, measure)
 
 
 def _amount(text: str, read: Number | None, measure: Unit) -> Amount:
@@ -91,6 +97,11 @@ def measured(text: str) -> Amount | None:
         return Amount(value, read, money) if read is not None or not _several(value) else None
     if (added := _compound(text)) is not None:
         return added
+    if (match := _SAID_TWICE.fullmatch(text)) is not None:  # 10 (ten), \\frac12 (0.5)
+        first = measured(match["value"]) or Amount(match["value"], number(match["value"]))
+        again = _value_in_signs_or_words(match["again"])
+        if first.number is not None and again is not None:
+            return first if first.number.value == again else None
     for pattern in (_UNIT_AT_END, _WORD_AT_END):
         match = pattern.fullmatch(text)
         if match is None:
@@ -105,6 +116,11 @@ def measured(text: str) -> Amount | None:
         if valued and (read is not None or not (_several(value) or _NO_AMOUNT.search(value))):
             return _amount(value.replace("°", "") if measure.angle else value, read, measure)
     return None
+
+
+def _value_in_signs_or_words(text: str) -> Fraction | None:
+    read = number(text) or next((one for one, rest in [spoken(text) or (None, "rest")] if not rest.strip()), None)
+    return None if read is None else read.value
 
 
 def _several(text: str) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nemo_ada.verify.latex import tidy
-from nemo_ada.verify.reading import Items, Text, readings
+from nemo_ada.verify.reading import Items, readings
+from nemo_ada.verify.words import Text
 
 KINDS: Mapping[str, str] = {
     "control": r"a control character, as where \boxed in a string lost its backslash",

@@ -25,9 +25,15 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from nemo_ada.verify import kernel
+from nemo_ada.verify.outside import Needs
 
-DESCRIPTORS = 64
-_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
+DESCRIPTORS, NONE = 64, Needs()
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+_NAMES_AND_KEYS = (  # what a program of the network reads: names of hosts, and certificates
+    "/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/services",
+    "/etc/protocols", "/etc/ssl", "/etc/pki", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates",
+    "/run/systemd/resolve",
+)  # fmt: skip
 _LATER = (
     "codegen.ast", "concrete.delta", "concrete.guess", "integrals.heurisch", "integrals.manualintegrate",
     "integrals.prde", "integrals.quadrature", "integrals.risch", "logic.algorithms.dpll2",
@@ -49,40 +55,43 @@ class Layers(NamedTuple):
     missing: Mapping[str, str]
 
 
-def limits_of(memory_bytes: int) -> dict[int, int]:
+def limits_of(memory_bytes: int, needs: Needs = NONE) -> dict[int, int]:
     """Return the kernel's soft and hard limits of a worker, by resource."""
-    return {
-        resource.RLIMIT_AS: memory_bytes,
-        resource.RLIMIT_CORE: 0,
-        resource.RLIMIT_FSIZE: 0,
-        resource.RLIMIT_NOFILE: DESCRIPTORS,
-        resource.RLIMIT_NPROC: 0,
-    }
+    limits = {resource.RLIMIT_AS: memory_bytes, resource.RLIMIT_CORE: 0}
+    if not needs.processes:
+        limits |= {resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NOFILE: DESCRIPTORS}
+    if not (needs.processes or needs.network):
+        limits |= {resource.RLIMIT_NPROC: 0}
+    return limits
 
 
-def confine(memory_bytes: int, without: frozenset[str] = frozenset()) -> Layers:
+def confine(memory_bytes: int, without: frozenset[str] = frozenset(), needs: Needs = NONE) -> Layers:
     """Confine this process, and say which layers hold. This cannot be undone.
 
     without: layers to leave out, by name. Only tests use it, to see what the others hold alone.
+    needs: what a user's reward declares that it must be allowed.
     """
     sys.dont_write_bytecode = True
-    for kind, value in limits_of(memory_bytes).items():
+    declared = {"Landlock", "seccomp"} if needs.processes else set()
+    for kind, value in limits_of(memory_bytes, needs).items():
         _, hard = resource.getrlimit(kind)  # of the site, which may be lower
         least = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (least, least))
     libraries = (*_LIBRARIES, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
-    readable = (*code_folders(), *libraries)
+    readable = (*code_folders(), *libraries, *needs.files, *(_NAMES_AND_KEYS if needs.network else ()))
     held, missing = ["limits"], {}
     layers: dict[str, Callable[[], None]] = {  # a later one refuses the calls that an earlier one needs
         "no new privileges": kernel.no_new_privileges,
         "no capabilities": kernel.drop_capabilities,
-        "Landlock": lambda: kernel.only_read_below(readable),
-        "seccomp": lambda: kernel.only_compute(may_open="Landlock" in held),
+        "Landlock": lambda: kernel.only_read_below(readable, needs.network),
+        "seccomp": lambda: kernel.only_compute("Landlock" in held, needs.network),
     }
     for name, apply in layers.items():
         try:
             if name in without:
                 raise kernel.Missing("left out")
+            if name in declared:
+                raise kernel.Missing("the reward declares that it needs processes")
             apply()
             held.append(name)
         except kernel.Missing as reason:

@@ -13,6 +13,7 @@ import os
 import platform
 import resource
 import signal
+import socket
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -42,6 +43,18 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "sched_getaffinity": (204, 123), "sigaltstack": (131, 132), "rseq": (334, 293), "set_robust_list": (273, 99),
     "restart_syscall": (219, 128), "exit": (60, 93), "exit_group": (231, 94),
 }  # fmt: skip
+# And these where a reward declares that it needs the network.
+_SOCKETS: dict[str, tuple[int | None, int | None]] = {
+    "connect": (42, 203), "sendto": (44, 206), "recvfrom": (45, 207), "sendmsg": (46, 211),
+    "recvmsg": (47, 212), "shutdown": (48, 210), "bind": (49, 200), "getsockname": (51, 204), "getpeername": (52, 205),
+    "socketpair": (53, 199), "setsockopt": (54, 208), "getsockopt": (55, 209), "sendmmsg": (307, 269),
+    "recvmmsg": (299, 243), "epoll_create1": (291, 20), "epoll_ctl": (233, 21), "epoll_wait": (232, None),
+    "epoll_pwait": (281, 22), "eventfd2": (290, 19), "pipe2": (293, 59), "arch_prctl": (158, None),
+    "sched_setaffinity": (203, 122), "sched_getparam": (143, 121), "sched_getscheduler": (145, 120),
+    "membarrier": (324, 283), "dup3": (292, 24),
+}  # fmt: skip
+_SOCKET, _CLONE, _CLONE3, _CLONE_THREAD, _F_SETFL = (41, 198), (56, 220), (435, 435), 0x10000, 4
+_SOCKET_IOCTLS = (0x5421, 0x541B)  # FIONBIO, FIONREAD
 # A worker may use these with some arguments only (`_filter`).
 _OPEN, _OPENAT, _IOCTL, _FCNTL = (2, None), (257, 56), (16, 29), (72, 25)
 _TGKILL, _PRLIMIT, _SETRLIMIT = (234, 131), (302, 261), (160, 164)
@@ -54,6 +67,7 @@ _FCNTLS = (0, 1, 2, 3, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOE
 
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # of the kernel's filter language (classic BPF)
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
+_UNKNOWN_CALL = 0x00050000 | errno.ENOSYS
 _TSYNC = 1  # the filter holds for all threads of the process
 
 _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
@@ -101,17 +115,18 @@ def drop_capabilities() -> None:
     _done(_call(_number(_CAPSET), header, none), "capset")
 
 
-def only_read_below(places: Iterable[str]) -> None:
+def only_read_below(places: Iterable[str], network: bool = False) -> None:
     """Landlock: this process reads files below these folders, and nothing else. Raises Missing.
 
     It writes no file, starts no program from a file, binds and connects no TCP port, and sends no signal to a process
-    outside, as far as this version of Landlock can refuse it. Descriptors that are open stay open.
+    outside, as far as this version of Landlock can refuse it. Descriptors that are open stay open. `network`: it may
+    use TCP.
     """
     version = landlock_version()
     if version < 1:
         raise Missing("this kernel has no Landlock (Linux 5.13 has it where the site turned it on)")
     files = (1 << _FILE_RIGHTS.get(version, max(_FILE_RIGHTS.values()))) - 1
-    rules = struct.pack("=QQQ", files, 0b11 if version >= 4 else 0, 0b11 if version >= 6 else 0)
+    rules = struct.pack("=QQQ", files, 0b11 if version >= 4 and not network else 0, 0b11 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = _call(_LANDLOCK_CREATE, ctypes.c_char_p(rules), size, 0)
     _done(ruleset, "landlock_create_ruleset")
@@ -124,16 +139,18 @@ def only_read_below(places: Iterable[str]) -> None:
         os.close(ruleset)
 
 
-def only_compute(may_open: bool) -> None:
+def only_compute(may_open: bool, network: bool = False) -> None:
     """seccomp: the system calls of a worker, and no others. Raises Missing.
 
     may_open: whether files may be opened for reading. Without Landlock they may not, because no other layer of the
     kernel would say which.
 
-    No socket, no new process or thread, no program, no signal to another process, no access to another process's
+    network: whether it may have sockets, and threads.
+
+    No other socket, no new process or thread, no program, no signal to another process, no access to another process's
     memory, no file opened for writing, created, renamed or removed. A refused call fails with EPERM.
     """
-    instructions = b"".join(_filter(_machine(), os.getpid(), may_open))
+    instructions = b"".join(_filter(_machine(), os.getpid(), may_open, network))
     code = ctypes.create_string_buffer(instructions, len(instructions))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(instructions) // 8, ctypes.addressof(code)))
     if _call(_number(_SECCOMP), 1, _TSYNC, program) == 0:
@@ -183,14 +200,21 @@ def _allow_reading(ruleset: int, place: str) -> None:
         os.close(descriptor)
 
 
-def _filter(machine: int, own_pid: int, may_open: bool) -> list[bytes]:
+def _filter(machine: int, own_pid: int, may_open: bool, network: bool = False) -> list[bytes]:
     """Return the seccomp program: which calls are allowed, with which arguments.
 
     `own_pid`: the only target of a signal.
     """
     program = [_load(4), _jump(_EQUAL, _ARCHITECTURE[machine], 1, 0), _return(_KILL), _load(0)]
-    for numbers in _ALLOWED.values():
+    for numbers in (*_ALLOWED.values(), *(_SOCKETS.values() if network else ())):
         program += _on(numbers[machine], [_return(_ALLOW)])
+    if network:  # a thread, and no process: glibc asks clone3 first, whose flags no filter can read
+        program += _on(_CLONE3[machine], [_return(_UNKNOWN_CALL)])
+        program += _on(_SOCKET[machine], _one_of(0, (socket.AF_INET, socket.AF_INET6)))  # no agent's, no Docker's
+        thread = [_load(_argument(0)), _jump(_ANY_BIT, _CLONE_THREAD, 0, 1), _return(_ALLOW), _return(_REFUSE)]
+        program += _on(_CLONE[machine], thread)
+        program += _on(_FCNTL[machine], _one_of(1, (*_FCNTLS, _F_SETFL)))
+        program += _on(_IOCTL[machine], _one_of(1, (*_IOCTLS, *_SOCKET_IOCTLS)))
     without_writing = [_jump(_ANY_BIT, WRITING, 0, 1), _return(_REFUSE), _return(_ALLOW)]
     if may_open:
         program += _on(_OPEN[machine], [_load(_argument(1)), *without_writing])

@@ -35,6 +35,8 @@ _GREEK = (
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi",
     "omicron", "pi", "rho", "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega",
 )  # fmt: skip
+_CAPITALS = ("Gamma", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Phi", "Psi")
+_SYMBOLS |= {char: f"\\{name} " for char, name in zip("ΓΘΛΞΠΣΦΨ", _CAPITALS, strict=True)}
 _SYMBOLS |= {chr(ord("α") + i): f"\\{name} " for i, name in enumerate(_GREEK)}
 _SCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ", "0123456789+-()ni0123456789+-()n")
 _SUPERSCRIPT, _SUBSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ]+")
@@ -82,14 +84,21 @@ _COMPONENT = re.compile(
 )
 _FORMULA = re.compile(r"(?:[A-Z][a-z]?\d{0,2}){2,8}")
 _LINE_OVER = re.compile(r"\\overline\s*\{\s*([A-Z]{2})\s*\}")  # a segment by its ends
-_PARAMETER = re.compile(
-    r"(?:,|\s)\s*(?:\\text\s*\{\s*(?:where|for|with)?\s*\}|\()?\s*[kmn]\s*\\in\s*(?:\\mathbb\s*\{?Z\}?|Z)\s*\)?\s*[$.]*\s*$"
-    r"|(?<=\S),?\s*(?:\\forall(?![a-z])|\\text\s*\{\s*for (?:all|every|any)\s*\}|for all ).*$"
+_CONSTANT = r"[A-Za-z](?:_\w)?"
+_PARAMETER = re.compile(  # what a constant or an integer in the answer may be, behind the answer
+    r"(?:,|\s)\s*(?:\\text\s*\{\s*(?:where|for|with)?\s*\}|\()?\s*(?:[kmn]\s*\\in\s*(?:\\mathbb\s*\{?Z\}?|Z)"
+    rf"|(?<=[\s,}}(]){_CONSTANT}\s*\\in\s*(?:\\mathbb\s*\{{?[RC]\}}?|R))\s*\)?\s*[$.]*\s*$"
+    r"|(?<=\S),?\s*(?:\\forall(?![a-z])|\\text\s*\{\s*for (?:all|every|any|some)\s*\}|for (?:all|some) ).*$"
+    r"|(?<=\S),?\s*(?:\\text\s*\{\s*)?(?:where |for |with )?(?:any |some |an? )?(?:arbitrary |real )*"
+    rf"(?:\}}?\s*{_CONSTANT}\s*(?:\\text\s*\{{)?\s*(?:is |are )?(?:an? )?(?:arbitrary |real )*constants?"
+    rf"|constants?\s*\}}?\s*{_CONSTANT})\s*\}}?\s*$"
 )
+_MODULUS = re.compile(r"(?:\(\s*(?:\\text\s*\{\s*mod\s*\}|\\?mod(?![a-z]))|\\pmod)\s*\{?\s*(\w+)\s*\}?\s*\)?")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
 _POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")
 _MARKDOWN = re.compile(r"^\s*(\*\*|__|`)(.+)\1\s*$", re.DOTALL)
 _TEXT = re.compile(r"\\text\s*\{\s*([^{}]*?)\s*\}")
+_VALUE_BEFORE = re.compile(r"(?:[\d})\]]|\\mu|\\cdot|/)\s*$")
 _WORDS = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|[A-Za-z]+")
 _PLAIN = {  # a word of plain text -> LaTeX
     "pi": r"\pi ", "Pi": r"\pi ", "sqrt": r"\sqrt ", "infinity": r"\infty ", "infty": r"\infty ", "inf": r"\infty ",
@@ -108,10 +117,10 @@ _OPERATORS = (
 )
 # "and" and "or" in other languages, where they stand between two things. One letter counts in \text{} only.
 _OR = r"oder|ou|eller|lub|albo|veya|atau|или|либо|або|hoặc"
-_AND = r"und|et|och|og|oraz|ve|dan|и|та"
+_AND = r"und|et|och|og|oraz|ve|dan|и|та|as well as"
 _FOREIGN = tuple(
     (re.compile(
-        rf"(?<=[\s{{}}])(?:{words})(?=[\s}}{{])|\\text\s*\{{\s*(?:{letters})\s*\}}|(?<=[\w)}}\]$.\s])(?:{signs})(?=[\w\s\\({{$.-])"
+        rf"(?<=[\s{{}}])(?:{words})(?=[\s}}{{])|\\text\s*\{{\s+(?:{letters})\s+\}}|(?<=[\w)}}\]$.\s])(?:{signs})(?=[\w\s\\({{$.-])"
     ), meant)
     for words, letters, signs, meant in (
         (_OR, "o|u|ó", "或者|或是|或|または|もしくは|あるいは|또는|혹은", "or"),
@@ -123,8 +132,11 @@ _ROOT_OF = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]")
 _FRACTION = re.compile(r"\\(?:frac|binom)\s*")
 _POWER_OF = re.compile(r"([\^_])\s*\(")
 _END = re.compile(r"(?:[\s.,;:]|\\\\)+$")
+_QUOTED = re.compile(r"""\s*(["'])([^"']+)\1\s*""")
+_ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z]{2,})")  # \\frac, as where JSON was written into JSON
 _OPEN = "([{"
 _WORD = re.compile(r"\w+")
+_THREE_LETTERS = re.compile(r"[^aeiou][aeiou][^aeiou]|[aeiou]([^aeiou])\1")
 
 
 def undressed(text: str) -> str:
@@ -144,10 +156,13 @@ def undressed(text: str) -> str:
 
 def tidy(text: str) -> str:
     """Return the text in one spelling, without dressing and without the punctuation at its end."""
-    text = _unwrapped(_vector(undressed(text)))
+    if "\\\\" in text and "\\begin" not in text:
+        text = _ESCAPED_TWICE.sub(r"\\", text)
+    text = _unwrapped(_vector(undressed(_QUOTED.sub(lambda match: match[2] if match[0] == text else match[0], text))))
+    text = english_joints(text)
     text = _POWER_IN_TEXT.sub(r"\1}\2", text)
     text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
-    text = _PARAMETER.sub("", text)
+    text = _MODULUS.sub(r"\\pmod{\1}", _PARAMETER.sub("", text))
     if _FORMULA.fullmatch(text):  # H2O is H_2O
         text = re.sub(r"(?<=[A-Za-z])(?=\d)", "_", text)
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
@@ -163,6 +178,18 @@ def tidy(text: str) -> str:
     while text.startswith("{") and closing(text, 0) == len(text) - 1:
         text = _END.sub("", text[1:-1].strip())
     return text
+
+
+def all_of(words: str) -> frozenset[str]:
+    """Return the words of a list that is written as one text."""
+    return frozenset(words.split())
+
+
+def is_word(text: str) -> bool:
+    """Return whether letters are a word, not a product of variables: four or more, or three like `red` and `odd`."""
+    if len(text) != 3 or not text.isascii():
+        return len(text) > 3 or not text.isascii()
+    return _THREE_LETTERS.fullmatch(text.lower()) is not None and not set(text.lower()) <= set("abcxyz")
 
 
 def english_joints(text: str) -> str:
@@ -188,7 +215,7 @@ def plain(text: str) -> str:
     bare = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).replace("$", " ").replace("\\", " ")
     return (
         " ".join(unicodedata.normalize("NFKC", bare[:4000]).casefold().split())
-        .strip(" .,;:!'\"")
+        .strip(" .,;:!?'\"")
         .removeprefix("the ")
         .removeprefix("a ")
         .removeprefix("an ")
@@ -333,6 +360,8 @@ def _seen(text: str, match: re.Match[str]) -> tuple[str, int] | None:
 def _text(match: re.Match[str]) -> str:
     r"""\text{i} is i, and an empty text is nothing."""
     word = match[1]
+    if word in (*"ABCDEFGH",) and _VALUE_BEFORE.search(match.string, max(0, match.start() - 12), match.start()):
+        return match[0]  # 5 \text{ C} are coulombs
     if word in (*"ieABCDEFGHabcd", ""):
         return f" {word} " if word else " "
     return "\\text{ " + word + " }" if word in ("and", "or", ",") else "\\text{" + word + "}"

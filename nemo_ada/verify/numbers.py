@@ -52,15 +52,27 @@ _WORDS = {word: Fraction(i) for i, word in enumerate(_ONES)} | {
     word: Fraction(20 + 10 * i)
     for i, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"])
 }
+NUMBER_WORDS = tuple(_WORDS)
 _BASES = {word: int(value) for word, value in _WORDS.items() if 2 <= value <= 16}
 _SIZES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
-_PARTS = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
-          "eighth": 8, "ninth": 9, "tenth": 10}  # fmt: skip
+PARTS = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
+          "eighth": 8, "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "fifteenth": 15, "sixteenth": 16,
+          "twentieth": 20, "hundredth": 100, "thousandth": 1000}  # fmt: skip
 _SPOKEN = re.compile(
-    rf"(?:(?:{'|'.join((*_WORDS, *_SIZES, 'and', 'a', 'an'))}|(?:{'|'.join(_PARTS)})s?)(?![A-Za-z])[\s-]*)+",
+    rf"(?:(?:{'|'.join((*_WORDS, *_SIZES, 'and', 'a', 'an'))}|(?:{'|'.join(PARTS)})s?)(?![A-Za-z])[\s-]*)+",
     re.IGNORECASE,
 )
-_END_IN_PART = re.compile(rf"and\s+(?:an?\s+|one\s+|three\s+)?(?:{'|'.join(_PARTS)})s?[\s-]*$")
+_END_IN_PART = re.compile(rf"and\s+(?:an?\s+|one\s+|three\s+)?(?:{'|'.join(PARTS)})s?[\s-]*$")
+# Chosen from: C(10,3), {}_{10}C_3, ^{10}C_3, 10C3, C_{10}^3. P counts orders.
+CHOSEN = re.compile(
+    r"(?<![A-Za-z\\_^])(?:(?P<kind>[CP])\s*\(\s*(?P<n>\d{1,4})\s*,\s*(?P<k>\d{1,4})\s*\)"
+    r"|(?:\{\})?[_^]\s*\{?(?P<n2>\d{1,4})\}?\s*(?P<kind2>[CP])\s*_\s*\{?(?P<k2>\d{1,4})\}?"
+    r"|(?<![\d.])(?P<n3>\d{1,4})(?P<kind3>[CP])(?P<k3>\d{1,4})(?!\w)"
+    r"|(?P<kind4>C)_\s*\{?(?P<n4>\d{1,4})\}?\s*\^\s*\{?(?P<k4>\d{1,4})\}?)"
+)
+_CHINESE = {char: i for i, char in enumerate("零一二三四五六七八九")} | {"〇": 0, "两": 2, "兩": 2}
+_CHINESE_SIZES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
+_CHINESE_NUMBER = re.compile(f"[负負]?[{''.join((*_CHINESE, *_CHINESE_SIZES))}]{{1,20}}")
 _E_NOTATION = re.compile(r"(?<![\w.\\^])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d{1,3})(?![\w.])")
 _SEPARATORS = re.compile(r"\{,\}|[,\s']")
 _SIGNS = re.compile(r"[+\-\s]*")
@@ -101,6 +113,8 @@ def number(text: str) -> Number | None:
         inner = number(body[1:-1].strip())
         return None if inner is None else Number(sign * inner.value, inner.kind)
     read = None
+    if (digits := chinese(body)) is not None:
+        return Number(sign * Fraction(digits), "integer")
     if (match := _SCIENTIFIC.fullmatch(body)) is not None:
         read = _scientific(match)
     elif (match := _QUOTIENT.fullmatch(body)) is not None:
@@ -132,7 +146,7 @@ def spoken(text: str) -> tuple[Number, str] | None:
         return None
     total, group, said = Fraction(0), Fraction(0), False
     for word in re.findall("[a-z]+", match[0].lower()):
-        part = _PARTS.get(word) or _PARTS.get(word.removesuffix("s"))
+        part = PARTS.get(word) or PARTS.get(word.removesuffix("s"))
         if word in _WORDS:
             if group % (100 if _WORDS[word] >= 10 else 10):  # one two
                 return None
@@ -147,6 +161,37 @@ def spoken(text: str) -> tuple[Number, str] | None:
             total, group = total + group, Fraction(0)
     value = total + group
     return (Number(value, "integer" if value.denominator == 1 else "quotient"), text[match.end() :]) if said else None
+
+
+def chinese(text: str) -> int | None:
+    """Return the integer that Chinese numerals say: 四十二, 一千二百. None where the text is something else."""
+    if text.isascii() or not _CHINESE_NUMBER.fullmatch(text):
+        return None
+    total = group = digit = 0
+    for char in text.lstrip("负負"):
+        if char in _CHINESE:
+            if digit:  # 一二, which are two digits, or two answers
+                return None
+            digit = _CHINESE[char]
+        elif _CHINESE_SIZES[char] < 10**4:
+            group, digit = group + (digit or 1) * _CHINESE_SIZES[char], 0
+        else:
+            total, group, digit = (total + (group + digit or 1)) * _CHINESE_SIZES[char], 0, 0
+    return (total + group + digit) * (-1 if text[0] in "负負" else 1)
+
+
+def with_binomials(text: str) -> str:
+    r"""Return the text with its C(10,3), {}_{10}C_3 and 10C3 as \binom{10}{3}, and P(7,2) as a quotient."""
+
+    def write(match: re.Match[str]) -> str:
+        kind, n, k = (match[name] for name in match.groupdict() if match[name] is not None)
+        if n.isalpha():  # 10C3
+            kind, n = n, kind
+        if int(k) > int(n):
+            return match[0]
+        return rf"\binom{{{n}}}{{{k}}}" if kind == "C" else rf"\frac{{{n}!}}{{({n}-{k})!}}"
+
+    return CHOSEN.sub(write, text)
 
 
 def with_powers(text: str) -> str:

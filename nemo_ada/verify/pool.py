@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.cores import usable_cores
-from nemo_ada.verify import selftest
+from nemo_ada.verify import outside, selftest
 from nemo_ada.verify.boxed import last_boxed, plain_reference
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.process import CLOSE_S, KilledError, Server, ServerGoneError, Worker
@@ -170,6 +170,10 @@ class MathVerifier:
         """Verdicts of (response, reference) or (response, reference, prompt), in order. Deadlines bound the wait."""
         return self._verify(list(pairs), self.limits.deadline_s)
 
+    def try_out(self, pairs: Iterable[tuple[Any, ...]]) -> list[Verdict]:
+        """Verdicts as of `verify_many`. Their details say what the scorer asked for and did not get (`outside`)."""
+        return [future.result() for future in self._submit(list(pairs), self.limits.deadline_s, trial=True)]
+
     def self_test(self) -> None:
         """Judge the known pairs and one hanging answer. Raises VerifierSelfTestError for a wrong verdict."""
         short = min(0.5, self.limits.deadline_s)
@@ -205,7 +209,9 @@ class MathVerifier:
     def _verify(self, pairs: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Verdict]:
         return [future.result() for future in self._submit(pairs, deadline_s)]
 
-    def _submit(self, pairs: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Future[Verdict]]:
+    def _submit(
+        self, pairs: Sequence[tuple[Any, ...]], deadline_s: float, *, trial: bool = False
+    ) -> list[Future[Verdict]]:
         if os.getpid() != self._owner:
             raise InvariantError("this MathVerifier belongs to another process; make one in this process")
         self._refuse_closed()
@@ -222,7 +228,7 @@ class MathVerifier:
                 self._resolve(future, Verdict(0.0))
                 continue
             wanted = reference if self._whole else plain_reference(reference)
-            job = _Job(future, line([answer, wanted, deadline_s, *more]), deadline_s)
+            job = _Job(future, line([answer, wanted, deadline_s, *more, trial]), deadline_s)
             with self._lock:
                 self._refuse_closed()
                 if len(self._workers) < min(self._most, len(self._open) + 1):
@@ -306,8 +312,8 @@ class MathVerifier:
 
     def _done(self, job: _Job) -> None:
         """Note that an answer is no longer in work."""
-        with self._turn:
-            if job.since is not None:
+        if job.since is not None:
+            with self._turn:
                 self._asked_again -= 1
                 self._turn.notify()
 
@@ -359,11 +365,11 @@ class MathVerifier:
             return
         if cause is not None:
             log.info("verdict %s: %s", cause, detail)
-        elif detail and next(self._printed) < MOST_PRINTED:
+        elif detail and not detail.startswith((outside.REFUSES, outside.HIDES)) and next(self._printed) < MOST_PRINTED:
             log.warning("%s printed: %r", self._scorer, detail)
         if cause == INVALID and self._whole:
             cause = f"{REWARD} {detail.partition(': ')[0]}"  # file, line and type of the user's error
-        self._resolve(future, Verdict(label, cause, detail if cause is not None else ""))
+        self._resolve(future, Verdict(label, cause, detail))
 
     def _take(self, future: Future[Verdict]) -> bool:
         """Take an open future, to end it. False where `close` has ended it."""

@@ -20,10 +20,12 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from nemo_ada.by_name import find
+from nemo_ada.errors import UserError
 from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, environment, python
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.verdict import CAUSES, CRASH, TIMEOUT
-from nemo_ada.verify.worker import Judgement, line
+from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, line
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ REPLY_S = 120.0  # of CPU or of rest, for a server that starts cold
 START_S = 60.0  # of CPU or of rest, for a new worker
 LOOK_S = 0.5  # how often a process that takes long is looked at
 MAX_STARTS = 3  # of workers for one answer
+MOST_NAMES = 1000  # of hidden variables that a server hears of
 MAX_LINE, MAX_TEXT = 16 << 10, 500  # bytes of a worker's message, and characters of the text in it
 
 
@@ -100,16 +103,6 @@ class Patience:
             return False
 
 
-def import_path() -> list[str]:
-    """This process's import path, the standard library first: a user's own re.py must not stop the server.
-
-    Paths that begin with "__" belong to import hooks, and the new process has them anyhow.
-    """
-    library = os.path.dirname(os.__file__)
-    given = [path for path in sys.path if path and not path.startswith("__")]
-    return sorted(given, key=lambda path: path not in (library, os.path.join(library, "lib-dynload")))
-
-
 class Server:
     """One server in a session of its own (Ctrl-C at the terminal does not reach it). It has a reply to each request."""
 
@@ -119,15 +112,19 @@ class Server:
         self._asking = threading.Lock()
         self._forking = threading.Lock()  # a worker's two sockets are open for one worker at a time
         self._control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        kept = environment(listed=PYTHON_NEEDS, OMP_NUM_THREADS="1")  # one thread per worker
         with theirs:
             self._process = begin(
                 python(sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"),
                 stdin=theirs.fileno(),
                 start_new_session=True,
-                # The caller's import path, for the scorer. One thread per worker.
-                env=environment(listed=PYTHON_NEEDS, PYTHONPATH=os.pathsep.join(import_path()), OMP_NUM_THREADS="1"),
+                env=kept,
             )
-        self._control.send(line([scorer, memory_bytes]))
+        with suppress(UserError):  # one that is not there: each answer gets that as its cause
+            scorer = find("the scorer", scorer)
+        # The server gets no value of the others, and says when a reward reads one of these names.
+        hidden = [name for name in os.environ if name not in kept] if scorer != DEFAULT_SCORER else []
+        self._control.send(line([scorer, memory_bytes, hidden[:MOST_NAMES]]))
 
     @property
     def pid(self) -> int:
@@ -227,8 +224,10 @@ class Worker:
         patience, unsent = Patience(self._pid, deadline_s), memoryview(message)
         try:
             while unsent:
-                patience.wait(self._connection, select.POLLOUT)
-                unsent = unsent[self._connection.send(unsent) :]
+                try:
+                    unsent = unsent[self._connection.send(unsent) :]
+                except BlockingIOError:  # a long one, which it has not read yet
+                    patience.wait(self._connection, select.POLLOUT)
             judgement = _checked(self.receive(patience))
         except SpoiledError as problem:
             self.end()

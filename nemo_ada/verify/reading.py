@@ -11,35 +11,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nemo_ada.verify.amounts import AND_OR, COMMA, Amount, measured, said
-from nemo_ada.verify.latex import closing, compact, plain, split
-from nemo_ada.verify.numbers import number
+from nemo_ada.verify.latex import closing, compact, split
+from nemo_ada.verify.numbers import CHOSEN, number
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Piece, Region
-from nemo_ada.verify.units import clock, date
+from nemo_ada.verify.units import changes_value, clock, date
+from nemo_ada.verify.words import NOTHING, REALS, Choice, Text, meaning, read_option, read_words
 
 MAX_DEPTH = 6  # brackets in brackets that are read as lists
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    r"""Words, in one spelling.
-
-    Attributes:
-        words: the words.
-        shown: with their capitals.
-        letters: the same, where its letters may stand for something: AA, \text{Co}.
-    """
-
-    words: str
-    shown: str = ""
-    letters: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The letter of a choice, and what it stands for where that is written: (C) 13."""
-
-    letter: str
-    meaning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +25,8 @@ class Items:
     """Several answers.
 
     Attributes:
-        kind: "list" (no brackets), "set" or "tuple". Only a tuple has an order.
+        kind: "list" (no brackets), "set" or "tuple"; a tuple that is written as a matrix is a "row" or a "column". Only
+            tuples have an order.
         items: the answers.
         joined: "or" or "and" where a list has such a word.
     """
@@ -122,51 +101,32 @@ VARIABLE = re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:_(?:\w|\{{\w+\}}))?")
 CALL = re.compile(r"(?P<head>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)")
 _REVERSED = re.compile(r"([\](\[])([^\[\]()]*)([\[)\]])")
 _COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
-_OPTION = re.compile(
-    r"(?:\\text\s*\{)?\s*(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\s)?:?\s*)?"
-    r"(?:\(\s*(?:\\text\s*\{)?\s*(?P<round>[A-Za-z])\s*\}?\s*\)|(?P<dotted>[A-J])(?:[).]|:(?=[ }]))"
-    r"|(?P<bare>[A-Z])(?=\s*\}?\s*$))\s*\}?\s*[:.]?\s*(?P<rest>.*)",
-    re.DOTALL,
-)
-_GOES_ON = re.compile(r"[(^_+*=/<>!\-,:;]|\\(?:cdot|cup|times|le|ge|ne)(?![a-z])")  # (C)^2 is no choice
 _ABOUT_WORD = (
     r"(?:[Aa]bout|[Aa]pproximately|[Aa]pprox\.?|[Rr]oughly|[Nn]early|[Aa]round|[Ee]xactly|[Pp]recisely)(?: equal to)?"
 )
 _ABOUT = rf"(?:\\(?:approx|sim)(?![a-z])|\\text\s*\{{\s*{_ABOUT_WORD}\s*\}}|{_ABOUT_WORD} )\s*"
 _ANSWER_IS = (
-    r"=|\\therefore(?![a-z])|(?:\\text\s*\{\s*)?(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o),?\s*\}?\s*"
+    r"=|\\therefore(?![a-z])|(?:\\text\s*\{\s*)?both\s*\}?\s+(?=.*\band\b)|(?:\\text\s*\{\s*)?(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o),?\s*\}?\s*"
     r"|(?:\\text\s*\{\s*)?(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect )?"
     r"(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Vv]alue|[Rr]esult)(?: is|\s*:)\s*:?\s*\}?\s*"
 )
+# A label in front of a value: Total cost: 36. A letter with a colon is a choice, and AB:CD a ratio.
+_LABELLED = re.compile(
+    r"(?:\\text\s*\{\s*)?(?P<label>(?![A-Z]{1,3}\s*:)[^\W\d_][^\W\d_]+(?:[ '-][^\W\d_]+){0,5})\s*\}?\s*:"
+    r"\s*\}?\s*(?=[-\d\\.(\[$])"
+    r"|(?:答案|答え|答|正解)\s*(?:是|为|為|は|:)?\s*"
+)
 _PREFIX = re.compile(f"{_ABOUT}|{_ANSWER_IS}")
+_MINUS_WORD = re.compile(
+    r"(?:\\text\s*\{\s*)?(?:minus|negative)\s*\}?\s*(?=[\d.]|\\(?:frac|sqrt|pi)(?![a-z]))", re.IGNORECASE
+)
 _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d?)")
 _ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
 _EXCEPT = re.compile(r"(?:\\text\s*\{)?\s*[Aa]ll reals?(?: numbers?)? except(?: for)?(?: x\s*=)?\s*\}?\s*([^}]+)\}?")
-_FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,6}")
-_WORDS = re.compile(r"[^\W\d_][\w'.!?-]*(?: [\w'.!?-]+)*")
-_LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\(\s*-?\d+\s*\)|_\d|\^\{?\*\}?)+")
+_LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\([^()]*\)|_\d|\^\{?\*\}?)+")
 _NO_LABEL = re.compile(r"\\(?:emptyset|pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
 _LETTER = re.compile("[A-Za-z]")
-_REALS, _NOTHING = "all real numbers", "no solution"
-_SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of answers in words
-    (r"(?:(?:there (?:is|are)|(?:the )?(?:it|equation|system|inequality) has|has) )?no (?:real |valid |integer |such )*"
-     r"(?:solution|root|value|answer|number)s?(?: exists?)?", _NOTHING),
-    (r"none|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", _NOTHING),
-    (r"(?:x is |x can be )?(?:(?:the )?set of )?(?:all|any|every|each) (?:the )?reals?"
-     r"(?: number| value| x)?s?(?: of x| x)?|r|reals|real numbers|\\?mathbb ?(?:\{r\}|r)", _REALS),
-    (r"(?:all |the )?integers|mathbb ?\{?z\}?", "integers"),
-    (r"(?:all |the )?natural numbers|mathbb ?\{?n\}?", "natural numbers"),
-    (r"(?:an )?infinit(?:e|ely many|e number of)(?: (?:solution|value|answer|root)s?)?", "infty"),
-    (r"(?:positive )?infinity|\+infty", "infty"),
-    (r"doesn't exist|dne|no limit exists|(?:the )?(?:limit|it) does not exist", "does not exist"),
-    (r"divergent|(?:it |the (?:series|integral) )diverges", "diverges"),
-    (r"convergent|(?:it |the (?:series|integral) )converges", "converges"),
-))  # fmt: skip
-_OTHER_OPTION = re.compile(
-    r"(?:\\text\s*\{)?\s*\(?\s*[A-J]\s*\)?\s*\}?|.*(?:\(\s*[A-J]\s*\)|\b[B-J][.)](?:\s|$)).*", re.DOTALL
-)
-_ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:and|or|is|not|isn't|but|if|/|\\lor|\\land)(?![a-z])")
 
 
 @lru_cache(maxsize=4096)  # all responses of a prompt share their reference
@@ -177,8 +137,8 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         text: the text.
         depth: how many brackets it stands in.
     """
-    while depth == 0 and (prefix := _PREFIX.match(text)) is not None:
-        text = text[prefix.end() :]
+    if depth == 0:
+        text = _without_label(text)
     if (whole := number(text)) is not None:
         listed = _listed(text) if _COMMA_DECIMAL.fullmatch(text) else []  # 3,14 is written for both
         return (Amount(text, whole), *listed)
@@ -186,14 +146,14 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         return (Amount(text),)
     if text.startswith("{") and closing(text, 0) == len(text) - 1:
         return readings(text[1:-1].strip(), depth + 1)
-    if meaning(text) == _NOTHING:
-        return (Text(_NOTHING),)
+    if meaning(text) == NOTHING:
+        return (Text(NOTHING),)
     if (spoken_one := said(text)) is not None:
         return (spoken_one,)
     inner = _ALL_TEXT.fullmatch(text)
     if inner is not None and _IN_TEXT.search(inner[1]):
         return (*readings(inner[1], depth + 1), Text(meaning(text)))
-    option, moment = _option(text), _moment(text)
+    option, moment = read_option(text), _moment(text)
     if isinstance(option, Text) or (option is not None and option.meaning):
         return (option,)
     if moment is not None and (moment.kind == "date" or not text[-1].isdigit()):
@@ -203,46 +163,20 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
     if amount is not None and ("\\text" in text or not text[-1].isalpha()):
         return tuple(known)
     structure = _structure(text, depth)
-    return (*known, *(structure or [_words(text) or Amount(text)]))
+    return (*known, *(structure or [read_words(text) or Amount(text)]))
 
 
-def meaning(text: str) -> str:
-    """Return the words of a tidy text, and of words that mean the same the same ones."""
-    words = plain(text) if len(text) < 80 else text
-    found = (whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
-    return next(found, words)
+def _without_label(text: str) -> str:
+    """Return a text without the words in front of its value: the answer is 5, total cost: 5, about 5, negative 5."""
+    while (prefix := _PREFIX.match(text) or _LABELLED.match(text)) is not None:
+        label = prefix.groupdict().get("label")
+        if label is not None and changes_value(label):
+            break
+        text = text[prefix.end() :]
+    return _MINUS_WORD.sub("-", text, count=1) if _MINUS_WORD.match(text) else text
 
 
-# Words, choices, times
-
-
-def _words(text: str) -> Text | None:
-    r"""Words: inside \text{}, or bare ones that are no product of letters."""
-    bare = " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).split())
-    if _FIGURE.fullmatch(bare):
-        return Text(plain(text), bare, bare)
-    if not _WORDS.fullmatch(bare):
-        return None
-    words = bare.split()
-    marked = bare != text and any(len(word) > 1 for word in words)
-    capitals = len(bare) > 1 and bare.isalpha() and bare.isupper()
-    long = any(len(word) > 3 and word.isalpha() for word in words)
-    few = bare.isalpha() and len(bare) < 3 and bare.lower() not in ("no", "ok")
-    letters = bare if few or (capitals and bare == text.strip()) else ""
-    return Text(meaning(text), bare, letters) if marked or capitals or long or not bare.isascii() else None
-
-
-def _option(text: str) -> Choice | Text | None:
-    """(C), C. 13, a bare capital letter. A letter beside another one is only that text."""
-    match = _OPTION.fullmatch(text)
-    if match is None:
-        return None
-    letter, rest = match["round"] or match["dotted"] or match["bare"], match["rest"].strip()
-    if rest and (_GOES_ON.match(rest) or _ALTERNATIVE.match(rest) or not letter.isupper()):
-        return None
-    if rest and _OTHER_OPTION.fullmatch(rest):
-        return Text(plain(text), text)
-    return Choice(letter.upper(), rest)
+# Times
 
 
 def _moment(text: str) -> Moment | None:
@@ -278,6 +212,8 @@ def _structure(text: str, depth: int) -> list[Reading]:
     if not text.startswith("\\{") and (both := both_signs(text)) is not None:
         return [Items("list", both)]
     found: list[Reading] = [] if (part := region(text)) is None else [part]
+    if CHOSEN.fullmatch(text):  # C(10,3), which is a point, too
+        found.append(Amount(text))
     found += _bracketed(text)
     if re.match(r"[A-Z]\(", text):  # a point with its name: A(3,-1)
         found += _bracketed(text[1:])
@@ -326,7 +262,8 @@ def _bracketed(text: str) -> list[Reading]:
         return []
     rows = [[cell.strip() for cell in row.split("&")] for row in matrix[2].split("\\\\") if row.strip()]
     if len(rows) == 1 or all(len(row) == 1 for row in rows):
-        return [Items("tuple", tuple(cell for row in rows for cell in row))]
+        kind = "tuple" if len(rows) == len(rows[0]) else "row" if len(rows) == 1 else "column"
+        return [Items(kind, tuple(cell for row in rows for cell in row))]
     if any(len(row) != len(rows[0]) for row in rows):
         return []
     return [Items("tuple", tuple("\\begin{matrix}" + " & ".join(row) + "\\end{matrix}" for row in rows))]
@@ -404,6 +341,11 @@ def order(text: str) -> Order | None:
     return Order(text, tuple(sides), tuple(signs))
 
 
+def written_sides(given: Order) -> list[str]:
+    """Return the sides of an order as they were written: B > A > C is B, A, C."""
+    return split(given.text, _RELATION)[0]
+
+
 def excluded(items: Items) -> tuple[str, ...]:
     r"""Return the items, with the name of the first where a list goes on without it: x \ne 1, 2."""
     if "\\ne" not in items.items[0]:
@@ -444,7 +386,7 @@ def _pieces(text: str) -> tuple[Piece, ...] | None:
     pieces: list[Piece] = []
     for part in split(text, _UNION)[0]:
         brackets, inner = part[:1] + part[-1:], part[1:-1]
-        if meaning(part) == _REALS:
+        if meaning(part) == REALS:
             pieces.append(LINE)
         elif part.startswith("\\{") and part.endswith("\\}") and not _SUCH_THAT.search(part):
             pieces += [(end(point, True), end(point, True)) for point in split(part[2:-2], COMMA)[0] if point]

@@ -21,8 +21,10 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
+from itertools import permutations
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +35,8 @@ from sympy.solvers.inequalities import solve_univariate_inequality
 
 from nemo_ada.verify.agreement import Agreement
 from nemo_ada.verify.latex import tidy
-from nemo_ada.verify.numbers import close, number, with_powers
+from nemo_ada.verify.numbers import close, number, with_binomials, with_powers
+from nemo_ada.verify.units import without_asked_words
 
 # The library warns that its own deadlines are off. This is intended.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -55,8 +58,10 @@ _DEGREES = re.compile(r"(?P<value>\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\}|[A-Za-z])\s
 _IMAGINARY = re.compile(r"(?<![\\A-Za-z_{])\d*i(?![A-Za-z])|(?<=[\s}\d)])i(?![A-Za-z])|\{i\}|[a-z]i\b")
 _BOUND = re.compile(r"\\(?:sum|prod|hat|vec)|_\{?i|\\int")
 # The library adds numbers that stand side by side, in 2(3) as in 2\frac{1}{2}. Only the second is a sum.
-_PRODUCT = re.compile(r"(?<![\w.^{}\\])(\d+(?:\.\d+)?)\s*(?=[({])|(\))\s*(?=[\d(])")
+_PRODUCT = re.compile(r"(?<![\w.^{}\\])(\d+(?:\.\d+)?)\s*(?=[({])|(\))\s*(?=[\d(])|(\})\s*(?=\\binom)")
 _MIXED = re.compile(r"(?<![\w.^{}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
+_DECIMAL_POWER = re.compile(r"\^\s*\{?\s*-?\d*\.\d")  # 8^{0.25}, which sympy does not simplify
+_EXACT = Fraction(1, 10**13)
 _PRIME = re.compile(r"(?<=[A-Za-z}])'+")  # the parser leaves it out
 _NAMELESS = re.compile(r"\\gamma(?![a-z])")  # the parser for antlr 4.9.3 cannot read it
 
@@ -71,11 +76,12 @@ def _parsed(text: str) -> Any:
     if _UNREADABLE.search(text) or _PROSE.search(text):
         raise Unreadable(text)
     text = _PRIME.sub(lambda match: f"_{{{'p' * len(match[0])}}}", text)
+    text = with_binomials(text)
     latex = with_powers(_NAMELESS.sub(r"\\text{gamma}", text))
     latex = _DEGREES.sub(lambda match: f"({match['value']}\\cdot\\frac{{\\pi}}{{180}})", latex)
     latex = re.sub(r"\s*%", r"\\cdot\\frac{1}{100}", latex).replace("{,}", ".")
     imaginary = _IMAGINARY.search(latex) is not None and not _BOUND.search(latex)
-    latex = _PRODUCT.sub(r"\1\2\\cdot ", _MIXED.sub(r"(\1+\2)", latex))
+    latex = _PRODUCT.sub(r"\1\2\3\\cdot ", _MIXED.sub(r"(\1+\2)", latex))
     config = latex2sympy2.ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
     try:
         expression: Any = latex2sympy2.latex2sympy(
@@ -119,11 +125,14 @@ class MathVerify:
             gold, given = _one_parameter(_parse(reference), _parse(answer))
             if _is_endless(gold) or _is_endless(given):  # math-verify takes oo times a decimal for any number
                 return bool(gold.doit() == given.doit())
-            right = _same_expression(gold, given)
+            right = any(_same_expression(gold, renamed) for renamed in _renamings(gold, given))
             read = number(reference)
             right = right or (
                 (r"\ln" in reference + answer or r"\log" in reference + answer) and _same_logarithms(gold, given)
             )
+            if not right and _DECIMAL_POWER.search(reference + answer):
+                exact = _real(gold), _real(given)
+                return exact[0] is not None and exact[1] is not None and close(exact[0], exact[1], _EXACT)
             decimal = read is not None and read.kind == "decimal"
             values = (_real(gold), _real(given)) if right or decimal else (None, None)
         except MemoryError:
@@ -176,19 +185,44 @@ def _end(value: Any) -> Fraction | None:
 _AGREEMENT = Agreement(MathVerify())
 
 
-def score_math(answer: str, reference: str) -> float:
+def score_math(answer: str, reference: str, prompt: str = "") -> float:
     r"""1.0 where the content of the answer's box equals the reference, else 0.0.
 
-    The reference is LaTeX or plain text without a box. Raises ValueError where it is empty.
+    Args:
+        answer: what the boxes of a response say (`boxed`).
+        reference: LaTeX or plain text without a box.
+        prompt: the problem, where it is known. It says what was asked for: "how many dozens" makes 7 of `7 dozens`.
+
+    Raises:
+        ValueError: The reference is empty.
     """
     wanted = _tidy_reference(reference)
     if not wanted:
         raise ValueError(f"the reference answer {reference[:80]!r} is empty")
     given = tidy(answer)
+    if _IMAGINARY.search(wanted) and not _IMAGINARY.search(given):  # 3 + 4j, as engineers write it
+        given = re.sub(r"(?<=\d)j(?![A-Za-z])", "i", given)
+    if prompt and number(wanted) is not None:
+        given = without_asked_words(given, prompt)
     return float(bool(given) and _AGREEMENT.says(wanted, given))
 
 
 _tidy_reference = lru_cache(maxsize=4096)(tidy)
+
+
+_CONSTANT = re.compile(r"(?:[A-DKck]|[Cc]_\{?\d\}?)")
+
+
+def _renamings(gold: Any, given: Any) -> Iterable[Any]:
+    """Yield an expression, and what it becomes with other names of its constants: C_1 e^x + C_2 and A e^x + B."""
+    yield given
+    names: list[set[Any]] = [getattr(one, "free_symbols", set()) for one in (gold, given)]
+    constants = [sorted((name for name in found if _CONSTANT.fullmatch(str(name))), key=str) for found in names]
+    if not 1 < len(constants[0]) == len(constants[1]) < 4 or not names[0] & names[1] - set(constants[0]):
+        return
+    if constants[0] != constants[1] or all("_" in str(name) for name in constants[0]):
+        for order in permutations(constants[0]):
+            yield given.xreplace(dict(zip(constants[1], order, strict=True)))
 
 
 _INTEGERS, _CONSTANTS = frozenset("kmn"), frozenset("CcKk")

@@ -22,17 +22,20 @@ import signal
 import socket
 from contextlib import suppress
 
-from nemo_ada.verify import confine, worker
+from nemo_ada.verify import confine, outside, worker
 
 CHECK_S = 0.5  # how often an idle server checks for its parent
 LONGEST = 4096  # bytes of a request or a reply
+LONGEST_START = 128 << 10  # of the first message
 
 
 def main(parent: int) -> None:
     """Entry point of the server process: serve the connection that is its input."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a parent may ignore it, and then no exit code is left to read
     trainer = socket.socket(fileno=os.dup(0))
-    scorer, memory_bytes = json.loads(trainer.recv(LONGEST))
+    scorer, memory_bytes, hidden = json.loads(trainer.recv(LONGEST_START))
+    if hidden:
+        outside.watch_variables(hidden)
     with suppress(Exception):  # `judge` imports it again, and reports the error with the answer
         worker.load_scorer(scorer)
     confine.import_ahead()
@@ -75,6 +78,8 @@ def _forked(connection: int, scorer: str, memory_bytes: int) -> int | str:
 
 def _ended(pid: int) -> int:
     """End a worker, and return its exit code."""
+    with suppress(ProcessLookupError, PermissionError):  # its own processes, where a reward needs some
+        os.killpg(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from nemo_ada.errors import UserError
+from nemo_ada.run.start import PASS
+from nemo_ada.verify.outside import HIDES, REFUSES
 from nemo_ada.verify.pool import MathVerifier
 from nemo_ada.verify.reference import as_text
+from nemo_ada.verify.verdict import Verdict
+
+log = logging.getLogger(__name__)
+OUTSIDE = "outside [0, 1]"  # part of what a worker says of a number
 
 
 def try_reward(key: str, name: str, raw: Any, pool: MathVerifier) -> bool:
@@ -22,19 +29,42 @@ def try_reward(key: str, name: str, raw: Any, pool: MathVerifier) -> bool:
         Whether the function takes the reference for right in a box only.
 
     Raises:
-        UserError: It raised an error, which is named with file and line, or returned no number in [0, 1].
+        UserError: It raised an error, which is named with file and line, returned no number in its range, or asked for
+            something that it does not get there. The message says how to mend or to declare that.
     """
     right = as_text(raw)
     answers = {
         "the reference": right, "the reference in a box": f"\\boxed{{{right}}}", "a wrong answer": f"{right}1",
         "an empty answer": "", "an answer that was cut off": f"so it is \\boxed{{{right[:1]}",
     }  # fmt: skip
-    verdicts = pool.verify_many((text, raw) for text in answers.values())
+    verdicts = pool.try_out((text, raw) for text in answers.values())
     for (kind, text), verdict in zip(answers.items(), verdicts, strict=True):
-        if verdict.label is None:
+        if verdict.label is None or verdict.detail:
+            what = "failed" if verdict.label is None else f"gave {verdict.label:g}"
             raise UserError(
-                f"{key}={name}: called with {kind} as response, {text[:80]!r}, it failed: "
-                f"{verdict.detail or verdict.cause}; mend it first"
+                f"{key}={name}: called with {kind} as response, {text[:80]!r}, it {what}: "
+                f"{verdict.detail or verdict.cause}; {_advice(name.rpartition(':')[2], verdict)}"
             )
-    plain, boxed = (verdict.label for verdict in verdicts[:2])
-    return plain is not None and boxed is not None and plain < 1.0 <= boxed
+    labels = [verdict.label or 0.0 for verdict in verdicts]
+    if max(labels[:2]) <= max(labels[2:]):
+        told = ", ".join(f"{label:g}" for label in labels)
+        log.warning("%s=%s gives the reference %r no more than a wrong or an empty answer (%s)", key, name, right, told)
+    return labels[0] < 1.0 <= labels[1]
+
+
+def _advice(function: str, verdict: Verdict) -> str:
+    """Return what would mend a failure."""
+    detail = verdict.detail
+    if HIDES in detail and REFUSES not in detail:
+        return f"{PASS}={detail.partition(HIDES)[2].partition(' that')[0].replace(', ', ' ')!r} hands it on"
+    if REFUSES in detail:
+        if "no files" in detail:
+            return (
+                "read it while the module is imported, or write below the function: "
+                f"{function}.needs = {{'files': [PATH]}}"
+            )
+        need = "network" if "no network" in detail else "processes"
+        return f"write below the function: {function}.needs = {{'{need}'}}, after reading SECURITY.md"
+    if OUTSIDE in detail:
+        return f"write below the function what it returns: {function}.range = (-1, 1), which makes 0 of -1"
+    return "mend it first"

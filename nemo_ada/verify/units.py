@@ -1,9 +1,10 @@
 r"""Units: `12 \text{ cm}`, `5 ft 6 in`, `\$5`, `28\%`, `90^\circ`; words that scale; times of day and dates.
 
-The units are a closed list. A unit that only one side writes is no difference, because a problem often names it. Two
+A word behind a number is what was counted, whatever it is: 72 clips are 72. So the units of the table say only which
+ones can be converted, and the short lists below name the words that make a number another one: a million, thirds,
+squared, less, or, not, a loss. A unit that only one side writes is no difference, because a problem often names it. Two
 units are compared: those of one dimension are converted, others must share their words. A word that scales belongs to
-the number: 5 million is 5,000,000. Words behind a number that are in no list are remarks. A reference may have one, and
-an answer may repeat it: 6 (sealed envelopes).
+the number: 5 million is 5,000,000.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
+
+from nemo_ada.verify.latex import all_of, is_word
+from nemo_ada.verify.numbers import NUMBER_WORDS, PARTS
 
 _TABLE: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {  # dimension -> (power), names with their factors
     "length": ("m", (
@@ -43,7 +47,7 @@ _TABLE: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {  # dimension -> (
     "temperature C": ("°C", (("°c celsius centigrade", "1"),)),
     "temperature F": ("°F", (("°f fahrenheit", "1"),)),
     "any": ("unit", (("unit", "1"),)),
-    "pressure": ("Pa", (("atm", "101325"), ("bar", "100000"))),
+    "pressure": ("Pa", (("atm", "101325"), ("bar", "100000"), ("mmhg", "101325/760"))),
 }  # fmt: skip
 _SI = {  # symbol -> the unit's name, its base, its factor
     "m": ("meter metre", "m", "1"), "g": ("gram", "g", "1"), "s": ("second", "s", "1"),
@@ -51,7 +55,11 @@ _SI = {  # symbol -> the unit's name, its base, its factor
     "N": ("newton", "N", "1"), "Hz": ("hertz", "Hz", "1"), "V": ("volt", "V", "1"), "A": ("ampere amp", "A", "1"),
     "Ω": ("ohm", "Ω", "1"), "Pa": ("pascal", "Pa", "1"), "mol": ("mole", "mol", "1"), "F": ("farad", "F", "1"),
     "Wh": ("watthour", "J", "3600"), "eV": ("", "eV", "1"), "B": ("byte", "B", "1"), "cal": ("calorie", "cal", "1"),
-    "K": ("kelvin", "K", "1"), "T": ("tesla", "T", "1"), "M": ("", "M", "1"),
+    "K": ("kelvin", "K", "1"), "T": ("tesla", "T", "1"), "M": ("", "M", "1"), "C": ("coulomb", "C", "1"),
+    "H": ("henry henrie", "H", "1"), "S": ("siemens", "S", "1"), "Wb": ("weber", "Wb", "1"),
+    "Å": ("angstrom", "m", "1/10000000000"),
+    "Bq": ("becquerel", "Bq", "1"), "Gy": ("gray", "Gy", "1"), "Sv": ("sievert", "Sv", "1"), "lm": ("lumen", "lm", "1"),
+    "lx": ("lux", "lx", "1"), "cd": ("candela", "cd", "1"), "Torr": ("torr", "Pa", "101325/760"),
 }  # fmt: skip
 _PREFIXES = {
     "k": ("kilo", 3), "M": ("mega", 6), "G": ("giga", 9), "T": ("tera", 12), "d": ("deci", -1), "c": ("centi", -2),
@@ -77,49 +85,55 @@ _SCALES = {
     for words, value in (
         ("dozen", "12"), ("hundred", "100"), ("thousand", "1000"), ("lakh", "100000"), ("million 百万", "1000000"),
         ("crore", "10000000"), ("billion", "1000000000"), ("trillion", "1000000000000"), ("万", "10000"),
-        ("亿", "100000000"), ("tenth", "1/10"), ("hundredth", "1/100"), ("thousandth", "1/1000"),
+        ("亿", "100000000"), ("million millionen milliones millones миллион миллионов", "1000000"),
+        ("milliard milliarden миллиард bn", "1000000000"), ("mille tausend mil тысяч тысячи", "1000"),
     )
     for word in words.split()
-}  # fmt: skip
+} | {word: Fraction(1, size) for word, size in PARTS.items()}  # fmt: skip
 
 
-def _all_of(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-# What is counted. The singular; an s or es is added.
-_COUNTED = _all_of(
-    """apple arrangement bag ball balloon banana bead bird block book bottle box boxe boy bus buse cake candy candie
-    car card cat chair chicken child children choice chocolate class coin color combination computer cookie cow cube
-    customer desk digit divisor dog doll door edge egg element employee envelope face factor fish flower fruit friend
-    game gift girl goal grade group guest handshake hat horse house integer invitation item job kid letter line man
-    marble match member men mile mistake move muffin number object orange order outcome outfit page
-    participant passenger pattern pen pencil people permutation person phone piece pizza place plant player point
-    possibility possibilitie prime problem question rabbit race rectangle region room root rose row sandwich
-    seat sequence set sheep shirt shoe side slice solution square staff step stick sticker stop stone story storie
-    student subset team ticket tile time toy train tree triangle turn value vertex vertice vote walk way window woman
-    women word worker bushel carton crayon trip lap meal gem pet shot task test tool vase brownie bunch
-    человек штук раз"""
-) | {*"个人只本张条件种名位棵辆支次岁块朵头道场组套颗把"} - {"square"}
-_COUNTERS, _OR_SO = frozenset("个人只本张条件种名位棵辆支次岁块朵头道场组套颗把"), re.compile("[以不或非多少]")
-_DIRECTIONS = _all_of(
-    """increase decrease gain loss profit deficit surplus growth discount off north south east west up down left right
-    above below clockwise counterclockwise anticlockwise ahead behind deep before after bc ad am pm"""
+# In Chinese behind a number: or more, or less, not, or, odd. 多边形 are polygons.
+_OR_SO = re.compile("^[以不或非少余几](?!边)|^多(?!边)|(?:以上|以下|以内|左右|上下|多|余)$")
+# What makes a number less than it is. Where only one side has such a word, the two say different things.
+_TURNS = all_of("""below under beneath behind bc bce loss debt owed deficit shortfall decrease reduction
+    discount overdrawn underwater withdrawn subtracted""")
+_TURNS_AT_END = all_of("off down short drop fall decline backward backwards negative")  # but 3 down jackets
+_DIRECTIONS = (
+    _TURNS
+    | _TURNS_AT_END
+    | all_of(
+        """increase gain profit surplus growth north south east west up left right above clockwise counterclockwise
+    anticlockwise ahead deep before after ago ad am pm"""
+    )
 )
-_REMARKS = _all_of(
-    """of the a an each total all exactly exact precisely approximately approx about roughly around rounded
-    long wide tall high old away apart altogether only different distinct possible point red blue double repeated
-    answer correct green yellow white black brown full big small large real whole"""
-)  # they change nothing
-_NO_UNIT = _all_of(
-    """or not is isn no if maybe perhaps more less fewer greater than at least most over under to between but except
-    wrong false either neither nor half quarter third when where since because pair score
-    instead unless without plus minus times yes possibly could should"""
-)  # what makes a text more than an amount
+# Words without a content of their own, which two units need not share.
+_REMARKS = all_of(
+    """of the a an in on at for with by from to each every total all and exact exactly precisely approximately approx
+    about roughly around rounded long wide tall high old away apart altogether only different distinct possible point
+    full remaining there are were was that who which have has had did do does he she it they his her its
+    their this these those many much also as time times whole not is multiplicity"""
+)
+# What makes a text more than an amount: directly behind the number, and anywhere.
+_CHANGES_FIRST = all_of(
+    """is isn are was not to over at than between up about around nearly almost and
+    as that which ish through until isn't aren't wasn't ain't"""
+)
+_CHANGES_AT_END = all_of("more double triple twice thrice third")  # but 3 more pages, 5 third graders
+_CHANGES = all_of(
+    """or no if maybe perhaps less fewer greater than least most but except wrong false incorrect either neither nor
+    half when where since because pair couple score gross instead unless without plus minus yes possibly could should
+    would might may cannot guess something otherwise probably likely respectively doubled tripled halved squared cubed
+    factorial reciprocal inverse divided multiplied minimum maximum tens versus vs xor never none nothing unknown
+    hopefully presumably supposedly apparently allegedly rather actually sorry wait hmm infinity infinite und oder ou et
+    lub и или"""
+)
+_LETTERS = r"(?>(?:[^\W\d_]|[\u0900-\u0dff\u0e00-\u0e7f])+)"  # with the vowel signs of Indian and Thai script
 _PIECE = re.compile(
-    r"(?P<word>°\s*[CF](?![a-zA-Z])|[^\W\d_]+|[°%€£₹¥¢₽]|\\\$|\$)\s*(?:\^\s*\{?\s*(?P<power>-?\d)\s*\}?)?"
-    r"|(?P<over>/)|\\cdot|[*.\-]"
+    rf"(?P<word>°\s*[CF](?![a-zA-Z])|{_LETTERS}(?:'{_LETTERS})*'?|[°%€£₹¥¢₽]|\\\$|\$)"
+    r"\s*(?:\^\s*\{?\s*(?P<power>-?\d)\s*\}?)?"
+    r"|(?P<over>/)|(?P<open>\()|(?P<close>\))|\\cdot|[*.\-\s]|,(?=\s*[a-z])"
 )
+_ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _REMARK = re.compile(r"^\s*[(\[]\s*([^()\[\]]*)\s*[)\]]\s*$")
 
 
@@ -131,18 +145,11 @@ class Unit:
         dimension: its base units with their powers, and the words of what is counted.
         factor: of the base units.
         scale: what its words multiply the number with: 1000 for "thousand km".
-        remark: whether a word in it is in no list.
     """
 
     dimension: tuple[tuple[str, int], ...]
     factor: Fraction = Fraction(1)
     scale: Fraction = Fraction(1)
-    remark: bool = False
-
-    @property
-    def names(self) -> set[str]:
-        """The names in it."""
-        return {name for name, _ in self.dimension}
 
     @property
     def percent(self) -> bool:
@@ -159,97 +166,214 @@ class Unit:
         """Whether every part is a unit of the table."""
         return all(name in BASES for name, _ in self.dimension)
 
+    @property
+    def turned(self) -> bool:
+        """Whether a word in it makes less than nothing of the number: 7 below, a loss of 7. 20 % off are 20 %."""
+        return bool(self._names & (_TURNS | _TURNS_AT_END)) and not self.percent
+
+    @property
+    def _names(self) -> set[str]:
+        return {name for name, _ in self.dimension}
+
+    @property
+    def powers(self) -> set[tuple[str, int]]:
+        """Its base units with their powers, without what is counted."""
+        return {part for part in self.dimension if part[0] in BASES}
+
     def fits(self, other: Unit) -> bool:
         """Return whether the two measure the same."""
         if self.dimension == other.dimension:
             return True
-        ours, theirs = self.names, other.names
-        if ours & _DIRECTIONS != theirs & _DIRECTIONS and ours & _DIRECTIONS and theirs & _DIRECTIONS:
+        ours, theirs = self._names, other._names
+        one_way = ours & _DIRECTIONS == theirs & _DIRECTIONS or not (ours & _DIRECTIONS and theirs & _DIRECTIONS)
+        if not one_way or self.turned != other.turned:
             return False
         if "unit" in ours or "unit" in theirs or (self.percent and other.percent):
             return True
         ours, theirs = ours - _DIRECTIONS, theirs - _DIRECTIONS
-        return self._powers() == other._powers() and (ours <= theirs or theirs <= ours)
-
-    def _powers(self) -> set[tuple[str, int]]:
-        return {part for part in self.dimension if part[0] in BASES}
+        return self.powers == other.powers and (ours <= theirs or theirs <= ours)
 
 
+_DERIVED: dict[str, tuple[dict[str, int], Fraction]] = {  # each in those below it
+    "l": ({"m": 3}, Fraction(1, 1000)),
+    "area": ({"m": 2}, Fraction(1)),
+    "Wb": ({"V": 1, "s": 1}, Fraction(1)),
+    "T": ({"V": 1, "s": 1, "m": -2}, Fraction(1)),
+    "H": ({"V": 1, "s": 1, "A": -1}, Fraction(1)),
+    "F": ({"A": 1, "s": 1, "V": -1}, Fraction(1)),
+    "C": ({"A": 1, "s": 1}, Fraction(1)),
+    "Ω": ({"V": 1, "A": -1}, Fraction(1)),
+    "V": ({"W": 1, "A": -1}, Fraction(1)),
+    "W": ({"J": 1, "s": -1}, Fraction(1)),
+    "Pa": ({"N": 1, "m": -2}, Fraction(1)),
+    "J": ({"N": 1, "m": 1}, Fraction(1)),
+    "N": ({"g": 1, "m": 1, "s": -2}, Fraction(1000)),
+    "Hz": ({"s": -1}, Fraction(1)),
+}
+_COUNTERS = frozenset("个個只本张条件种名位棵辆支次岁块朵头道场组套颗把人つ枚匹冊円歳回")
 BASES = {base for base, _ in (*UNITS.values(), *_CASED.values())}
 
 
 def unit(text: str, *, spaced: bool = True) -> Unit | None:
-    r"""Return the unit that a tidy text is, such as `\text{cm}^{2}`, `km/h`, `square meters`. None where it is none.
+    r"""Return the unit that a tidy text is, such as `\text{cm}^{2}`, `km/h`, `square meters`, `clips`.
+
+    None where it is none, because a word in it changes the number, or because it is a product of letters.
 
     Args:
         text: the text behind a number.
         spaced: whether a blank or a command stands before it. `5m` is 5 times m.
     """
-    bare = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)
+    bare = _ALL_TEXT.sub(r" \1 ", text)
     worded = bare != text
-    bare = (
-        re.sub(r"\bin (?:total|all)\b", " ", re.sub(r"\bper cent\b", "percent", bare))
-        .replace("\\Omega", "Ω")
-        .replace("\\mu ", "μ")
-    )
-    bare = re.sub(r"multiplicity \d+|\bor so\b", " about ", bare)
-    bare = _REMARK.sub(lambda match: match[1], bare).strip()
-    for short, long in _SPEEDS.items():
-        bare = re.sub(rf"\b{short}\b", long, bare)
+    bare = _REMARK.sub(lambda match: match[1], _spell_units(bare)).strip()
     powers: dict[str, int] = {}
-    factor, scale, sign, exponent, at, remark, seen = Fraction(1), Fraction(1), 1, 1, 0, False, False
+    factor, scale, sign, exponent, at, group = Fraction(1), Fraction(1), 1, 1, 0, 1
+    words = 0
+    prose = worded or any(is_word(match["word"]) for match in _PIECE.finditer(bare) if match["word"])
+    if bare.count("(") != bare.count(")"):
+        return None
     while at < len(bare):
-        if bare[at] == " ":
-            at += 1
-            continue
         match = _PIECE.match(bare, at)
         if match is None:
             return None
         at = match.end()
         if match["over"]:
             sign = -1
-            continue
+        elif match["open"]:  # J/(g K)
+            group = sign
+        elif match["close"]:
+            sign = group = 1
         if not match["word"]:
             continue
-        seen = True
+        words += 1
         word = match["word"].replace(" ", "").replace("\\$", "$")
-        small = word.lower()
-        short = small.removesuffix("s") if len(small) > 2 and not small.endswith("ss") else small
-        lone = len(word) < 2 and word.isascii() and word.isalpha() and not worded and not spaced  # 5m
-        if lone or small in _NO_UNIT or short in _NO_UNIT:
+        lone = len(word) < 2 and word.isascii() and word.isalpha()
+        if lone and not (worded or spaced):  # 5m
             return None
-        if small == "per":
+        small, short = _singular(word)
+        kind = _kind_of_word(word, first=words == 1, last=not re.search("[A-Za-z]", bare[at:]))
+        if kind == "changes" or (kind == "counted" and (lone or not prose)):
+            return None
+        if kind == "per":
             sign = -1
-        elif small in ("square", "sq"):
-            exponent = 2
-        elif small in ("cubic", "cu"):
-            exponent = 3
-        elif small in _SCALES or short in _SCALES:
+        elif kind == "power":
+            exponent = 3 if small.startswith("cu") else 2
+        elif kind == "scale":
             scale *= _SCALES.get(small) or _SCALES[short]
-        elif word in _CASED or (short not in _REMARKS and small not in _REMARKS):
-            if short[0] in _COUNTERS and not _OR_SO.search(short):  # 12 个苹果
-                short = short[0]
-            known = _CASED.get(word) or UNITS.get(small) or UNITS.get(short) or UNITS.get(small.removesuffix("es"))
+        elif kind != "remark":
+            known = (_known_unit(word) if kind == "unit" else None) or (_counted(short, kind), Fraction(1))
             power = sign * (int(match["power"]) if match["power"] else exponent)
-            remark |= known is None and short not in _COUNTED and small not in _COUNTED and short not in _DIRECTIONS
-            name, size = known if known is not None else (short, Fraction(1))
-            powers[name] = powers.get(name, 0) + power
-            factor *= size**power
-            sign, exponent = 1, 1
-    if not seen or (remark and not worded and not _prose(bare)):
-        return None
-    for whole, base, power, size in (("l", "m", 3, Fraction(1, 1000)), ("area", "m", 2, Fraction(1))):
-        if whole in powers:  # a litre is a cubic decimetre
-            count = powers.pop(whole)
-            powers[base] = powers.get(base, 0) + power * count
+            powers[known[0]] = powers.get(known[0], 0) + power
+            factor *= known[1] ** power
+            sign, exponent = group, 1
+    return _with_bases(powers, factor, scale) if words else None
+
+
+def _spell_units(text: str) -> str:
+    """Return a unit with one spelling of speeds, of Greek letters and of what stands for "in all"."""
+    text = re.sub(r"\bin (?:total|all)\b", " ", re.sub(r"\bper cent\b", "percent", text))
+    text = text.replace("\\Omega", "Ω").replace("\\mu ", "μ").replace("\\AA", "Å")
+    text = re.sub(r"multiplicity \d+", "total", text)
+    text = re.sub(r"\b(?:square|cube) root\b", "squared", re.sub(r"\bin (?:the red|debt)\b", "loss", text))
+    for short, long in _SPEEDS.items():
+        text = re.sub(rf"\b{short}\b", long, text)
+    return text
+
+
+def _kind_of_word(word: str, *, first: bool, last: bool) -> str:
+    """Return what a word behind a number does.
+
+    It is a "unit", what was "counted", a "scale", a "power", "per", a "remark", or it "changes" the number.
+    """
+    small, short = _singular(word)
+    if word in _CASED:
+        return "unit"
+    if small in ("square", "sq", "squared", "cubic", "cu") and not last:
+        return "power"
+    if small in ("pairs", "dozens") and not last:  # pairs of shoes, dozens of eggs
+        return "counted"
+    if {small, short} & _CHANGES or small in NUMBER_WORDS or _OR_SO.search(word):
+        return "changes"
+    if (first and small in _CHANGES_FIRST) or (last and small in _CHANGES_AT_END):
+        return "changes"
+    if small == "in" and last:
+        return "unit"
+    if small in _CHANGES_AT_END:
+        return "remark"
+    if small in PARTS:  # 5 third graders are children, 5 thirds a number
+        return "changes" if last else "counted"
+    if small in _SCALES or short in _SCALES:
+        return "scale"
+    if small == "per":
+        return "per"
+    if {small, short} & _REMARKS:
+        return "remark"
+    if short in _TURNS_AT_END and not last:  # 3 down jackets
+        return "counted"
+    return "counted" if _known_unit(word) is None and short not in _DIRECTIONS else "unit"
+
+
+def _singular(word: str) -> tuple[str, str]:
+    small = word.lower()
+    return small, small.removesuffix("s") if len(small) > 2 and not small.endswith("ss") else small
+
+
+def _known_unit(word: str) -> tuple[str, Fraction] | None:
+    small, short = _singular(word)
+    return _CASED.get(word) or UNITS.get(small) or UNITS.get(short) or UNITS.get(small.removesuffix("es"))
+
+
+def _counted(short: str, kind: str) -> str:
+    """Return the name of what is counted. A Chinese one begins with its counter: 12 个苹果."""
+    if kind == "counted" and short in _DIRECTIONS:
+        return f"{short}-"  # down jackets go nowhere
+    return short[0] if short[0] in _COUNTERS and not _OR_SO.search(short) else short
+
+
+def changes_value(text: str) -> bool:
+    """Return whether words in front of a value make it another one: less than, not, a loss of."""
+    words = _singular_words(text)
+    return bool(words & (_CHANGES - {"minimum", "maximum"} | _TURNS | {"not", "over", "between"}))
+
+
+def without_asked_words(answer: str, prompt: str) -> str:
+    r"""Return an answer without words that change a number, where the problem asks for what they name.
+
+    Args:
+        answer: a tidy answer: 7 \text{ dozens of eggs}, 8 \text{ years ago}.
+        prompt: the problem: How many dozens of eggs, how many years ago.
+    """
+    asked = {word for match in _ASKED.finditer(prompt) for word in _singular_words(match[1])}
+    asked &= _ASKABLE
+    number = re.match(r"[^A-Za-z]*\d[^A-Za-z\\]*", answer)
+    if number is None or not asked:
+        return answer
+    words = re.sub(
+        r"(?<!\\)\b[A-Za-z']+",
+        lambda match: "total" if _singular(match[0])[1] in asked else match[0],
+        answer[number.end() :],
+    )
+    return answer[: number.end()] + words
+
+
+# Such words name what is counted where a problem asks for them. "How many apples or pears" does not make 5 of 5 or 6.
+_ASKABLE = all_of("fewer less more pair couple half gross until") | _TURNS | _TURNS_AT_END | {*_SCALES, *PARTS}
+_ASKED = re.compile(r"(?:how (?:many|much)|number of)((?: [A-Za-z'-]+){1,6})", re.IGNORECASE)
+
+
+def _singular_words(text: str) -> set[str]:
+    return {_singular(word)[1] for word in re.findall("[A-Za-z']+", text)}
+
+
+def _with_bases(powers: dict[str, int], factor: Fraction, scale: Fraction) -> Unit:
+    """Return a unit in base units: a litre is a cubic decimetre, and a newton is a kilogram metre per square second."""
+    for name, (bases, size) in _DERIVED.items():
+        if name in powers:
+            count = powers.pop(name)
+            for base, power in bases.items():
+                powers[base] = powers.get(base, 0) + power * count
             factor *= size**count
-    return Unit(tuple(sorted((name, power) for name, power in powers.items() if power)), factor, scale, remark)
-
-
-def _prose(text: str) -> bool:
-    """Return whether a text is words, not a product of letters."""
-    words = re.findall(r"[^\W\d_]+", text)
-    return all(len(word) >= 3 or word in _REMARKS or not word.isascii() for word in words) and "^" not in text
+    return Unit(tuple(sorted((name, power) for name, power in powers.items() if power)), factor, scale)
 
 
 _CLOCKS = ("%I:%M:%S %p", "%I:%M %p", "%I %p", "%H:%M:%S", "%H:%M")

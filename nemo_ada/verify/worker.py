@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import io
 import json
@@ -15,8 +14,8 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import lru_cache
 from typing import Any, cast
 
-from nemo_ada.by_name import place_of
-from nemo_ada.verify import kernel
+from nemo_ada.by_name import load, place_of
+from nemo_ada.verify import kernel, outside
 from nemo_ada.verify.confine import confine
 from nemo_ada.verify.verdict import INVALID, MEMORY, defined, no_score
 
@@ -33,9 +32,8 @@ def line(message: object) -> bytes:
 
 @lru_cache(maxsize=1)
 def load_scorer(name: str) -> Scorer:
-    """Return the function `package.module:function`."""
-    module, _, function = name.partition(":")
-    return cast(Scorer, getattr(importlib.import_module(module), function))
+    """Return the function that `by_name.find` has named."""
+    return cast(Scorer, load("the scorer", name))
 
 
 @lru_cache(maxsize=1)
@@ -52,14 +50,22 @@ def work(connection: int, scorer: str, memory_bytes: int, server: int) -> None:
     connection: descriptor of a stream socket. No other one stays open.
     server: process id of the server, this process's parent.
     """
+    needs = outside.Needs()
     with suppress(kernel.Missing):
         kernel.end_with(server)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _keep_only(connection)
+    with suppress(Exception):  # `judge` reports it with the answer
+        needs = outside.needs_of(load_scorer(scorer))
+        if needs.processes:
+            os.setpgid(0, 0)  # so that its own processes end with it
     with open(0, "rb", closefd=False) as answers:
-        os.write(0, line(confine(memory_bytes)))
+        os.write(0, line(confine(memory_bytes, needs=needs)))
+        if scorer != DEFAULT_SCORER:
+            outside.watch_calls()
         for answer in answers:
-            os.write(0, line(judge(scorer, *json.loads(answer))))
+            *asked, trial = json.loads(answer)
+            os.write(0, line(judge(scorer, *asked, trial=trial)))
 
 
 def _keep_only(connection: int) -> None:
@@ -74,9 +80,12 @@ def _keep_only(connection: int) -> None:
                 os.close(descriptor)
 
 
-def judge(scorer: str, answer: str, reference: Any, cpu_s: float, prompt: str = "") -> Judgement:
+def judge(
+    scorer: str, answer: str, reference: Any, cpu_s: float, prompt: str = "", *, trial: bool = False
+) -> Judgement:
     """Judge one answer. An error of the scorer becomes a cause, not a label.
 
+    trial: whether the detail of a label is what the scorer asked for in vain, in place of what it printed.
     cpu_s: CPU seconds after which the kernel ends this process. The trainer keeps the wall-clock deadline; this limit
     remains when the trainer is gone. What the scorer prints is the detail of its label.
     """
@@ -84,16 +93,21 @@ def judge(scorer: str, answer: str, reference: Any, cpu_s: float, prompt: str = 
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(usage.ru_utime + usage.ru_stime + cpu_s) + 1, hard))
+    outside.forget_calls()
+    needs = outside.Needs()
     try:
         function = load_scorer(scorer)
+        needs = outside.needs_of(function)
         with redirect_stdout(printed), redirect_stderr(printed):
             more = {"prompt": prompt} if takes_prompt(function) else {}
-            score = function(answer, reference, **more)
-        return _checked(score, function, printed.getvalue().strip())
+            score = outside.value_of(function(answer, reference, **more), function, needs)
+        return _checked(score, function, outside.said(needs) if trial else printed.getvalue().strip())
     except MemoryError as error:
         return None, MEMORY, repr(error)
     except BaseException as error:  # noqa: BLE001 - a boundary: an error of the scorer concerns one answer
-        return None, INVALID, f"{place_of(error, __file__)} {type(error).__name__}: {error}"[:500]
+        said = outside.said(needs, error) if scorer != DEFAULT_SCORER else ""
+        text = f"{place_of(error, __file__)} {type(error).__name__}: {error}"
+        return None, INVALID, f"{text[: 490 - len(said)]}{f'; {said}' * bool(said)}"[:500]
     finally:
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
 

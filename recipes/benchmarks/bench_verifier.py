@@ -1,19 +1,24 @@
 """What the safe verifier costs: answers per second of `MathVerifier` beside the plain math-verify call.
 
     python recipes/benchmarks/bench_verifier.py              # about 4 minutes
-    python recipes/benchmarks/bench_verifier.py --hanging    # 10,000 answers, 1 % of which hang: about 4 minutes
+    python recipes/benchmarks/bench_verifier.py --hanging    # 10,000 answers, 1 % of which hang: about 7 minutes
+    python recipes/benchmarks/bench_verifier.py --load       # 2, 16, 96 workers on one core beside eight busy loops
 
 The first compares in one run, pool and plain call in turns on fresh answers, and prints the ratio of every pair of
-runs and their spread. The second predicts the time (hanging answers x deadline / workers + the rest at the measured
-rate) and then takes it.
+runs and their spread. The second predicts the time (hanging answers x deadline, twice, / workers + the rest at the
+measured rate) and then takes it. The third judges 400 answers, three of which hang, and compares the verdicts with
+those of an idle machine: a busy one changes none.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import random
 import statistics
+import subprocess
+import sys
 import time
 from collections import Counter
 
@@ -93,7 +98,7 @@ def with_hanging(verifier: MathVerifier, count: int) -> None:
     for position in range(0, count, 100):
         pairs[position] = HANGING
     hanging, workers = len(range(0, count, 100)), verifier.limits.processes
-    expected = hanging * (verifier.limits.deadline_s + KILL_S) / workers + count / rate
+    expected = 2 * hanging * (verifier.limits.deadline_s + KILL_S) / workers + count / rate  # each is asked twice
     print(
         f"{count} answers, {hanging} hang, deadline {verifier.limits.deadline_s} s, {workers} workers: "
         f"expected {expected:.0f} s"
@@ -107,15 +112,46 @@ def with_hanging(verifier: MathVerifier, count: int) -> None:
         raise SystemExit(f"{len(wrong)} answers have a verdict that is not theirs, the first at {wrong[0]}")
 
 
+def under_load(count: int, deadline_s: float, several: list[int]) -> None:
+    """Judge `count` answers alone, and then with more and more workers on one busy core."""
+    pairs = mixed_answers(count, random.Random(3))
+    for position in (0, count // 2, count - 1):
+        pairs[position] = HANGING
+
+    def judged(workers: int) -> list[Verdict]:
+        begin = time.perf_counter()
+        with MathVerifier(VerifierLimits(deadline_s, workers), self_test=False) as verifier:
+            verdicts = verifier.verify_many(pairs)
+        causes = dict(Counter(v.cause or f"label {v.label:.0f}" for v in verdicts))
+        print(f"{workers:3} workers: {time.perf_counter() - begin:6.1f} s; {causes}", flush=True)
+        return verdicts
+
+    alone = judged(2)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    try:
+        changed = {w: sum(a != b for a, b in zip(alone, judged(w), strict=True)) for w in several}
+    finally:
+        for loop in loops:
+            loop.kill()
+    if any(changed.values()):
+        raise SystemExit(f"verdicts that the load changed, by workers: {changed}")
+    print(f"one core, eight busy loops: the same {count} verdicts with {', '.join(map(str, several))} workers")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hanging", action="store_true", help="the run with 1 %% hanging answers")
-    parser.add_argument("--answers", type=int, help="answers per run (2000; 10000 with --hanging)")
+    parser.add_argument("--load", action="store_true", help="the runs on one busy core")
+    parser.add_argument("--answers", type=int, help="answers per run (2000; 10000 with --hanging, 400 with --load)")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, help="default: one per core")
-    parser.add_argument("--deadline", type=float, default=2.0, help="seconds per answer")
+    parser.add_argument("--workers", type=int, help="default: one per core; with --load 2, 16 and 96")
+    parser.add_argument("--deadline", type=float, default=2.0, help="CPU seconds per answer")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
+    if arguments.load:
+        several = [arguments.workers] if arguments.workers else [2, 16, 96]
+        return under_load(arguments.answers or 400, arguments.deadline, several)
     with MathVerifier(VerifierLimits(deadline_s=arguments.deadline, workers=arguments.workers)) as verifier:
         if arguments.hanging:
             with_hanging(verifier, arguments.answers or 10_000)

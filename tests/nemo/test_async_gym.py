@@ -130,10 +130,8 @@ def test_lost_servers_are_a_lost_process(gym, run):
 
 
 @pytest.mark.slow
-def test_what_an_environment_masks_stays_out_of_the_loss(gym, run):
-    """A group none of whose rows is masked, or that has no response, joins a step with one that has some."""
-    if not gym.ON_MAIN:
-        pytest.skip("NeMo-RL v0.7.0 has no such mark")
+def test_what_an_environment_masks_is_drawn_again(gym, run):
+    """A group that has a masked rollout, or no response at all, joins a step with others."""
 
     def script(prompt, draw):
         masked = {"instance_config": {"mask_sample": prompt == "p11=" and draw == 1}}
@@ -142,7 +140,8 @@ def test_what_an_environment_masks_stays_out_of_the_loss(gym, run):
     ada = {"preset": "grpo", "budget": {"max_group_seconds": 5.0}}
     record = run(1, script, ada, {"data.shuffle": False, "grpo.val_period": 0})
     assert record.metrics[1]["train/ada/groups_given_up"] == 1
-    assert record.metrics[1]["train/num_mask_sample_filtered"] == 1
+    assert record.metrics[1]["train/ada/failed/gym_masked"] == 1
+    assert record.metrics[1].get("train/num_mask_sample_filtered", 0) == 0
 
 
 @pytest.mark.slow

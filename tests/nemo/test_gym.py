@@ -42,7 +42,8 @@ def gym(harness, monkeypatch):
 def step(gym, tmp_path):
     """step(script, ...): steps of sampling, without the update."""
 
-    def drawn(script, ada="ada_seq_balance", *, rows=None, steps=1, changes=None, stop=None, after=None, **options):
+    def drawn(script, ada="ada_seq_balance", *, rows=None, steps=1, changes=None, stop=None, after=None, call=None,
+              **options):  # fmt: skip
         section = {"preset": ada} if isinstance(ada, str) else ada
         parts = gym.parts_of(tmp_path, 8, {"reinforce_ada": section, **(changes or {})})
         parts.generation.prepare_for_generation()
@@ -55,7 +56,7 @@ def step(gym, tmp_path):
                 given = rows or [gym.row(prompt) for prompt in PROMPTS]
                 if after is not None:
                     after(actor)
-                result = gym.draw(parts, given, actor)
+                result = gym.draw(parts, given, actor, **(call or {}))
                 seen.append(result)
         facts = gym.ray.get(actor.facts.remote())
         return SimpleNamespace(
@@ -443,14 +444,28 @@ def test_dapo_filtering_leaves_no_group_without_signal(gym, tmp_path):
     assert math.isfinite(run.metrics[2]["train/loss"])
 
 
-def test_what_an_environment_masks_stays_out_of_the_loss(gym, step):
-    """NeMo-RL's main takes such rows out of the loss, and their rewards still count."""
+def masked_script(gym):
+    """Every fourth rollout is one that its environment masks. The others are right and wrong by turns."""
+
+    def script(prompt, draw):
+        masked = {"instance_config": {"mask_sample": draw % 4 == 1}}
+        return gym.Rollout(float(draw % 2), facts=masked)
+
+    return script
+
+
+def test_what_an_environment_masks_has_no_label_and_is_drawn_again(gym, step):
+    """Its reward is no verdict: it is neither a wrong answer for the exit rule nor part of the pool's mean."""
+    done = step(masked_script(gym), {"preset": "grpo", "max_failed_share": 0.5})
+    assert done.metrics["ada/failed/gym_masked"] == done.metrics["ada/samples_failed"] > 0
+    assert "mask_sample" not in done.batch
+    assert (done.batch["ada_weight"] > 0).all()  # every row has a response, and none of them is masked
+    kept = done.batch["total_reward"].sum() / len(done.batch["total_reward"])
+    assert done.metrics["ada/pass_rate"] == pytest.approx(float(kept))
+
+
+def test_a_run_that_does_not_honour_the_mask_takes_the_reward(gym, step):
     if not gym.ON_MAIN:
-        pytest.skip("NeMo-RL v0.7.0 has no such mark")
-    Made = gym.Rollout
-    done = step(
-        lambda prompt, draw: Made(float(draw % 2), facts={"instance_config": {"mask_sample": draw % 4 == 1}}), "grpo"
-    )
-    masked_R = done.batch["mask_sample"]
-    assert masked_R.sum() == len(PROMPTS) and (done.batch["total_reward"][masked_R] == 1.0).all()
-    assert done.metrics["ada/tokens_trained"] == 2 * 3 * len(PROMPTS)
+        pytest.skip("NeMo-RL v0.7.0 has no such setting")
+    done = step(masked_script(gym), "grpo", call={"mask_env_flagged_samples": False})
+    assert done.metrics["ada/samples_failed"] == 0

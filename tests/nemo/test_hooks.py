@@ -114,6 +114,17 @@ def test_rows_without_advantage_shrink_to_two_tokens_and_leave_the_update_alone(
         torch.testing.assert_close(*updates)
 
 
+def test_an_update_whose_responses_are_all_cut_keeps_one_without_advantage(make):
+    """NeMo-RL takes cut rows out of the loss, and its metrics of an update without any token are 0/0."""
+    size = GROUP * len(PROMPTS) // 2
+    changes = {"policy__train_global_batch_size": size, "grpo__overlong_filtering": True, "engine": {"limit": 1}}
+    (record,) = make("grpo", **changes).steps()
+    assert record.metrics["truncation_rate"] == 1.0
+    for part in (slice(0, size), slice(size, 2 * size)):
+        (kept,) = (record.mask_RT[part].sum(dim=1) > 0).nonzero().flatten().tolist()
+        assert not record.advantages_RT[part][kept].any()
+
+
 def test_right_answers_get_a_positive_advantage_on_every_token_and_wrong_ones_a_negative_one(make):
     (record,) = make("ada_seq_balance").steps()
     live, right = record.batch["ada_advantage"] != 0, record.batch["total_reward"] > 0

@@ -11,13 +11,14 @@ import dataclasses
 import importlib
 import importlib.util
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from nemo_ada.errors import FailedResponsesError
 
-pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(1200)]
 
 WAVES = {"wave_size": 4, "max_responses": 16}
 BALANCE = {"preset": "ada_seq_balance", "sampling": WAVES}
@@ -109,6 +110,44 @@ def test_nemo_rls_own_replay_brings_groups_back_with_their_advantages(single, ru
             if any(counted):
                 found.append(committed[tuple(tokens), advantages[0]])
     assert 1 in found, "no row was drawn before the kill, so the test shows nothing"
+
+
+@pytest.mark.parametrize("sampler", ["windowed", "ready_first", "weight_fifo"])
+def test_where_a_step_takes_the_groups_that_are_ready_those_that_begin_together_share_a_budget(single, run, sampler):
+    """Four groups of at least eight responses share 40. The run is killed once and goes on."""
+    ada = BALANCE | {"budget": {"max_samples": 40}}
+    async_rl = {
+        "sampler": {"name": sampler, "max_staleness_versions": 1},
+        "min_groups_for_streaming_train": 1,
+        "max_inflight_prompts": 8,
+        "max_buffered_rollouts": 8,
+    }
+
+    def kill(step):
+        if step == 2:
+            raise Killed
+
+    slow = {"changes": {"async_rl": async_rl}, "seconds_per_token": 0.002}
+    with pytest.raises(Killed):
+        run(4, ada, before_train=kill, **slow)
+    record = run(4, ada, **slow)
+    assert record.result["train_steps"] == 4 and len(record.batches) == 2
+    for pools in record.pools:
+        assert len(pools) == 4 and sum(int(pool.result.issued_P.sum()) for pool in pools) <= 40
+    rows = [row for batch in record.batches for row in single.rows_of(batch)]
+    assert any(any(counted) for _, counted, _, _ in rows)
+
+
+def test_a_step_whose_longest_group_ends_after_the_next_step_has_its_metrics_too(single):
+    """A prompt that is too long has no pool, and the step is complete without one."""
+    from nemo_ada.nemo.single_controller import WholeSteps
+
+    def finish(pools):
+        return SimpleNamespace(metrics={"ada/groups": len(pools)})
+
+    steps = WholeSteps(SimpleNamespace(finish_step=finish), 2)
+    added = [steps.add(pool, target) for pool, target in (("a", 0), ("b", 1), ("c", 1), ("d", 0), (None, 2), ("e", 2))]
+    assert added == [{}, {}, {"ada/groups": 2}, {"ada/groups": 2}, {}, {"ada/groups": 1}]
 
 
 def test_a_response_without_a_verdict_gives_no_label(run):

@@ -198,3 +198,15 @@ def test_the_optimizer_moves_without_blocking_and_waits_once(tmp_path, monkeypat
         around = {"ChainedOptimizer": type(optimizer), "DTensor": Moment}
         function(after / file, name, **around)(SimpleNamespace(optimizer=optimizer), "cpu")
         assert moved == [("cpu", True)] * 2 and waits == [2], file
+
+
+@pytest.mark.parametrize("tree", ["RL-main", "v0.8.0"])
+@pytest.mark.parametrize("patch", ["named-parts", "logprob-copy-main", "optimizer-move"])
+def test_the_patches_to_send_apply_to_the_newest_trees_at_hand(patch, tree):
+    """v0.8.0 is the tree of recipes/upstream/release_tree.py."""
+    newest = Path(HOME).parent / tree
+    if not (newest / "nemo_rl").is_dir():
+        pytest.skip(f"no tree in {newest}")
+    check = ["git", "apply", "--check", str(PATCHES / f"{patch}.patch")]
+    done = subprocess.run(check, cwd=newest, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -37,6 +37,30 @@ def test_packed_gradients_that_are_not_seen_to_be_equal_fail(packed: float, unpa
     assert [result.passed for result in measurements(run({}, [], norms))] == [False]
 
 
+EMPTY = {"loss": 0.0, "lr": 0.01, "grad_norm": 0.0, "token_mult_prob_error": math.nan, "global_valid_toks": 0.0}
+
+
+def test_a_step_without_a_token_in_the_loss_gives_no_number() -> None:
+    """With overlong filtering every response of a step may be cut, and 0/0 says nothing about the refit."""
+    names = [result.name for result in measurements(run({1: GOOD, 2: EMPTY}, []))]
+    assert [name for name in names if name.startswith("step 2")] == []
+    assert all(result.passed for result in measurements(run({1: GOOD, 2: EMPTY}, [])))
+    rows = [["a"], ["b"]]
+    resumed = compare_resumed(run({1: GOOD, 2: EMPTY}, rows), run({2: EMPTY}, rows[1:]), 1, 2, "rows")
+    assert [result.name for result in resumed if "step 2" in result.name] == [
+        "resumed step 2: |lr difference|", "resumed step 2: rows that differ of 1",
+    ]  # fmt: skip
+    differs = compare_resumed(run({1: GOOD, 2: EMPTY}, rows), run({2: GOOD}, rows[1:]), 1, 2, "rows")
+    assert not all(result.passed for result in differs)
+
+
+def test_one_step_must_have_a_gradient_and_the_report_says_why_none_has() -> None:
+    (failed,) = (
+        result for result in measurements(run({1: EMPTY, 2: GOOD | {"grad_norm": 0.0}}, [])) if not result.passed
+    )
+    assert failed.name == "steps without a gradient, of 2 (1 had no token in the loss, the others no advantage)"
+
+
 def test_a_resumed_run_equals_the_undisturbed_one() -> None:
     whole = run({1: GOOD, 2: GOOD, 3: GOOD}, [["a"], ["b", "c"], ["d"], ["a probe's"]])
     assert all(

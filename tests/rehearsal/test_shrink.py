@@ -10,9 +10,10 @@ import pytest
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import installation, model
 from nemo_ada.rehearsal.problems import SIZE
-from nemo_ada.rehearsal.shrink import LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink
+from nemo_ada.rehearsal.shrink import LENGTH, OF_A_STEP, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import pynvml
 from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules.single_controller import controller_needs, controller_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -186,3 +187,32 @@ def test_lora_on_megatron_stays_and_its_rate_is_smaller(tmp_path: Path) -> None:
         assert shrinker.get("policy.megatron_cfg.peft") == section.get("peft")
         rates.append(shrinker.get("policy.megatron_cfg.optimizer.lr"))
     assert rates[1] < rates[0]
+
+
+SECTION: dict[str, Any] = {
+    "min_groups_for_streaming_train": 128, "max_inflight_prompts": 640, "max_buffered_rollouts": 640,
+    "rollout_failure": {"replacement_reserve_prompts": 4}, "sampler": {"name": "in_order", "max_lookahead_versions": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [(SECTION, (8, 40, 40, 1)), ({"max_inflight_prompts": 256}, (2, 16, 4, None))]
+)
+def test_what_counts_the_prompts_of_a_step_keeps_its_ratio_to_them(
+    given: dict[str, Any], expected: tuple[int, ...], tmp_path: Path
+) -> None:
+    """NeMo-RL has defaults for the single controller that are larger than a step of a rehearsal."""
+    full = config() | {"async_rl": given}
+    full["grpo"] |= {"num_prompts_per_step": 128}
+    shrinker, _ = small(full, tmp_path)
+    assert shrinker.get("grpo.num_prompts_per_step") == 8
+    assert tuple(shrinker.get(key) for key in OF_A_STEP) == expected
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/methods/*.yaml")), ids=lambda path: path.stem)
+def test_every_overlay_shrinks_to_sizes_that_its_loop_takes(path: Path, tmp_path: Path) -> None:
+    full = load_config(ROOT / "configs" / "qwen2.5-math-1.5b.yaml", [str(path)])
+    shrinker, _ = small(full, tmp_path)
+    rules = (controller_needs, controller_sizes)
+    assert [finding for rule in rules for finding in rule(shrinker) if finding.level == "error"] == []
+    assert shrinker.get("grpo.num_prompts_per_step") <= 16

@@ -70,6 +70,16 @@ def test_a_reference_that_is_no_answer_is_refused(answer):
         pair_of({"problem": "Prove it.", "answer": answer}, PROMPT_FIELDS, ANSWER_FIELDS)
 
 
+@pytest.mark.parametrize(
+    ("solution", "answer"),
+    [(r"So \boxed{3} and \boxed{5}.", "35"), (r"First \boxed{3}. Wait: it is \boxed{5}.", "5")],
+)
+def test_several_boxes_are_one_reference_by_the_rule_of_the_judge(solution, answer):
+    """The last box alone was taken, so "3 and 5" had the reference 5, and a right answer was wrong."""
+    pair = pair_of({"problem": "Solve.", "solution": solution}, PROMPT_FIELDS, ANSWER_FIELDS)
+    assert "".join(filter(str.isdigit, pair.answer)) == answer
+
+
 def test_a_lost_backslash_reaches_the_audit():
     """JSON's "\frac{1}{2}" is a form feed and "rac{1}{2}", which strip() made a plain text of."""
     pair = pair_of(json.loads('{"problem": "p", "answer": "\\frac{1}{2}"}'), PROMPT_FIELDS, ANSWER_FIELDS)
@@ -255,9 +265,10 @@ def test_conversations_records_by_id_and_a_single_record_are_read(tmp_path):
         path.write_text(json.dumps(content, indent=1))
         assert [row for _, row in records(path, pytest.fail)] == (wanted or [content])
         assert is_lines_or_objects(path) == (wanted is None)
-    path.write_text(json.dumps([["2+3=", 5], ["3+4=", 7]], indent=1).replace('"2+3="', "2"))
-    with pytest.raises(UserError, match="below a list of their names"):
-        list(records(path, pytest.fail))
+    for rows in ([["2+3=", "5"], ["3+4=", "7"]], [[2, 5], [3, 7]]):
+        path.write_text(json.dumps(rows, indent=1))
+        with pytest.raises(UserError, match="below a list of their names"):
+            list(records(path, pytest.fail))
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t", "|"])

@@ -157,11 +157,12 @@ def test_a_verifier_says_which_layers_hold(caplog: pytest.LogCaptureFixture) -> 
     assert warned == {"Landlock", "seccomp"} & started.layers.missing.keys()
 
 
+@pytest.mark.parametrize("network", [True, False])
 @pytest.mark.parametrize("may_open", [True, False])
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_filter_jumps_to_places_that_exist(machine: str, may_open: bool) -> None:
+def test_the_filter_jumps_to_places_that_exist(machine: str, may_open: bool, network: bool) -> None:
     """The kernel refuses a filter that does not; it can only be asked about its own machine."""
-    program = kernel._filter(kernel._MACHINES[machine], 7, may_open)
+    program = kernel._filter(kernel._MACHINES[machine], 7, may_open, network)
     for place, instruction in enumerate(program):
         code, where_true, where_false = instruction[0], instruction[2], instruction[3]
         if code & 0x07 == 0x05:

@@ -24,8 +24,11 @@ PAIRS: list[dict[str, Any]] = [
 ]
 KINDS = {
     "percent", "number", "punctuation", "unreadable reference", "list", "tuple", "interval", "ratio", "time and date",
-    "choice", "text", "unit", "form", "chain", "mixed",
+    "choice", "text", "unit", "form", "chain", "mixed", "hedge", "language",
 }  # fmt: skip
+RESPONSES: list[dict[str, Any]] = [
+    json.loads(line) for line in Path(__file__).with_name("responses.jsonl").read_text(encoding="utf-8").splitlines()
+]
 PAID, REFUSED = 0.0, 0.03  # budget: wrong answers that are paid, right ones that are refused
 
 
@@ -47,7 +50,8 @@ def misjudged(labels: list[float | None], value: int) -> list[tuple[str, str, fl
 def test_there_are_right_and_wrong_pairs_of_every_kind_each_once() -> None:
     counts = Counter((pair["kind"], pair["value"]) for pair in PAIRS)
     assert {kind for kind, _ in counts} == KINDS
-    assert all(counts[kind, value] >= 5 for kind in KINDS for value in (0, 1))
+    assert all(counts[kind, value] >= 5 for kind in KINDS - {"hedge"} for value in (0, 1))
+    assert counts["hedge", 1] == 0, "a hedge is never right"
     assert len({(pair["answer"], pair["reference"]) for pair in PAIRS}) == len(PAIRS) >= 400
     assert all(set(pair) == {"kind", "answer", "reference", "value", "source"} for pair in PAIRS)
 
@@ -61,6 +65,17 @@ def test_misjudged_pairs_stay_within_the_budget(labels: list[float | None], valu
 
 def test_every_pair_has_a_label(labels: list[float | None]) -> None:
     assert [pair for pair, label in zip(PAIRS, labels, strict=True) if label is None] == []
+
+
+def test_whole_responses_get_the_label_of_what_they_claim() -> None:
+    """Several boxes, thoughts, and what stands around a box."""
+    with MathVerifier(VerifierLimits(PATIENCE, workers=2), self_test=False) as verifier:
+        verdicts = verifier.verify_many([(one["response"], one["reference"]) for one in RESPONSES])
+    assert [
+        (one["response"], one["reference"], verdict)
+        for one, verdict in zip(RESPONSES, verdicts, strict=True)
+        if verdict.label != one["value"]
+    ] == []
 
 
 def test_the_pairs_are_written_as_their_authors_wrote_them() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
 from contextlib import suppress
@@ -17,6 +20,7 @@ import pytest
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.verify.pool import MathVerifier, VerifierLimits
+from nemo_ada.verify.process import Patience, Worker
 from nemo_ada.verify.selftest import VerifierSelfTestError
 from nemo_ada.verify.verdict import CRASH, INVALID, MEMORY, TIMEOUT, Verdict
 from tests.patience import PATIENCE
@@ -152,6 +156,60 @@ def test_processes_end_with_their_owner_however_it_ends(end: str, gone: Callable
     owner = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=root)
     assert owner.stdout, owner.stderr
     assert gone(int(owner.stdout))
+
+
+def test_a_killed_server_costs_no_answer_its_verdict() -> None:
+    with make(workers=4) as verifier:
+        futures = [verifier.submit(*box(f"sleep 0.0{n % 5}")) for n in range(300)]
+        for n in (20, 150, 280):
+            assert futures[n].result() == RIGHT
+            os.killpg(verifier._server.pid, signal.SIGKILL)
+        assert {future.result() for future in futures} == {RIGHT}
+
+
+def test_a_worker_that_is_killed_from_outside_costs_no_answer_its_verdict() -> None:
+    with make(workers=1) as verifier:
+        assert verifier.submit(*box("fine")).result() == RIGHT
+        (worker,) = verifier._workers.values()
+        futures = [verifier.submit(*box(f"sleep 0.{n}")) for n in (3, 1)]
+        os.kill(worker._pid, signal.SIGKILL)  # as the kernel does when the node has no memory left
+        assert [future.result() for future in futures] == [RIGHT, RIGHT]
+
+
+def test_servers_that_die_before_a_first_answer_end_in_causes_and_then_in_an_error() -> None:
+    with MathVerifier(VerifierLimits(PATIENCE, 1), scorer="tests.verify.dies:score", self_test=False) as started:
+        assert {verdict.cause for verdict in started.verify_many([box("fine")] * 3)} == {CRASH}
+        with pytest.raises(InvariantError, match="died before a first answer"):
+            started.submit(*box("fine"))
+
+
+def test_an_answer_that_times_out_is_asked_again_once(verifier: MathVerifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[float] = []
+    judge = Worker.judge
+    monkeypatch.setattr(Worker, "judge", lambda one, message, due: (asked.append(due), judge(one, message, due))[1])
+    answers = verifier._submit([box("spin")] * 2, 0.2)
+    assert [one.result() for one in answers] == [Verdict(None, TIMEOUT)] * 2
+    assert asked == [0.2] * 4
+
+
+def test_a_deadline_counts_the_time_of_the_worker_and_its_rest_but_no_wait_for_a_core() -> None:
+    """A worker that is runnable and gets no core rests for nobody; one that is stopped does."""
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        patience, (ours, theirs) = Patience(busy.pid, 0.3), socket.socketpair()
+        try:
+            with pytest.raises(TimeoutError):
+                patience.wait(ours, select.POLLIN)
+            assert time.clock_gettime(~busy.pid << 3 | 2) >= 0.3, "it has had its seconds"
+            os.kill(busy.pid, signal.SIGSTOP)
+            stopped = Patience(busy.pid, 0.3)
+            with pytest.raises(TimeoutError):
+                stopped.wait(ours, select.POLLIN)
+            theirs.send(b"x")
+            Patience(busy.pid, 1e-9).wait(ours, select.POLLIN)
+        finally:
+            busy.kill()
+            ours.close()
+            theirs.close()
 
 
 def test_a_killed_server_is_replaced_and_its_answers_have_a_cause(

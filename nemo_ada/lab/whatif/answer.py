@@ -20,12 +20,20 @@ from nemo_ada.lab.evaluation.statistics import Estimate, estimate
 from nemo_ada.lab.whatif.averages import Averages, mean_over_steps, read_averages
 from nemo_ada.lab.whatif.forecast import Forecast, Row, rows
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial, no_spread
-from nemo_ada.lab.whatif.reading import files_of, opened
-from nemo_ada.lab.whatif.rollouts import Labels, Rollouts, labels, read_rollouts
+from nemo_ada.lab.whatif.reading import find_files, open_log
+from nemo_ada.lab.whatif.rollouts import Labels, Rollouts, count_labels, read_rollouts
 
 PRIOR_RESPONSES = 20.0  # responses with the mean length that join those of each pass rate
 DOUBTFUL = 1.0  # bounds that had to grow by their own width come from a wrong reading of the log
 USUAL_PROMPTS = 64  # per step, for the row of dapo, where a log does not say
+MUCH = 0.95  # share of groups with equal labels above which all is lost, for whatever reason
+SOME = 0.05  # share of right answers, and of wrong ones, at which so many equal groups hint at greedy decoding
+FEW_TEXTS = 5  # groups with a wrong answer whose texts say that answers repeat
+FEW_GROUPS = 20  # below which many equal groups may be chance
+REPEATED = (
+    "the answers of a group repeat each other, as with greedy decoding (temperature 0), a cache of answers or one seed "
+    "for all; so its labels are not independent, and no forecast from them holds"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,7 @@ class LogReport:
         prompts: Prompts.
         never_correct: Share of prompts that never taught because they have no correct response.
         always_correct: Share of prompts without an incorrect one.
+        repeated: Whether the answers of a group repeat each other, as under greedy decoding.
     """
 
     steps: int
@@ -73,6 +82,7 @@ class LogReport:
     prompts: int | None = None
     never_correct: float | None = None
     always_correct: float | None = None
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +124,22 @@ class WhatifReport:
 
 
 def read_log(
-    paths: Sequence[Path], columns: Mapping[str, str] | None = None, values: tuple[float, float] = (0.0, 1.0)
+    paths: Sequence[Path], columns: Mapping[str, str] | None = None, values: tuple[float, float] | None = None
 ) -> Rollouts | Averages:
     """Read the rollouts or the averages of files and folders.
 
     Args:
         paths: Files, or folders that are searched for files.
-        columns: What is asked (`reading.FIELDS` and `reading.METRICS`) -> the user's name for it.
-        values: The rewards of a wrong and of a right response, for averages.
+        columns: What is asked (`names.FIELDS` and `names.QUANTITIES`) -> the user's name for it.
+        values: The rewards of a wrong and of a right response, for averages. None takes what the log
+            says, else 0 and 1.
 
     Raises:
         UserError: A file cannot be read, or some hold rollouts and others averages.
     """
     columns = columns or {}
-    files = [(log, file) for log, path in enumerate(paths) for file in files_of(path)]
-    kinds = {opened(file, columns)[0]: file for _, file in files}
+    files = [(log, file) for log, path in enumerate(paths) for file in find_files(path)]
+    kinds = {open_log(file, columns)[0]: file for _, file in files}
     if len(kinds) == 2:
         raise UserError(f"{kinds[False]} holds rollouts or nothing, and {kinds[True]} averages; give logs of one kind")
     if True in kinds:
@@ -148,6 +159,8 @@ def answer(log: Rollouts | Averages, options: Options) -> WhatifReport:
         _of_averages(log, options) if isinstance(log, Averages) else _of_rollouts(log, options)
     )
     mixture = forecast.mixture
+    if seen.repeated:
+        notes.append(REPEATED)
     if mixture.widened > 0.0:
         notes.append(
             "no distribution of pass rates explains this log, as if its responses were not independent (greedy "
@@ -162,7 +175,7 @@ def answer(log: Rollouts | Averages, options: Options) -> WhatifReport:
 
 def _of_rollouts(log: Rollouts, options: Options) -> tuple[LogReport, Forecast, list[str], Check | None]:
     threshold, frame = options.threshold, log.frame
-    logged = labels(log, threshold)
+    logged = count_labels(log, threshold)
     mixture = Mixture.fit(logged)
     prompt_U = np.unique(logged.prompt_G, return_inverse=True)[1]
     pos_U, total_U = (np.bincount(prompt_U, one_G) for one_G in (logged.pos_G, logged.total_G))
@@ -175,6 +188,7 @@ def _of_rollouts(log: Rollouts, options: Options) -> tuple[LogReport, Forecast, 
         estimate((rewards["min"] == rewards["max"]).to_numpy(np.float64)), float(equal_G.mean()),
         float(np.nanmean(tokens)) if np.isfinite(tokens).any() else math.nan, len(frame), len(logged.pos_G),
         frame["prompt"].nunique(), float((pos_U == 0).mean()), float((pos_U == total_U).mean()),
+        _repeats(log, logged, threshold),
     )  # fmt: skip
     per_step = frame.dropna(subset="reward").groupby("step")["group"].nunique()
     tokens_by_rate = _tokens_by_rate(log, logged, mixture, threshold)
@@ -182,16 +196,39 @@ def _of_rollouts(log: Rollouts, options: Options) -> tuple[LogReport, Forecast, 
     return report, forecast, [*log.notes, *_notes(log, logged, threshold)], _check(log, logged, threshold)
 
 
+def _repeats(log: Rollouts, logged: Labels, threshold: float) -> bool:
+    """Return whether the answers of a group repeat each other.
+
+    Where the log has texts, those of groups with a wrong answer say it, because short right answers are often the same.
+    Else only labels do: nearly all groups are of one kind, and some are all right and others all wrong.
+    """
+    never_G, always_G = logged.pos_G == 0, logged.pos_G == logged.total_G
+    frame = log.frame[(log.frame["text"] != 0) & log.frame["reward"].notna()]
+    groups = frame.assign(wrong=~log.correct_N(threshold)[frame.index]).groupby("group")
+    texts = groups.agg(size=("text", "size"), different=("text", "nunique"), wrong=("wrong", "any"))
+    texts = texts[texts["size"] > 1]
+    if len(texts) > 0.5 * len(logged.pos_G):
+        wrong = texts[texts["wrong"]]
+        return len(wrong) >= FEW_TEXTS and bool((wrong["different"] == 1).mean() > 1.0 - 2 * SOME)
+    return bool(
+        len(logged.pos_G) >= FEW_GROUPS
+        and (never_G | always_G).mean() > MUCH
+        and min(never_G.mean(), always_G.mean()) > SOME
+    )
+
+
 def _of_averages(log: Averages, options: Options) -> tuple[LogReport, Forecast, list[str], None]:
-    group = options.group
+    group = options.group or log.group
     if group is None:
         raise UserError(
             "the log has averages of steps, which do not say how many responses a prompt got; give --group (TRL's "
-            "num_generations, 8 where it was not set)"
+            "num_generations, 8 where it was not set; verl's rollout.n; NeMo-RL's num_generations_per_prompt)"
         )
     tokens = float(np.nanmean(log.tokens_T)) if np.isfinite(log.tokens_T).any() else math.nan
     zero = mean_over_steps(log.zero_T)
-    report = LogReport(len(log.mean_T), group, mean_over_steps(log.mean_T), zero, zero.value, tokens)
+    mean = mean_over_steps(log.mean_T)
+    repeated = zero.value > MUCH and SOME < mean.value < 1.0 - SOME
+    report = LogReport(len(log.mean_T), group, mean, zero, zero.value, tokens, repeated=repeated)
     tokens_J = np.full((2, len(RATE_J)), tokens)
     return report, Forecast(log.mixture(group), group, USUAL_PROMPTS, tokens_J), list(log.notes), None
 
@@ -255,5 +292,5 @@ def _check(log: Rollouts, logged: Labels, threshold: float) -> Check | None:
     if half < 2:
         return None
     pos_G = logged.first_pos_G[logged.total_G >= depth]
-    predicted = Mixture.fit(labels(log, threshold, half)).share(no_spread(depth))
+    predicted = Mixture.fit(count_labels(log, threshold, half)).share(no_spread(depth))
     return Check(half, predicted, float(((pos_G == 0) | (pos_G == depth)).mean()))

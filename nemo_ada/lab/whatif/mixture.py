@@ -113,10 +113,11 @@ class Mixture:
 
         Args:
             value_KJ: Each quantity by pass rate.
-            means: Its logged mean, with an interval.
+            means: Its logged mean, with an interval. The mean is NaN where only its bounds are known.
         """
         mean_K, low_K, high_K = np.array([(mean.value, mean.low, mean.high) for mean in means]).T
-        return cls._within(_largest_entropy(value_KJ, mean_K), value_KJ, low_K, high_K)
+        known_K = np.isfinite(mean_K)
+        return cls._within(_largest_entropy(value_KJ[known_K], mean_K[known_K]), value_KJ, low_K, high_K)
 
     @classmethod
     def _within(cls, weight_J: FloatArray, chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:

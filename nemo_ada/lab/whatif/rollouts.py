@@ -17,7 +17,8 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, IntArray
 from nemo_ada.errors import UserError
-from nemo_ada.lab.whatif.reading import FIELDS, MISSING, NEMO_RL, STEP_IN_PATH, found, opened, shown
+from nemo_ada.lab.whatif.names import FIELDS, MISSING, find_field, list_names, propose_column
+from nemo_ada.lab.whatif.reading import NEMO_RL, STEP_IN_PATH, open_log
 from nemo_ada.run.json_lines import Record
 
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 SHARE_WITH_DEPTH = 0.9  # of the groups that have at least as many responses as the depth
 NAN = math.nan
 
-RESPONSE = ("prompt", "reward", "right", "tokens", "step", "number")
-"""Columns of a response. `prompt` is equal for equal prompts, and `number` is the id of the group within its step."""
+RESPONSE = ("prompt", "reward", "right", "tokens", "step", "number", "text")
+"""Columns of a response. `prompt` is equal for equal prompts, and `text` for equal answers, 0 where the log has none.
+`number` is the id of the group within its step."""
 BATCH = ["prompt", "reward", "tokens"]
 
-Response = tuple[int, float, float, float, float, str]
+Response = tuple[int, float, float, float, float, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,8 @@ class Rollouts:
 
     Attributes:
         frame: A row per response, in the order of the log. `group`, `prompt` and `step` are numbers from 0. `reward` is
-            NaN without a label, `right` is 0 or 1 where the log says so beside the reward, and `tokens` may be NaN.
+            NaN without a label, `right` is 0 or 1 where the log says so beside the reward, `tokens` may be NaN, and
+            `text` is equal for equal answers and 0 where the log has none.
         notes: What a reader must know about the logs.
     """
 
@@ -85,7 +88,7 @@ def read_rollouts(files: Sequence[tuple[int, Path]], columns: Mapping[str, str])
     step = ["log", "folder", "file", "step"]
     group_N = frame.groupby([*step, "prompt", "number"], dropna=False, sort=False).ngroup()
     return Rollouts(
-        frame[["reward", "right", "tokens"]].assign(
+        frame[["reward", "right", "tokens", "text"]].assign(
             group=group_N, prompt=pd.factorize(frame["prompt"])[0], step=frame.groupby(step, dropna=False).ngroup()
         ),
         tuple(notes),
@@ -93,9 +96,14 @@ def read_rollouts(files: Sequence[tuple[int, Path]], columns: Mapping[str, str])
 
 
 def _responses(file: Path, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Iterator[Response]:
-    for number, record in opened(file)[1]:
+    for number, record in open_log(file)[1]:
         try:
-            yield from _nemo_rl(record) if NEMO_RL in record else [_table(record, names, notes)]
+            if NEMO_RL in record:
+                yield from _nemo_rl(record)
+            elif isinstance(record.get("task"), dict) and ("traces" in record or "nodes" in record):
+                yield from _prime_rl(record)
+            else:
+                yield from (_table(one, names, notes) for one in _split_group(record, names))
         except (ValueError, TypeError, RecursionError) as problem:
             raise UserError(f"{file}, line {number}: {problem}") from None
 
@@ -108,27 +116,107 @@ def _nemo_rl(record: Record) -> Iterator[Response]:
     columns = [record.get(name) for name in ("rewards", "token_ids", NEMO_RL, "sample_loss_mask")]
     for reward, ids, mask, used in zip(*columns, strict=True):
         generated = [i for i, (_, value) in enumerate(zip(ids, mask, strict=True)) if value]
-        label = NAN if used == 0 and len(generated) <= 1 else _number("rewards", reward)  # a placeholder row
+        # Only a placeholder has no answer. A whole response outside the loss, such as one that was cut off, was judged.
+        label = NAN if used == 0 and len(generated) <= 1 else _number("rewards", reward)
         prompt = ids[: generated[0]] if generated else ids
-        yield _key(prompt), label, NAN, float(len(generated)), NAN, ""
+        answer = [ids[i] for i in generated]
+        yield _key(prompt), label, NAN, float(len(generated)), NAN, "", _key(answer)
+
+
+def _prime_rl(record: Record) -> Iterator[Response]:
+    """Read an episode of prime-rl's traces.jsonl. Episodes of an evaluation have no responses here."""
+    run, task = _object(record, "run"), _object(record, "task")
+    work = _object(run, "work")
+    if "eval" in (run.get("type"), work.get("type")):
+        return
+    prompt = [_object(record, "env").get("id"), task.get("key") or task.get("hash") or task.get("data")]
+    step, group = _number("step", work.get("step"), 0.0), str(_object(record, "group").get("id", ""))
+    traces = [record] if "nodes" in record else record.get("traces") or []
+    trained = [trace for trace in traces if _object(trace, "agent").get("trainable", True)]
+    for trace in trained or [{}]:  # an episode that failed has no trace, and so no label
+        rewards = _object(trace, "rewards").values()
+        parts = [
+            _number("score", part.get("score")) * _number("weight", part.get("weight", 1.0))
+            for part in rewards if isinstance(part, dict)
+        ]  # fmt: skip
+        counts = [
+            _number("tokens", _object(call, "usage").get("completion_tokens")) for call in trace.get("calls") or []
+        ]
+        tokens = math.fsum(counts) if counts else NAN
+        yield _key(prompt), math.fsum(parts) if parts else NAN, NAN, tokens, step, group, 0
+
+
+def _object(record: Any, key: str) -> Record:
+    """Return the object under a key. It is empty where there is none."""
+    value = record.get(key) if isinstance(record, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def _split_group(record: Record, names: Mapping[str, Sequence[str]]) -> Iterator[Record]:
+    """Yield the responses of a record. One of a whole group has lists, such as `responses` and `scores`."""
+    rewards = find_field(record, names["reward"])
+    if rewards is MISSING and (parts := _list_of_responses(record, names["reward"])) is not None:
+        yield from ({**record, **part} for part in parts)
+        return
+    if isinstance(rewards, str) and rewards.lstrip().startswith("["):  # a cell of a table
+        record = {name: _list_in_text(value) for name, value in record.items()}
+        rewards = find_field(record, names["reward"])
+    if not isinstance(rewards, list):
+        yield record
+        return
+    size, prompts = len(rewards), {name.partition(".")[0] for name in names["prompt"]}
+    if not size or any(isinstance(one, list) for one in rewards):
+        raise ValueError(f"its reward is {str(rewards)[:40]!r}, not a number and no list of numbers")
+    lists = {
+        name for name, value in record.items()
+        if isinstance(value, list) and len(value) == size and (value is rewards or name not in prompts)
+    }  # fmt: skip
+    for i in range(size):
+        yield {name: value[i] if name in lists else value for name, value in record.items()}
+
+
+def _list_of_responses(record: Record, rewards: Sequence[str]) -> list[Record] | None:
+    """Return the responses that a record of a group has as a list of objects with a reward each. None without one."""
+    lists = (value for value in record.values() if isinstance(value, list) and value)
+    return next(
+        (
+            parts
+            for parts in lists
+            if all(isinstance(part, dict) and find_field(part, rewards) is not MISSING for part in parts)
+        ),
+        None,
+    )
+
+
+def _list_in_text(value: Any) -> Any:
+    """Return the list that a text is in JSON, else the value as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
 
 
 def _table(record: Record, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Response:
     """Read a record with a field for the prompt and one for the reward."""
-    value = {what: found(record, known) for what, known in names.items()}
+    value = {what: find_field(record, known) for what, known in names.items()}
+    if isinstance(value["reward"], dict):  # slime's reward function may return several values
+        value["reward"] = find_field(value["reward"], (*FIELDS["reward"], *FIELDS["right"]))
     if value["reward"] is MISSING and value["prompt"] is not MISSING and "advantage" in record:
         value["reward"] = _sum_of_rewards(record, notes)
     for what in ("prompt", "reward"):
         if value[what] is MISSING:
+            able = [name for name, held in record.items() if what == "prompt" or not isinstance(held, str | dict)]
             raise ValueError(
-                f"has no {what}: none of the fields {', '.join(names[what])}; name yours with --column {what}=FIELD "
-                f"(it has {shown(list(record))})"
+                f"has no {what}: none of the fields {', '.join(names[what])}; name yours with "
+                f"{propose_column(what, able, 'FIELD')} (it has {list_names(list(record))})"
             )
-    tokens, right = value["tokens"], value["right"]
+    tokens, right, text = value["tokens"], value["right"], value["text"]
     return (
         _key(value["prompt"]), _number("reward", value["reward"]), float(right) if right in (0, 1) else NAN,
         float(len(tokens)) if isinstance(tokens, list) else _number("tokens", tokens, 0.0, 1e9),
-        _number("step", value["step"], 0.0), str(value["group"]),
+        _number("step", value["step"], 0.0), str(value["group"]), 0 if text in (MISSING, None, "", []) else _key(text),
     )  # fmt: skip
 
 
@@ -177,7 +265,7 @@ class Labels:
     first_pos_G: IntArray
 
 
-def labels(log: Rollouts, threshold: float, first: int | None = None) -> Labels:
+def count_labels(log: Rollouts, threshold: float, first: int | None = None) -> Labels:
     """Count the labels of each group.
 
     Args:

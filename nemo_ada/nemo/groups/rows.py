@@ -18,7 +18,7 @@ from nemo_ada.nemo.features import prompt_features, request_features
 from nemo_ada.nemo.groups.step import GROUP, RANK
 from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.training_batch import PoolRewards, Responses, build_batch, leave_masked_out, pool_rewards
+from nemo_ada.nemo.training_batch import PoolRewards, Responses, build_batch, pool_rewards
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class GroupRows:
         # The step computes the advantages. Here they only say which rows have none, and for that the pool alone is
         # enough. With a shrunk baseline every row of a pool has an advantage.
         placeholders = settings.placeholder_rows and not sampler.rows.shrunk_baseline
+        self._takes_spares = settings.placeholder_rows  # a row with advantage 0 has no gradient
         self._settings, self._sampler = replace(settings, placeholder_rows=placeholders), sampler
 
     def pool(
@@ -89,9 +90,8 @@ class GroupRows:
             rows = weigh(result, selection, self._sampler.rows, prior_P=None)
             rewards = pool_rewards(result, result.reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, self._settings, step, whole=False)
-        if self._settings.gym and "mask_sample" not in batch:  # all groups of a step have the same columns
-            batch["mask_sample"] = torch.zeros(batch.size, dtype=torch.bool)
-        leave_masked_out(batch)
+        if self._settings.overlong and self._takes_spares:  # NeMo-RL does it later, and a step needs a row that stays
+            batch["loss_multiplier"] = torch.where(batch["truncated"], 0.0, batch["loss_multiplier"])
         n = self._settings.group
         dead = len(rewards.reward_N) > 0 and not bool((batch["loss_multiplier"] > 0).any())
         spare = None

@@ -38,11 +38,13 @@ class GymAnswer:
         rows: results that the actor returned. None where it returned no result for the row.
         reward: reward of the environment before NeMo-RL shapes it. It is NaN where there is none.
         cut: whether the last turn ended at its token limit.
+        masked: whether the environment says that this rollout is not one to learn from (`mask_sample`).
     """
 
     rows: list[Any] = field(default_factory=list)
     reward: float = float("nan")
     cut: bool = False
+    masked: bool = False
 
     def read(self, result: Any) -> None:
         """Remember a row's result."""
@@ -56,6 +58,8 @@ class GymAnswer:
         response = full.get("response")
         details = response.get("incomplete_details") if isinstance(response, dict) else None
         self.cut = isinstance(details, dict) and details.get("reason") == INCOMPLETE
+        instance = full.get("instance_config")
+        self.masked = isinstance(instance, dict) and bool(instance.get("mask_sample"))
 
 
 class AskedError(Exception):

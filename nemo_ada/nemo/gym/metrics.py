@@ -6,6 +6,7 @@ of W&B. They are made anew from all values, with the class of the objects that t
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -40,6 +41,8 @@ def of_responses(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         values = [call[name] for call in calls if name in call]
         base, _, statistic = name.rpartition("/")
         measured = [call[base + MEAN] for call in calls if base + MEAN in call] if base else []
+        finite = [value for value in measured if not isinstance(value, float) or math.isfinite(value)]
+        measured = finite or measured  # a response without a verdict has a reward of NaN
         if measured and name.endswith(HISTOGRAM):
             joined[name] = type(values[0])(measured)
         elif measured and statistic in STATISTICS:

@@ -2,7 +2,8 @@
 
 Gym cannot stop a rollout, so none is dropped but at the end of a job. A rollout that fails is a response without a
 label, and the sampler draws another one. That holds for an agent, a tool or a verifier that fails, for a result without
-tokens, and for an actor that returns nothing for the row.
+tokens, for an actor that returns nothing for the row, and for a rollout that its environment masks: the environment
+says with it that its own machinery failed, so the reward beside it is no verdict on the answer (NeMo-RL issue 4061).
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ from nemo_ada.nemo.gym.metrics import of_responses
 from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS, AsyncSource, Responder
-from nemo_ada.nemo.rollouts.response import GYM_ERROR, Response, read
+from nemo_ada.nemo.rollouts.response import GYM_ERROR, GYM_MASKED, Response, read
 from nemo_ada.rules.facts.upstream import PER_PROMPT
 
 log = logging.getLogger(__name__)
+HONOUR = "env.should_mask_flagged_samples"
+HONOURS = "mask_env_flagged_samples"  # the argument by which NeMo-RL's loop hands that setting to its rollout
 WARNINGS = 3  # failed rollouts whose reason is logged
 
 
@@ -48,11 +51,20 @@ class Failures:
 
     def response(self, error: Exception) -> Response:
         """Return the response of a rollout that ended with this error."""
+        lines = str(error).strip().splitlines() or [""]
+        self._say(f"failed and has no label: {type(error).__name__}: {lines[-1][:300]}")
+        return Response([], [], float("nan"), False, 0, failure=GYM_ERROR)
+
+    def masked(self, response: Response) -> Response:
+        """Return a response that its environment masks as one without a label. Its tokens were drawn all the same."""
+        self._say(f"has no label, because its environment masks it (instance_config.mask_sample); {HONOUR}=false "
+                  "takes its reward instead")  # fmt: skip
+        return replace(response, reward=float("nan"), shaped=None, failure=GYM_MASKED)
+
+    def _say(self, what: str) -> None:
         self._count += 1
         if self._count <= WARNINGS:
-            lines = str(error).strip().splitlines() or [""]
-            log.warning("a rollout of NeMo-Gym failed and has no label: %s: %s", type(error).__name__, lines[-1][:300])
-        return Response([], [], float("nan"), False, 0, failure=GYM_ERROR)
+            log.warning("a rollout of NeMo-Gym %s", what)
 
 
 class GymResponder(Responder):
@@ -101,9 +113,10 @@ class GymResponder(Responder):
         message_log = final["message_log"][0]
         # NeMo-RL calls a response truncated that fills the context. One turn may also end at its own limit.
         cut = bool(final["truncated"][0]) or answer.cut
-        masked = bool(final["mask_sample"][0]) if "mask_sample" in final else None
         response = read(message_log[:1], message_log, answer.reward, cut)
-        return replace(response, shaped=float(final["total_reward"][0]), masked=masked)
+        if answer.masked and self._call.arguments().get(HONOURS, True):
+            return self._failures.masked(response)
+        return replace(response, shaped=float(final["total_reward"][0]))
 
     def _arguments(self, batch: Any, actor: Any) -> dict[str, Any]:
         given = {**self._call.arguments(), "input_batch": batch, "task_to_env": {ENVIRONMENT: actor}}

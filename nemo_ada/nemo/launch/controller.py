@@ -14,6 +14,7 @@ from typing import Any
 from nemo_ada.config.values import Values
 from nemo_ada.errors import StallError
 from nemo_ada.nemo.gym.set_up import configured_for_gym
+from nemo_ada.nemo.launch.examples import configure_generation
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.gym import uses_gym
@@ -31,16 +32,10 @@ def set_up(master_config: Any) -> dict[str, Any]:
     """
     from nemo_rl.algorithms.single_controller_utils import setup_single_controller
     from nemo_rl.algorithms.utils import get_tokenizer
-    from nemo_rl.models.generation import configure_generation_config
     from nemo_rl.utils.checkpoint import CheckpointManager
 
     tokenizer = get_tokenizer(master_config.policy["tokenizer"])
-    master_config.policy["generation"] = configure_generation_config(
-        master_config.policy["generation"],
-        tokenizer,
-        has_refit_draft_weights=bool(Values(master_config).get("policy.draft.enabled", False)),
-        trains_mtp=bool(Values(master_config).get("policy.megatron_cfg.mtp_num_layers")),
-    )
+    configure_generation(master_config, tokenizer)
     if uses_gym(Values(master_config)):
         configured_for_gym(master_config, tokenizer)
     actor_args, timings = setup_single_controller(master_config, tokenizer)

@@ -15,6 +15,7 @@ PACKED = "PackedTensor"
 """NeMo-RL's class for the images or the audio of a message."""
 ENGINE_ERROR = "engine_error"
 GYM_ERROR = "gym_error"  # NeMo-Gym's agent, tools or verifier failed
+GYM_MASKED = "gym_masked"  # NeMo-Gym's environment says that its own machinery failed
 ADA_MATH = "ada_math"  # name of the math environment (environment.py, which needs nemo_rl to be imported)
 ROUTES = "routed_experts"
 """Key of a message: the experts of every token (policy.router_replay.enabled)."""
@@ -36,7 +37,6 @@ class Response:
             engine.
         failure: the cause of a response that NeMo-Gym did not finish. None for every other response.
         shaped: the reward after NeMo-RL's shaping inside the rollout. None where the rollout shapes nothing.
-        masked: whether the environment wants the response out of the loss. None where it cannot say so.
     """
 
     prompt: list[Message]
@@ -47,7 +47,6 @@ class Response:
     complete: bool = True
     failure: str | None = None
     shaped: float | None = None
-    masked: bool | None = None
 
     @property
     def cause(self) -> str | None:

@@ -132,6 +132,7 @@ def _typed(convert: Callable[..., Any]) -> Callable[..., Any]:
     *_cuda(*NOTHING_TO_DO, *NO_MEMORY, *TENSOR_TYPES),
     *_cuda("memory_stats", "mem_get_info", "get_device_properties", "get_device_name", "get_device_capability"),
     *_cuda("set_device", "current_device", "device_count", "is_bf16_supported", "device", "nvtx", "profiler"),
+    "cuda.is_available",
     why="A CPU has no CUDA device; the answers are those of a Hopper GPU with nothing on it.",
 )
 def _device(names: Names) -> None:
@@ -146,6 +147,7 @@ def _device(names: Names) -> None:
     names.put("cuda.get_device_capability", lambda *args: (9, 0))
     names.put("cuda.is_bf16_supported", lambda *args, **kwargs: True)
     names.put("cuda.device_count", lambda: DEVICES)
+    names.put("cuda.is_available", lambda: False)  # a build for CUDA would count the devices
 
     def set_device(device: Any) -> None:
         import torch

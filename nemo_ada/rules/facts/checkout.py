@@ -185,20 +185,31 @@ class Checkout:
                 result |= self.keys(f"{found.module}.{name}", f"{key}.", seen=seen | {dotted})
         return result
 
-    def listed(self, dotted: str) -> set[str]:
+    def listed(self, dotted: str, of: str = "") -> set[str]:
         """Return the texts that a mapping has as keys, an enumeration as values, or a function compares something with.
 
         Empty where the name is none of these.
+
+        Args:
+            dotted: the mapping, class or function.
+            of: in a function only comparisons of this name or attribute count. In a class it is a field, whose type is
+                a Literal of the texts. Without it everything counts.
         """
         found = self.find(dotted)
         node = None if found is None else found.node
+        texts: list[ast.expr | None] = []
         if isinstance(node, ast.ClassDef):
-            texts: list[ast.expr | None] = [line.value for line in node.body if isinstance(line, ast.Assign)]
+            literals = [line.annotation for line in node.body if isinstance(line, ast.AnnAssign)
+                        and isinstance(line.target, ast.Name) and line.target.id == of]  # fmt: skip
+            texts = [one for part in literals for one in ast.walk(part) if isinstance(one, ast.Constant)]
+            texts += [line.value for line in node.body if isinstance(line, ast.Assign)] if not of else []
         elif isinstance(node, ast.expr):
             texts = next((list(one.keys) for one in ast.walk(node) if isinstance(one, ast.Dict)), [])
-        else:
-            compared = [one for one in ast.walk(node) if isinstance(one, ast.Compare)] if node is not None else []
-            texts = [text for one in compared for text in one.comparators]
+            texts += _added(self.tree(found.module) if found else None, dotted.rpartition(".")[2])
+        elif node is not None:
+            compared = [one for one in ast.walk(node) if isinstance(one, ast.Compare)]
+            sides = [one.comparators for one in compared if not of or ast.unparse(one.left).split(".")[-1] == of]
+            texts = [text for side in sides for one in side for text in getattr(one, "elts", [one])]
         return {one.value for one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
     def metrics(self, module: str, functions: tuple[str, ...]) -> set[str]:
@@ -294,6 +305,14 @@ def _definition(node: ast.stmt, name: str) -> Definition | None:
             value = getattr(node, "value", None)
             return value if value is not None else target
     return None
+
+
+def _added(tree: ast.Module | None, name: str) -> Iterator[ast.expr | None]:
+    """Keys that a module adds to its mapping by `update`."""
+    for node in tree.body if tree is not None else ():
+        call = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == f"{name}.update":
+            yield from (key for given in call.args if isinstance(given, ast.Dict) for key in given.keys)
 
 
 def _named_classes(node: ast.AST) -> Iterator[str]:

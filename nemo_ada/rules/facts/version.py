@@ -22,6 +22,9 @@ from nemo_ada.run.files import text_of
 PACKER = "nemo_rl.algorithms.loss.utils._pack_input_ids"
 RESUME = "nemo_rl.algorithms.async_utils.AsyncTrajectoryCollector.resume_after_refit"
 CONTROLLER_MODULE = "nemo_rl.algorithms.single_controller"
+MEGATRON_HOME = "MEGATRON_LM_HOME"
+_BRIDGE = "3rdparty/Megatron-Bridge-workspace/Megatron-Bridge/3rdparty/Megatron-LM"
+MEGATRON_SUBMODULES = (_BRIDGE, "3rdparty/Megatron-LM-workspace/Megatron-LM")
 PINNED_VLLM = re.compile(r"\bvllm==(\d+)\.(\d+)")
 ADVANTAGES = "nemo_rl.algorithms.single_controller_utils.config.AdvantageConfig"
 
@@ -74,16 +77,37 @@ def checkout() -> Checkout | None:
 _checkout = functools.cache(Checkout)
 
 
-def names(place: str) -> set[str]:
-    """Return the names that NeMo-RL lists in a mapping or an enumeration. Empty where nobody can read them.
+def megatron() -> Checkout | None:
+    """Return the megatron-core of the NeMo-RL that is there, else the one that Python would import. None without."""
+    home, found = site_setting(MEGATRON_HOME), checkout()
+    places = [Path(home)] if home else [] if found is None else [found.root / one for one in MEGATRON_SUBMODULES]
+    imported = find_spec("megatron")
+    places += [Path(one).parent for one in (imported.submodule_search_locations or ())] if imported is not None else []
+    for place in places:
+        if (place / "megatron/core").is_dir():
+            return _checkout(place.resolve(), "megatron")
+    return None
+
+
+def names(place: str, of: str = "") -> set[str]:
+    """Return the names that NeMo-RL or megatron-core lists (`Checkout.listed`). Empty where nobody can read them.
 
     A rule that finds no names must not judge.
     """
-    found = checkout()
     try:
-        return set() if found is None else found.listed(place)
+        found = megatron() if place.startswith("megatron.") else checkout()
+        return set() if found is None else found.listed(place, of)
     except UserError:
         return set()
+
+
+def source(name: str) -> str:
+    """Return the source of a function of the NeMo-RL that is there. Empty where it has none, or nobody can read it."""
+    found = checkout()
+    try:
+        return "" if found is None else _source(found, name)
+    except UserError:
+        return ""
 
 
 @functools.cache

@@ -20,7 +20,7 @@ from nemo_ada.lab.whatif.answer import Options, answer, read_log
 from nemo_ada.lab.whatif.forecast import REFILL_ROW, figures_by_rate
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture
 from nemo_ada.lab.whatif.render import introduction, sentences
-from nemo_ada.lab.whatif.rollouts import Rollouts, labels
+from nemo_ada.lab.whatif.rollouts import Rollouts, count_labels
 
 FEW = Options(presets=("grpo", "ada_seq_balance", "dapo"))
 
@@ -35,7 +35,7 @@ def rollouts(rate_G, n, seed=0, *, prompt_G=None, step_G=None, tokens=True):
     step_G = np.arange(groups) * 4 // groups if step_G is None else step_G
     columns = {"group": np.arange(groups), "prompt": prompt_G, "step": step_G}
     frame = pd.DataFrame({name: np.repeat(value_G, n) for name, value_G in columns.items()})
-    return Rollouts(frame.assign(reward=reward_N, right=np.nan, tokens=tokens_N))
+    return Rollouts(frame.assign(reward=reward_N, right=np.nan, tokens=tokens_N, text=0))
 
 
 def relabelled(log, reward_N):
@@ -44,7 +44,7 @@ def relabelled(log, reward_N):
 
 
 def fitted(log, first=None):
-    return Mixture.fit(labels(log, 0.7, first))
+    return Mixture.fit(count_labels(log, 0.7, first))
 
 
 def extremes(mixture, value_J):

@@ -135,7 +135,7 @@ def test_own_fields_are_named_also_inside_objects(tmp_path):
 
 def test_responses_whose_prompt_nobody_named_are_no_steps(tmp_path):
     file = write(tmp_path / "own.jsonl", *({"task_text": f"a{i // 4}", "exact": i % 2} for i in range(40)))
-    with pytest.raises(UserError, match="--column prompt=FIELD"):
+    with pytest.raises(UserError, match="--column prompt=task_text"):
         read_log([file], {"reward": "exact"})
 
 
@@ -200,7 +200,7 @@ def test_responses_in_a_csv_file_are_no_curve(tmp_path):
     log = read_log([file], {"reward": "my_score"})
     assert log.frame["group"].nunique() == 10 and rewards(log) == [float(i % 3 > 0) for i in range(40)]
     assert log.frame["tokens"].tolist() == list(range(1, 41))
-    with pytest.raises(UserError, match=r"rows.csv, line 1: has no reward.*--column reward=FIELD"):
+    with pytest.raises(UserError, match=r"rows.csv, line 1: has no reward.*--column reward=my_score"):
         read_log([file])
 
 

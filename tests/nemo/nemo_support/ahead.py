@@ -26,6 +26,7 @@ import nemo_support.gym
 from nemo_ada.nemo import reinforce_ada
 from nemo_support.environment import CountingEnvironment
 from nemo_support.harness import TASK, RunRecord, run_grpo
+from nemo_support.private_ray import actors_ended
 from nemo_support.tiny_generation import Labels, TinyGeneration, WeightChannel
 from nemo_support.tiny_model import tiny_model, tiny_tokenizer
 
@@ -122,7 +123,7 @@ def run_async(
 ) -> RunRecord:
     """`run_grpo` with the asynchronous loop, from the newest checkpoint of ``folder`` where it has one.
 
-    `gym` is a NemoGym actor, which the rollouts then go over.
+    `gym` is a NemoGym actor, which the rollouts then go over. No actor that the run starts is alive behind it.
     """
     here = (str(Path(__file__).parent / "startup"), str(ROOT), str(ROOT / "tests" / "nemo"))
     path = os.pathsep.join([*here, os.environ.get("PYTHONPATH", "")])
@@ -140,16 +141,17 @@ def run_async(
 
     if gym is not None:
         options["data"] = lambda names, *_: nemo_support.gym.Rows([nemo_support.gym.row(name) for name in names])
-    return run_grpo(
-        folder,
-        steps,
-        given,
-        resume=None,
-        async_engine=True,
-        engine=engine,
-        environments=environments,
-        loop=functools.partial(
-            grpo.async_grpo_train, max_trajectory_age_steps=given["grpo.async_grpo.max_trajectory_age_steps"]
-        ),
-        **options,
-    )
+    with actors_ended():
+        return run_grpo(
+            folder,
+            steps,
+            given,
+            resume=None,
+            async_engine=True,
+            engine=engine,
+            environments=environments,
+            loop=functools.partial(
+                grpo.async_grpo_train, max_trajectory_age_steps=given["grpo.async_grpo.max_trajectory_age_steps"]
+            ),
+            **options,
+        )

@@ -105,8 +105,8 @@ def parts_of(folder: Path, steps: int, overrides: Mapping[str, Any]) -> SimpleNa
     )  # fmt: skip
 
 
-def draw(parts: SimpleNamespace, rows: list[dict[str, Any]], actor: Any) -> Any:
-    """Call the rollout of the loop's module as grpo_train does. Returns its result."""
+def draw(parts: SimpleNamespace, rows: list[dict[str, Any]], actor: Any, **more: Any) -> Any:
+    """Call the rollout of the loop's module as grpo_train does, with `more` arguments. Returns its result."""
     group = parts.config["grpo"]["num_generations_per_prompt"]
     generation_config = {**parts.config["policy"]["generation"], "stop_token_ids": None, "stop_strings": None}
     arguments: dict[str, Any] = {
@@ -119,6 +119,7 @@ def draw(parts: SimpleNamespace, rows: list[dict[str, Any]], actor: Any) -> Any:
         "max_rollout_turns": None,
         "greedy": False,
         "effort_config": grpo._get_effort_config(parts.master_config),
+        **more,
     }
     if ON_MAIN:
         if PER_PROMPT in inspect.signature(rollouts.run_nemo_gym_rollout_sync).parameters:

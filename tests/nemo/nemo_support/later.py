@@ -1,8 +1,9 @@
-"""What NeMo-RL v0.8.0 has and main of 22 August 2026 has not, emulated: a copy of main with one edit per difference.
+"""What NeMo-RL v0.8.0 has and no tree at hand has, emulated: a copy of a checkout with one edit per difference.
 
-v0.8.0's whole tree is not at hand. Files of it are public at NVIDIA-NeMo/RL 7b235d3e, and its pull requests, tests and
-API pages say more. Each edit repeats one such behaviour, so the hooks meet it in NeMo-RL's own loop. The text of the
-edits is ours.
+v0.8.0's whole tree is not at hand. recipes/upstream/release_tree.py makes one of main and of the pull requests that
+merge cleanly, and these edits are the rest: pull requests that conflict or that came later, and files that are public
+at NVIDIA-NeMo/RL 7b235d3e. Each edit repeats one such behaviour, so the hooks meet it in NeMo-RL's own loop. The
+text of the edits is ours.
 """
 
 from __future__ import annotations
@@ -96,10 +97,6 @@ def as_nemo_gym_shard_set(environment):
 def get_nemo_gym_route_name(row):
     return row["agent_ref"]["name"]
 '''
-MASK_SAMPLE = """\
-    masked = [((one.env_extras or {}).get("instance_config") or {}).get("mask_sample") for one in completions]
-    sample_mask = torch.tensor([0.0 if one else 1.0 for one in masked], dtype=torch.float32)
-"""
 PICK = """\
         from nemo_rl.environments.nemo_gym import as_nemo_gym_shard_set, get_nemo_gym_route_name
 
@@ -170,19 +167,13 @@ EDITS = (
     Edit("rollouts.py", "an actor says the keys that the rollout reads", GYM_ACTOR,
          substituted(r"(    async def run_rollouts\()", r"    def rollout_config(self):\n        return {}\n\n\1", 1)),
     Edit("environments/nemo_gym.py at another commit", "the set of shards", GYM_ACTOR, lambda text: text + SHARD_SET),
-    Edit(3766, "an environment's mask_sample takes a row out of the single controller's loss",
-         "nemo_rl/experience/payload.py",
-         substituted(r"    sample_mask = torch.ones\(n, dtype=torch.float32\)\n", MASK_SAMPLE, 1)),
-    Edit(3766, "its advantage stage knows the column", "nemo_rl/algorithms/single_controller_utils/config.py",
-         substituted(r'(    sample_mask_field: str = "sample_mask"\n)',
-                     r'\1    mask_sample_field: str = "mask_sample"\n', 1)),
 )  # fmt: skip
 
 
-def later(main: Path, folder: Path) -> Path:
-    """A copy of main's package with every edit."""
-    shutil.copytree(main / "nemo_rl", folder / "nemo_rl")
-    shutil.copytree(main / "examples" / "configs", folder / "examples" / "configs")
+def later(checkout: Path, folder: Path) -> Path:
+    """A copy of a checkout's package with every edit."""
+    shutil.copytree(checkout / "nemo_rl", folder / "nemo_rl")
+    shutil.copytree(checkout / "examples" / "configs", folder / "examples" / "configs")
     for one in EDITS:
         path = folder / one.file
         path.write_text(one.edit(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -7,12 +7,14 @@ own control store (GCS) does.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import ray
 
@@ -45,6 +47,30 @@ def private_ray(num_cpus: int = 8) -> Iterator[str]:
         else:
             os.environ["RAY_ADDRESS"] = before
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def actors_ended() -> Iterator[None]:
+    """End every actor that this process has started within the block, however the block ends.
+
+    NeMo-RL's asynchronous loop ends its collector and its buffer where it ends itself. A test that stops it elsewhere
+    would leave both at work, each with its memory and a part of a core, beside the tests that follow.
+    """
+    started = []
+    remote = ray.actor.ActorClass._remote
+
+    @functools.wraps(remote)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        started.append(remote(*args, **kwargs))
+        return started[-1]
+
+    ray.actor.ActorClass._remote = noted
+    try:
+        yield
+    finally:
+        ray.actor.ActorClass._remote = remote
+        for actor in started if ray.is_initialized() else ():
+            ray.kill(actor)  # one that has ended stays as it is
 
 
 if __name__ == "__main__":

@@ -84,7 +84,6 @@ WRONG_VALUES = [
     ("grpo.val_period", -5, "-1 or more"),
     ("checkpointing.save_period", 0, "50 would work"),
     ("run_dir", " ", "runs/NAME would work"),
-    (f"{KWARGS}.max_num_seqs", 128, f"{KWARGS}.max_num_seqs=512 would work"),
     ("policy.model_name", "Qwen/Qwen2.5-Math-7BB", "nemo-ada prepare CONFIG"),
     ("policy.tokenizer.name", "Qwen/Qwen2", "nemo-ada prepare CONFIG"),
     ("policy.tokenizer.name", "{tmp}", "no tokenizer.json"),
@@ -293,6 +292,8 @@ MANY_BATCHES = {"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_ge
             "data.max_input_seq_length=1536",
         ),
         (MANY_BATCHES | {"reinforce_ada.budget": {"max_samples": 4096}}, "grpo.use_dynamic_sampling", "7 times"),
+        ({f"{KWARGS}.max_num_seqs": 128}, f"{KWARGS}.max_num_seqs", f"{KWARGS}.max_num_seqs=512 would work"),
+        ({"loss_fn.positive_example_nll_weight": 0.1}, "loss_fn.positive_example_nll_weight", "has no effect"),
     ],
 )
 def test_what_may_work_is_a_warning(changes, key, said):

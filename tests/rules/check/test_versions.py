@@ -127,17 +127,38 @@ LISTS = {
     "        if impl == 'dapo_math_verify':\n            return 1\n        elif impl == 'hf_math_verify':\n"
     "            return 0\n",
     "data/packing/algorithms.py": "class PackingAlgorithm(enum.Enum):\n    A = 'first_fit'\n    B = 'best_fit'\n",
-    "algorithms/grpo.py": "def validate():\n    val_metrics = {'accuracy': 1}\n",
+    "algorithms/grpo.py": "def validate():\n    val_metrics = {'accuracy': 1}\n"
+    "def setup(backend, cfg):\n    if backend == 'vllm':\n        assert 'supported with kv cache fp8 enabled'\n"
+    "    elif backend in ('megatron', 'new'):\n        assert cfg.other == 'wrong'\n",
+    "data/processors.py": "PROCESSOR_REGISTRY: Dict[str, F] = cast(F, {'math_hf': math, 'sft': sft})\n",
+    "data/datasets/response_datasets/__init__.py": "DATASET_REGISTRY = {'GSM8K': a, 'AIME2024': partial(b, x=1)}\n",
+    "models/generation/vllm/config.py": "class VllmSpecificArgs(TypedDict):\n"
+    "    kv_cache_dtype: Literal['auto', 'fp8']\n",
 }
+MEGATRON_LISTS = {
+    "optimizer/__init__.py": "def _get_megatron_optimizer_based_on_param_groups(config):\n"
+    "    if config.optimizer == 'adam':\n        return 1\n    elif config.other == 'adamw':\n        return 2\n",
+    "optimizer/emerging_optimizers.py": "_EMERGING_OPTIMIZERS: Dict = {}\n_EMERGING_OPTIMIZERS.update({'muon': 1})\n",
+    "optimizer_param_scheduler.py": "class OptimizerParamScheduler:\n    def get_lr(self):\n"
+    "        if self.lr_decay_style == 'cosine':\n            return 1\n"
+    "        elif self.lr_wsd_decay_style == 'linear':\n            return 0\n"
+    "    def get_wd(self):\n        return self.wd_incr_style == 'constant'\n",
+    "transformer/moe/moe_layer.py": "class MoELayer:\n    def __init__(self, config):\n"
+    "        assert config.moe_token_dispatcher_type == 'alltoall'\n",
+}
+MCORE = "policy.megatron_cfg"
+FP8_CACHE = "policy.generation.vllm_cfg.kv_cache_dtype"
 
 
 @pytest.fixture
-def lists(checkout: Callable[..., Path]) -> None:
-    """NEMO_RL_HOME names a checkout whose lists have other names than v0.7.0's."""
-    for name, text in LISTS.items():
-        path = checkout() / "nemo_rl" / name
+def lists(checkout: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NEMO_RL_HOME and MEGATRON_LM_HOME name checkouts whose lists have other names than v0.7.0's."""
+    home, megatron = checkout() / "nemo_rl", tmp_path / "core/megatron/core"
+    files = {home / name: text for name, text in LISTS.items()}
+    for path, text in (files | {megatron / name: text for name, text in MEGATRON_LISTS.items()}).items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    monkeypatch.setenv("MEGATRON_LM_HOME", str(tmp_path / "core"))
     version._checkout.cache_clear()
 
 
@@ -150,6 +171,18 @@ PACKER_KEY, METRIC = "policy.sequence_packing.algorithm", "checkpointing.metric_
         ("env.math.math_verify_impl", "dapo_math_verify", "hf_math_verfy", "error"),
         (PACKER_KEY, "best_fit", "first_fit_decreasing", "error"),
         (METRIC, "val:accuracy", "val:acuracy", "error"),
+        (f"{MCORE}.optimizer.optimizer", "adam", "adamw", "error"),
+        (f"{MCORE}.optimizer.optimizer", "dist_muon", "munon", "error"),
+        (f"{MCORE}.optimizer.optimizer", "muon", "soap", "warning"),
+        (f"{MCORE}.scheduler.lr_decay_style", "cosine", "cosin", "error"),
+        (f"{MCORE}.scheduler.lr_decay_style", "cosine", "linear", "error"),
+        (f"{MCORE}.scheduler.weight_decay_incr_style", "constant", "const", "error"),
+        (f"{MCORE}.moe_token_dispatcher_type", "alltoall", "all_to_all", "error"),
+        ("data.train.processor", "math_hf", "math_fh", "error"),
+        ("data.train.processor", "sft", "one_of_my_own", "warning"),
+        ("data.validation.dataset_name", "AIME2024", "AIME2042", "error"),
+        ("data.validation.dataset_name", "my.package.Dataset", "my_dataset", "error"),
+        (FP8_CACHE, "auto", "fp9", "error"),
     ],
 )
 def test_names_are_those_that_the_checkout_lists(lists: None, key: str, right: str, wrong: str, level: str) -> None:
@@ -158,10 +191,34 @@ def test_names_are_those_that_the_checkout_lists(lists: None, key: str, right: s
     assert levels(more | {key: wrong}, key) == [level]
 
 
+def test_the_engines_name_is_one_that_the_checkout_knows(lists: None) -> None:
+    key = "policy.generation.backend"
+    assert levels({key: "new"}, key) == ["warning"]  # the rule of what was tried
+    assert levels({key: "vlm"}, key) == ["error", "warning"]
+
+
+def test_a_chat_template_is_looked_at(lists: None, tmp_path: Path) -> None:
+    key = "policy.tokenizer.chat_template"
+    (tmp_path / "there.jinja").write_text("{{ messages }}")
+    for template in ("default", "{{ messages }}", None, str(tmp_path / "there.jinja")):
+        assert levels({key: template}, key) == []
+    assert levels({key: str(tmp_path / "their.jinja")}, key) == ["error"]
+
+
+def test_an_fp8_cache_is_refused_where_the_checkout_refuses_it(lists: None) -> None:
+    fits = {FP8_CACHE: "fp8", "policy.generation.vllm_cfg.precision": "fp8", "policy.generation.vllm_cfg.async_engine":
+            False, f"{MCORE}.pipeline_model_parallel_size": 1}  # fmt: skip
+    assert levels(fits, FP8_CACHE) == []
+    assert levels(fits | {"policy.generation.vllm_cfg.precision": "bfloat16"}, FP8_CACHE) == ["error"]
+    assert levels(fits | {"policy.generation.vllm_cfg.async_engine": True}, FP8_CACHE) == ["error"]
+
+
 def test_without_a_checkout_no_name_is_judged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     monkeypatch.setattr(version, "find_spec", lambda name: None)
-    for key in ("env.math.math_verify_impl", PACKER_KEY):
+    monkeypatch.delenv("MEGATRON_LM_HOME", raising=False)
+    keys = (f"{MCORE}.optimizer.optimizer", "data.train.processor", "data.validation.dataset_name", FP8_CACHE)
+    for key in ("env.math.math_verify_impl", PACKER_KEY, *keys):
         assert levels({key: "anything"}, key) == []
 
 

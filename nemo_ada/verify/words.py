@@ -1,0 +1,148 @@
+r"""Words and choices: what an answer is that holds no number. Red, no solution, an odd function, (C), C. 13."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nemo_ada.verify.latex import all_of, is_word, plain
+from nemo_ada.verify.numbers import number
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    r"""Words, in one spelling.
+
+    Attributes:
+        words: the words.
+        shown: with their capitals.
+        letters: the same, where its letters may stand for something: AA, \text{Co}.
+    """
+
+    words: str
+    shown: str = ""
+    letters: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The letter of a choice, and what it stands for where that is written: (C) 13."""
+
+    letter: str
+    meaning: str
+
+
+_OPTION = re.compile(
+    r"(?:\\text\s*\{)?\s*(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\s)?:?\s*)?"
+    r"(?:\(\s*(?:\\text\s*\{)?\s*(?P<round>[A-Za-z])\s*\}?\s*\)|(?P<dotted>[A-J])(?:[).]|:(?=[ }]))"
+    r"|(?P<bare>[A-Z])(?=\s*\}?\s*[?!]?$|[^=]*\b(?:correct|right)\b))\s*\}?\s*[:.?!]?\s*(?P<rest>.*)",
+    re.DOTALL,
+)
+_IS_RIGHT = re.compile(
+    r"\(?\s*(?:\\text\s*\{)?\s*\(?(?:is )?(?:the )?(?:correct|right)(?: one| option| choice| answer)?\s*\)?\s*\}?\s*\)?"
+)
+_VALUE_OF_OPTION = re.compile(r"(?P<bare>[A-H])\s*=\s*(?P<rest>[-\d\\.].*)", re.DOTALL)
+_GOES_ON = re.compile(r"[(^_+*=/<>!\-,:;]|\\(?:cdot|cup|times|le|ge|ne)(?![a-z])")  # (C)^2 is no choice
+_FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,6}")
+_WORDS = re.compile(r"[^\W\d_][\w'.!?-]*(?: [\w'.!?-]+)*")
+_TAKES_BACK = all_of(
+    """yes no not true false maybe perhaps possibly or and but unless if either neither nor except however although
+    loses lost isn't doesn't wasn't"""
+)
+# What words name that answer "which kind": an odd function, a blue marble, divergent series.
+_CLASSES = all_of(
+    """function number integer value solution triangle angle serie series sequence line curve graph matrix set event
+    variable player team color colour one ball marble card side shape polygon quadrilateral relation equation"""
+)
+_VERBS = all_of("is was has had will can won did does must got")
+_SHORT = ("no", "ok", "up")  # words of two letters
+REALS, NOTHING = "all real numbers", "no solution"
+_SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of answers in words
+    (r"(?:(?:there (?:is|are)|(?:the )?(?:it|equation|system|inequality) has|has) )?no (?:real |valid |integer |such )*"
+     r"(?:solution|root|value|answer|number)s?(?: exists?)?", NOTHING),
+    (r"no such [a-z]+s?(?: exists?)?|none|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", NOTHING),
+    (r"(?:x is |x can be )?(?:(?:the )?set of )?(?:all|any|every|each) (?:the )?reals?"
+     r"(?: number| value| x)?s?(?: of x| x)?|r|reals|real numbers|\\?mathbb ?(?:\{r\}|r)", REALS),
+    (r"(?:all |the )?integers|mathbb ?\{?z\}?", "integers"),
+    (r"(?:all |the )?natural numbers|mathbb ?\{?n\}?", "natural numbers"),
+    (r"(?:an )?infinit(?:e|ely many|e number of)(?: (?:solution|value|answer|root)s?)?", "infty"),
+    (r"(?:positive )?infinity|\+infty", "infty"),
+    (r"doesn't exist|dne|no limit exists|(?:the )?(?:limit|it) does not exist", "does not exist"),
+    (r"(?:(?:it|this|that) is |it's )?(?:not true|isn't true|untrue)", "false"),
+    (r"(?:(?:it|this|that) is |it's )?(?:not false|isn't false)", "true"),
+    (r"(?:(?:it|this|that) is |it's )?(?:not possible|impossible|cannot be done)", "impossible"),
+    (r"neither even nor odd|neither odd nor even", "neither"),
+    (r"divergent|(?:it |the (?:series|integral) )diverges", "diverges"),
+    (r"convergent|(?:it |the (?:series|integral) )converges", "converges"),
+))  # fmt: skip
+_OTHER_OPTION = re.compile(
+    r"(?:\\text\s*\{)?\s*\(?\s*[A-J]\s*\)?\s*\}?|.*(?:\(\s*[A-J]\s*\)|\b[B-J][.)](?:\s|$)).*", re.DOTALL
+)
+_ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:and|or|is|not|isn't|but|if|/|\\lor|\\land)(?![a-z])")
+
+
+def meaning(text: str) -> str:
+    """Return the words of a tidy text, and of words that mean the same the same ones."""
+    words = plain(text) if len(text) < 80 else text
+    found = (whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
+    return next(found, words)
+
+
+def read_words(text: str) -> Text | None:
+    r"""Words: inside \text{}, or bare ones that are no product of letters."""
+    bare = " ".join(re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).split())
+    if _FIGURE.fullmatch(bare):
+        return Text(plain(text), bare, bare)
+    if not _WORDS.fullmatch(bare):
+        return None
+    words = bare.split()
+    marked = bare != text and any(len(word) > 1 for word in words)
+    capitals = len(bare) > 1 and bare.isalpha() and bare.isupper()
+    long = any(word.isalpha() and is_word(word) for word in words) or bare.lower() in _SHORT
+    few = bare.isalpha() and len(bare) < 3 and bare.lower() not in _SHORT
+    letters = bare if few or (capitals and bare == text.strip()) else ""
+    return Text(meaning(text), bare, letters) if marked or capitals or long or not bare.isascii() else None
+
+
+def elaborates(short: Text, long: Text) -> bool:
+    """Return whether words say the same as fewer words: Yes, it is possible; Tom wins; odd function.
+
+    What follows the fewer words may not be an answer of its own, as in red blue, or take them back.
+    """
+    head, _, last = long.words.rpartition(" ")
+    if last.removesuffix("s") in _CLASSES and meaning(head) == short.words:
+        return True
+    if not long.words.startswith(short.words) or short.words == "":
+        return False
+    rest = long.words[len(short.words) :]
+    words = re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)*", rest)
+    if (
+        not words
+        or rest[0].isalpha()
+        or set(words) & (_TAKES_BACK - ({"not"} if short.words in ("no", "false") else set()))
+    ):
+        return False
+    if short.words in ("yes", "no", "true", "false"):
+        return rest[0] in ",;.:-" or words[0] in ("it", "they", "he", "she", "because", "since", "as", "there")
+    if rest[0] != " " or not all(char.isalpha() or char == " " for char in rest):
+        return False
+    named = short.shown[:1].isupper() and " " not in short.words and long.shown.startswith(short.shown)
+    does = words[0] in _VERBS or (len(words[0]) > 3 and words[0].endswith(("s", "ed")))
+    return named and does and long.shown[len(short.shown) :].islower()
+
+
+def read_option(text: str) -> Choice | Text | None:
+    """(C), C. 13, a bare capital letter. A letter beside another one is only that text."""
+    if (valued := _VALUE_OF_OPTION.fullmatch(text)) is not None and number(valued["rest"]) is not None:
+        return Choice(valued["bare"], valued["rest"])
+    match = _OPTION.fullmatch(text)
+    if match is None:
+        return None
+    letter, rest = match["round"] or match["dotted"] or match["bare"], match["rest"].strip()
+    if _IS_RIGHT.fullmatch(rest):
+        rest = ""
+    if rest and (_GOES_ON.match(rest) or _ALTERNATIVE.match(rest) or not letter.isupper()):
+        return None
+    if rest and _OTHER_OPTION.fullmatch(rest):
+        return Text(plain(text), text)
+    return Choice(letter.upper(), rest)
