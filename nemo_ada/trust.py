@@ -75,13 +75,40 @@ def read_found(path: "os.PathLike[str] | str", works: str = "", most: int = MAX_
     return data
 
 
-def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = True) -> None:
+def read_beside(path: "os.PathLike[str] | str", owner: int, most: int = MAX_BYTES) -> bytes:
+    """Read code that named code imports, or that was named itself.
+
+    Args:
+        path: the file.
+        owner: who owns what was named. Whoever names a stranger's file trusts the stranger.
+        most: bytes that it may have.
+
+    Raises:
+        UserError: it is somebody else's, or everybody may write it, or it is no file.
+        OSError: it cannot be opened.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
+        status = os.fstat(source.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(f"{path} is a pipe or a device, not a file")
+        if status.st_uid not in _owners() | {owner}:
+            raise UserError(f"{path} belongs to {_person(status.st_uid)}, and the named code to {_person(owner)}")
+        if status.st_mode & stat.S_IWOTH:
+            raise UserError(f"every user may write {path} (chmod o-w would close it)")
+        text = source.read(most + 1)
+    if len(text) > most:
+        raise UserError(f"{path} has more than {most:,} bytes")
+    return text
+
+
+def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = True, deep: bool = True) -> None:
     """Look at a folder and everything below it. Afterwards nobody else can change any of it.
 
     Args:
         top: the folder.
         works: what a user can do instead, for the message.
         links: whether links may be in it. What they lead to is looked at, too.
+        deep: whether folders in it are looked at. Else only itself and its files are.
 
     Raises:
         UserError: something in it is not ours, or others may write it, or it is no file and no folder.
@@ -90,7 +117,12 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
     waiting, seen = [os.fspath(top)], set()
     while waiting:
         place = waiting.pop()
-        inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
+        try:
+            inside = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW))
+        except OSError:
+            if not links and os.path.islink(place):
+                raise UserError(f"{place} is a link, and what it leads to may be any file of yours; copy it") from None
+            raise
         try:
             status = os.fstat(inside)
             if (status.st_dev, status.st_ino) in seen:
@@ -112,7 +144,7 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
                     except OSError:
                         continue  # it leads nowhere: whoever reads it says so
                 if stat.S_ISDIR(below.st_mode):
-                    waiting.append(entry)
+                    waiting += [entry] if deep else []
                 elif not stat.S_ISREG(below.st_mode):
                     raise refusal(entry, "it is a pipe or a device, not a file", works)
                 problem = "" if stat.S_ISDIR(below.st_mode) else _fault_of(below, entry)

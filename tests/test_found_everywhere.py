@@ -1,32 +1,46 @@
 """The audit: every kind of file that a command could find lies everywhere, and every command runs.
 
-Code, settings, presets, problems, prompt files and pipes are planted in the working folder, a model, a data set, a run
-and their parents, as a download and as a second user. Nothing of it runs, no command hangs, and the token stays here.
+Code, compiled code, settings, entry points, presets, problems, prompt files and pipes are planted in the working
+folder, a model, a data set, a run and their parents, as a download and as a second user. Nothing of it runs, no command
+hangs, and the token stays here. What the user has named runs, as it always did.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import py_compile
+import subprocess
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
-from tests.lab.data.fake_server import model_folder
+from nemo_ada.config.paths import folder_or_repository
+from nemo_ada.errors import UserError
+from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, name_server
+from nemo_ada.rules.facts import site
+from nemo_ada.run.folder import RunDir
+from nemo_ada.standing import elsewhere, from_here, here, shown
+from tests.lab.data.fake_server import completion, model_folder, serving
 from tests.lab.report.made_runs import make_run
-from tests.people import OTHER
-from tests.test_trust import PEOPLE, TOKEN, run
+from tests.people import OTHER, needs_two_users
+from tests.planted import PEOPLE, TOKEN, TOOL, run
 
-pytestmark = pytest.mark.slow
 MODULES = (
     "json", "re", "sympy", "megatron", "torch", "vllm", "numpy", "yaml", "nemo_ada", "nemo_rl", "transformers", "typer",
     "pydantic", "hydra", "omegaconf", "matplotlib", "pandas", "scipy", "jinja2", "tensorboard", "huggingface_hub",
     "datasets", "pyarrow", "safetensors", "sitecustomize", "usercustomize", "multiprocessing", "subprocess", "planted",
-    "conftest", "setup", "math_verify", "latex2sympy2_extended", "uvloop", "modeling", "configuration",
+    "conftest", "setup", "math_verify", "latex2sympy2_extended", "uvloop", "modeling", "configuration", "flash_attn",
+    "xformers", "apex", "deepspeed", "fbgemm_gpu", "google", "colorama", "ipdb", "antigravity",
 )  # fmt: skip
 CODE = "with open({where!r}, 'a') as out: out.write(__file__ + chr(10))\ndef f(*_a, **_k): return 1.0\n"
+REWARD = "def score(response, reference):\n    return float(str(reference) in response)\n"
 SITE = "echo site >>{where}\nRUN_ROOT={folder}\nHF_ENDPOINT=http://127.0.0.1:9\nNEMO_RL_HOME={folder}\n"
-EVAL = "name: NAME\nsource: {folder}/heldout.jsonl\nreward: planted:f\nmax_prompt_tokens: 8\nmax_new_tokens: 8\n"
+EVAL = "name: NAME\nsource: {folder}/heldout.jsonl\nmax_prompt_tokens: 8\nmax_new_tokens: 8\n"
+GROUPS = ("vllm.general_plugins", "vllm.platform_plugins", "pytest11", "console_scripts", "torch.backends",
+          "transformers", "hydra.plugins", "pydantic", "tensorboard_plugins", "fsspec.specs")  # fmt: skip
+ENTRY_POINTS = "".join(f"[{group}]\nevil = planted:f\n" for group in GROUPS)
 COMMANDS = (
     "train config.yaml grpo.max_num_steps=1 run_dir={out}/train", "train configs/cpu/mini_sudoku.yaml grpo.no_such=1",
     "status", "status {run}", "simulate", "whatif {run}", "whatif {data}", "check config.yaml --no-verifier",
@@ -36,30 +50,41 @@ COMMANDS = (
     "rehearse configs/qwen2.5-math-7b.yaml", "eval {model} --server http://127.0.0.1:9",
     "eval {model} --data math500 --server http://127.0.0.1:9 --out {out}/eval1",
     "eval {model} --data heldout.yaml --server http://127.0.0.1:9 --out {out}/eval2",
-    "data prepare {data} --out {out}/set --verifier exact", "export {run} --out {out}/hf",
+    "data prepare {data} --out {out}/set --verifier exact",
+    "data prepare {data} --out {out}/judged --verifier math",
+    "data prepare {data} --out {out}/own --reward mine:score", "export {run} --out {out}/hf",
     "report {run} --out {out}/r.html",
 )  # fmt: skip
 
 
 def planted(folder: Path, where: Path, owner: int) -> None:
-    """Plant one file of every kind in a folder."""
-    files = {f"{name}.py": CODE.format(where=str(where)) for name in MODULES}
+    """Plant one file of every kind in a folder. `mine.py` is what the user names, and its compiled file is another."""
+    evil = CODE.format(where=str(where))
+    files = {f"{name}.py": evil for name in MODULES}
+    files |= {f"mine{ending}": "no library" for ending in EXTENSION_SUFFIXES}
     files |= {
         "slurm/lib.sh": f"echo lib >>{where}\n",
         "slurm/site.env": SITE.format(where=where, folder=folder),
         "site.env": SITE.format(where=where, folder=folder),
         "heldout.yaml": EVAL.format(folder=folder).replace("NAME", "heldout"),
         "heldout.jsonl": json.dumps({"problem": "1+1", "answer": "2"}) + "\n",
-        "configs/eval/math500.yaml": EVAL.format(folder=folder).replace("NAME", "math500"),
+        "configs/eval/math500.yaml": EVAL.format(folder=folder).replace("NAME", "math500") + "reward: planted:f\n",
         "configs/common/boxed.txt": "planted prompt",
         ".cache/rehearsal/policy/bin/python": f"#!/bin/sh\necho python >>{where}\n",
         ".cache/rehearsal/vllm/bin/python": f"#!/bin/sh\necho python >>{where}\n",
         ".venv/bin/nemo-ada": f"#!/bin/sh\necho tool >>{where}\n",
-        "config.yaml": f"task: {{name: jsonl, path: {folder}/heldout.jsonl, reward: 'planted:f'}}\n",
+        "config.yaml": f"task: {{name: jsonl, path: {folder}/heldout.jsonl}}\n",
         "nemo.yaml": "cluster: {}\ndata: {default: {system_prompt_file: ../private.txt}}\n"
-        "env: {x: {class: planted.f}}\nlogger: {wandb: {project: '${oc.env:HF_TOKEN}'}}\n",
+        "logger: {wandb: {project: '${oc.env:HF_TOKEN}'}}\n",
         "matplotlibrc": "backend: module://planted\n",
-        "pyvenv.cfg": "home = .\n", ".netrc": "machine h login l password p\n",
+        "pyvenv.cfg": "home = .\n", ".netrc": "machine h login l password p\n", ".env": "HF_ENDPOINT=http://127.0.0.1:9\n",
+        ".wandb/settings": "[default]\nbase_url = http://127.0.0.1:9\n",
+        "wandb/settings": "[default]\nbase_url = http://127.0.0.1:9\n",
+        "evil-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n",
+        "evil-1.0.dist-info/entry_points.txt": ENTRY_POINTS,
+        "evil-1.0.dist-info/RECORD": "", "evil.pth": f"import planted; open({str(where)!r}, 'a').write('pth')\n",
+        "spaces/inside.py": evil, "nemo_ada_plugins/evil.py": evil, "hydra_plugins/evil.py": evil,
+        "ruff.toml": "x\n", "pydistutils.cfg": "x\n", "setup.cfg": "x\n", "ray.yaml": "x\n",
     }  # fmt: skip
     for name, text in files.items():
         path = folder / name
@@ -68,10 +93,17 @@ def planted(folder: Path, where: Path, owner: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o755)
-        for one in (path, path.parent) if path.parent != folder else (path,):
-            os.chown(one, owner, owner)
+    (folder / "mine.py").write_text(evil + REWARD)
+    py_compile.compile(
+        str(folder / "mine.py"), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
+    )
+    (folder / "mine.py").write_text(REWARD)
+    for path in (*folder.rglob("*"),):
+        if path.name not in ("model", "first", "runs", "data"):
+            os.chown(path, owner, owner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner", PEOPLE)
 def test_no_command_uses_what_was_only_found(tmp_path: Path, owner: int) -> None:
     shared, where = tmp_path / "shared", tmp_path / "ran"
@@ -99,6 +131,216 @@ def test_no_command_uses_what_was_only_found(tmp_path: Path, owner: int) -> None
             assert where.read_text() == "", (words, place)
         if owner == OTHER:
             break  # the working folder of a second user is the shared one
-    assert TOKEN not in said
-    written = [path for path in places["out"].rglob("*") if path.is_file()]
-    assert [path for path in written if TOKEN.encode() in path.read_bytes()] == []
+    assert TOKEN not in said, "the token"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["working folder", "beside the YAML", "package", "path"])
+def test_what_the_user_has_named_runs_in_every_process_and_nothing_beside_it_does(tmp_path: Path, place: str) -> None:
+    """A run of the CPU back end: driver, Ray's actors, vLLM, and the verifier's server, in a folder full of traps."""
+    where, folder = tmp_path / "ran", tmp_path / "mine"
+    folder.mkdir()
+    where.touch()
+    planted(folder, where, 0)
+    rows = "".join(json.dumps({"problem": f"{n}+1=", "answer": str(n + 1)}) + "\n" for n in range(120))
+    (folder / "rows.jsonl").write_text(rows)
+    (folder / "helper.py").write_text("def value(a, b):\n    return float(str(b) in a)\n")
+    (folder / "mine.py").write_text(
+        "import helper\ndef score(response, reference):\n    return helper.value(response, reference)\n"
+    )
+    if place == "package":
+        (folder / "pack").mkdir()
+        (folder / "pack" / "__init__.py").touch()
+        (folder / "mine.py").rename(folder / "pack" / "mine.py")
+    name = {"package": "pack.mine:score", "path": "./mine.py:score"}.get(place, "mine:score")
+    cwd, words = folder, ["configs/cpu/jsonl.yaml", "task.path=rows.jsonl", f"+task.reward={name}"]
+    if place == "beside the YAML":
+        cwd = tmp_path / "elsewhere"
+        cwd.mkdir()
+        (folder / "own.yaml").write_text(f"task: {{path: {folder}/rows.jsonl, reward: 'mine:score'}}\n")
+        words = ["configs/cpu/jsonl.yaml", "../mine/own.yaml"]
+    small = ["grpo.max_num_steps=1", "base.steps=20", "grpo.num_prompts_per_step=8", "run_dir=out"]
+    done = run("train", *words, *small, cwd=cwd)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert where.read_text() == "" and (cwd / "out" / "metrics.jsonl").is_file()
+    assert "names code: task.reward=" in done.stderr and "mine.py" in done.stderr
+    again = run("train", *words, *small, "grpo.max_num_steps=2", "resume=auto", cwd=cwd)
+    assert again.returncode == 0, again.stderr[-2000:]
+    left = {path.name for path in cwd.iterdir()} - {"out", ".cache", *(path.name for path in folder.iterdir())}
+    assert not left, "nothing of a library's lies in the user's folder"
+
+
+def heldout(folder: Path, owner: int, reward: str = "") -> Path:
+    """A model below held-out problems, as a run leaves them."""
+    model = model_folder(folder / "run" / "model")
+    planted(folder, folder / "ran", owner)
+    (folder / "ran").touch()
+    (folder / "ran").chmod(0o666)
+    with (folder / "heldout.yaml").open("a") as file:
+        file.write(reward)
+    return model
+
+
+@pytest.mark.long
+@needs_two_users
+def test_eval_takes_no_held_out_problems_of_another_user(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    model = heldout(tmp_path, OTHER)
+    words = ["eval", model, "--server", "http://127.0.0.1:9", "--out", tmp_path / "out"]
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2 and "heldout.yaml is not used: it belongs to" in done.stderr, done.stderr
+    assert f"--data {tmp_path}/heldout.yaml" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("owner", PEOPLE)
+def test_held_out_problems_that_were_found_name_no_code_and_those_that_are_named_do(tmp_path: Path, owner: int) -> None:
+    tmp_path.chmod(0o1777 if owner else 0o755)
+    model = heldout(tmp_path, owner, "reward: planted:f\n")
+    with serving(model, lambda _asked: completion("2")) as server:
+        words = ["eval", model, "--server", server.url, "-k", "1", "--out", tmp_path / "out"]
+        done = run(*words, cwd=tmp_path)
+        assert done.returncode == 2 and (tmp_path / "ran").read_text() == "", done.stderr
+        assert owner or "was found above the model, and names code" in done.stderr
+        done = run(*words, "--data", "heldout.yaml", cwd=tmp_path)
+        if owner:
+            assert done.returncode == 2 and "planted.py:f, if you trust" in done.stderr, done.stderr
+        else:
+            assert done.returncode == 0 and "planted" in (tmp_path / "ran").read_text(), done.stderr
+            assert "names code: reward=planted:f is in" in done.stderr
+
+
+@pytest.mark.long
+@needs_two_users
+@pytest.mark.parametrize("place", [".", "checkpoints", "checkpoints/step_000002", "config.yaml"])
+def test_a_run_of_another_user_is_not_gone_on_with(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "run"
+    (folder / "checkpoints" / "step_000002").mkdir(parents=True)
+    (folder / "config.yaml").write_text("{}")
+    os.chown(folder / place, OTHER, OTHER)
+    words = ["train", "configs/cpu/mini_sudoku.yaml", f"run_dir={folder}", "resume=auto"]
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2 and "is not used: it belongs to" in done.stderr, done.stderr
+    os.chown(folder / place, 0, 0)
+    (folder / place).chmod(0o777)
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 2 and "every user may write it" in done.stderr and "chmod -R go-w" in done.stderr
+
+
+@needs_two_users
+def test_a_private_group_may_write_a_run_as_with_umask_002(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for folder in (tmp_path / "run", tmp_path / "run" / "checkpoints"):
+        folder.chmod(0o775)
+    RunDir(tmp_path / "run").check({}, resume=False)
+    os.chown(tmp_path / "run", 0, 1)
+    with pytest.raises(UserError, match="the group daemon may write it"):
+        RunDir(tmp_path / "run").check({}, resume=False)
+
+
+def test_wandb_gets_the_server_of_the_users_home_or_its_own(tmp_path: Path, monkeypatch) -> None:
+    """By itself it reads `.wandb/settings` and `wandb/settings` near the run, and sends its key there."""
+    planted(tmp_path, tmp_path / "ran", 0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_CONFIG_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for noted, server in (("", PUBLIC), ("[default]\nbase_url = https://own.example\n", "https://own.example")):
+        monkeypatch.delenv(VARIABLE, raising=False)
+        (tmp_path / "home/.config/wandb").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "home/.config/wandb/settings").write_text(noted)
+        name_server()
+        assert os.environ[VARIABLE] == server
+    monkeypatch.setenv(VARIABLE, "https://named.example")
+    name_server()
+    assert os.environ[VARIABLE] == "https://named.example"
+
+
+@pytest.mark.parametrize("key", ["policy.model_name", "task.path", "--tokenizer"])
+def test_a_folder_with_the_name_of_a_repository_is_in_the_way(tmp_path: Path, monkeypatch, key: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert folder_or_repository(key, "Qwen/Qwen2.5-Math-7B") == "Qwen/Qwen2.5-Math-7B"
+    (tmp_path / "Qwen/Qwen2.5-Math-7B").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"write \./Qwen/Qwen2\.5-Math-7B for the folder, or start the command in"):
+        folder_or_repository(key, "Qwen/Qwen2.5-Math-7B")
+    assert folder_or_repository(key, "./Qwen/Qwen2.5-Math-7B") == "./Qwen/Qwen2.5-Math-7B"
+
+
+@pytest.mark.long
+def test_every_command_says_so_where_a_folder_has_the_name_of_a_model(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "owner" / "model")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"problem": "1+1", "answer": "2"}\n' * 20)
+    out = f"--out {tmp_path}/out"
+    for words in (
+        "check configs/cpu/smollm2.yaml policy.model_name=owner/model",
+        "train configs/cpu/smollm2.yaml policy.model_name=owner/model",
+        f"eval {model} --data rows.jsonl --tokenizer owner/model --server http://127.0.0.1:9 {out}",
+        f"data prepare rows.jsonl --tokenizer owner/model {out}", f"data prepare owner/model {out}",
+    ):  # fmt: skip
+        done = run(*words.split(), cwd=tmp_path)
+        assert done.returncode == 2 and "write ./owner/model for the folder" in done.stdout + done.stderr, words
+
+
+def test_bash_gets_the_text_of_site_env_that_was_looked_at(tmp_path: Path, monkeypatch) -> None:
+    """An owner who renames files between two readings would have had his own run."""
+    (tmp_path / "slurm").mkdir()
+    file = tmp_path / "slurm" / "site.env"
+    file.write_text("HF_HOME=/looked/at\n")
+    monkeypatch.setenv("NEMO_ADA_HOME", str(tmp_path))
+    for name in ("NEMO_ADA_SITE", "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    read = site.read_found
+
+    def then_changed(path: Path, *more: object) -> bytes:
+        content = read(path, *more)
+        file.write_text("HF_HOME=/changed\n")
+        return content
+
+    monkeypatch.setattr(site, "read_found", then_changed)
+    assert site.site_setting("HF_HOME") == "/looked/at"
+
+
+def test_a_process_stands_elsewhere_and_knows_where_its_user_stands(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "user" / "models").mkdir(parents=True)
+    (tmp_path / "private").mkdir()
+    monkeypatch.chdir(tmp_path / "user")
+    monkeypatch.setenv("HF_HOME", "models")
+    monkeypatch.setenv("PYTHONPATH", f"models{os.pathsep}{os.pathsep}none")
+    assert from_here("x") == "x" and here() == tmp_path / "user"
+    with elsewhere(tmp_path / "private"):
+        assert Path.cwd() == tmp_path / "private" and here() == tmp_path / "user"
+        assert from_here("a/../x") == f"{tmp_path}/user/x" and from_here(Path("/x")) == Path("/x")
+        assert from_here("~/x") == os.path.expanduser("~/x")
+        assert shown(tmp_path / "user" / "x") == Path("x") and shown(Path("/x")) == Path("/x")
+        assert os.environ["HF_HOME"] == f"{tmp_path}/user/models"
+        assert os.environ["PYTHONPATH"] == f"{tmp_path}/user/models{os.pathsep}{os.pathsep}none"
+    assert Path.cwd() == tmp_path / "user"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["absolute", "link", "above", "working folder"])
+def test_a_prompt_file_from_outside_of_the_config_is_refused(tmp_path: Path, form: str) -> None:
+    (tmp_path / "download" / "prompts").mkdir(parents=True)
+    (tmp_path / "prompts").mkdir()
+    for private in (tmp_path / "private.txt", tmp_path / "prompts" / "p.txt"):
+        private.write_text(TOKEN)
+    (tmp_path / "download" / "prompts" / "link.txt").symlink_to(tmp_path / "private.txt")
+    name = {"absolute": str(tmp_path / "private.txt"), "link": "prompts/link.txt"}.get(form, "prompts/p.txt")
+    config = tmp_path / "download" / "config.yaml"
+    config.write_text(f"cluster: {{}}\ndata: {{default: {{system_prompt_file: {name}}}}}\n")
+    where = tmp_path if form == "working folder" else tmp_path / "download"
+    done = run("config", config, cwd=where)
+    assert done.returncode == 2 and "lies outside of the configuration's folder" in done.stderr, (
+        done.stdout + done.stderr
+    )
+    done = run("config", config, f"data.default.system_prompt_file={name}", cwd=where)
+    assert "lies outside" not in done.stderr
+
+
+@pytest.mark.long
+def test_a_working_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"cd {gone}; rmdir {gone}; exec {TOOL} status"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "was deleted" in done.stderr and "Traceback" not in done.stderr

@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nemo_ada import by_name
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.cli.progress import counted
+from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import Excluded
 from nemo_ada.lab.data.measure import SamplingSpec
@@ -66,8 +68,9 @@ def prepare(
     """Read, de-duplicate, check references, drop long prompts, measure pass rates, keep a band, write a card."""
     if access.server is not None and model is None:
         raise UserError(f"--server={access.server} needs --model, the folder of the served model, for its tokenizer")
-    problems = problems.model_copy(update={"source": source, "system": text_from(system)})
-    encoder = ModelTokenizer(named, problems.prompt_format()) if (named := tokenizer or model) else None
+    problems = problems.model_copy(update={"source": source, "system": text_from(system)} | own_reward(problems.reward))
+    named = model if tokenizer is None else folder_or_repository("--tokenizer", tokenizer)
+    encoder = ModelTokenizer(named, problems.prompt_format()) if named else None
     provider = None
     if model is not None and encoder is not None:
         lengths = {"max_prompt_tokens": problems.max_prompt_tokens, "max_new_tokens": problems.max_new_tokens}
@@ -100,6 +103,15 @@ def _show(card: dict[str, Any], out: Path) -> None:
     for sentence in told(card["audit"]):
         console.print(Text(f"audit: {sentence}"), soft_wrap=True)
     console.print(Text(f"the reasons are in {out / 'rejected.jsonl'}"), soft_wrap=True)
+
+
+def own_reward(name: str | None) -> dict[str, str]:
+    """Return the setting of a reward of the command line, with the whole path of its code, and say which it is."""
+    if name is None:
+        return {}
+    found = by_name.find("--reward", name)
+    by_name.say("--reward", name, found, "the command line")
+    return {"reward": found}
 
 
 def say_other_prompts(model: Path, encoder: ModelTokenizer, of: str = "") -> None:

@@ -18,6 +18,7 @@ from nemo_ada import __version__
 from nemo_ada.cli.data import say_other_prompts, text_from
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.cli.progress import counted
+from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.measure import SamplingSpec
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
@@ -97,8 +98,9 @@ def evaluate(
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
     limits = replace(limits, max_prompt_tokens=prompts, max_new_tokens=new_tokens)
-    provider = open_provider(access, model, ModelTokenizer(tokenizer or model), limits)
-    encoders = {one.name: ModelTokenizer(tokenizer or model, one.prompt_format()) for one in benchmarks}
+    words = model if tokenizer is None else folder_or_repository("--tokenizer", tokenizer)
+    provider = open_provider(access, model, ModelTokenizer(words), limits)
+    encoders = {one.name: ModelTokenizer(words, one.prompt_format()) for one in benchmarks}
     for name, encoder in encoders.items():
         say_other_prompts(model, encoder, name)
     with counted() as watch:
@@ -127,6 +129,7 @@ def _scores(column: str, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @app.command()
+@with_options
 def compare(
     first: Annotated[Path, typer.Argument(help="folder of an evaluation")],
     second: Annotated[Path, typer.Argument(help="folder of another one, on the same problems")],

@@ -15,8 +15,11 @@ def export(
     adapter: Annotated[
         bool, typer.Option("--adapter", help="of a LoRA run: only the adapters, in PEFT's format (RUN/adapter/step_N)")
     ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="the model that the run started from, where it has code of its own")
+    ] = None,
 ) -> None:
     """Write a run's newest complete checkpoint as a Hugging Face folder. Adapters of LoRA are merged into the model."""
     from nemo_ada.nemo.launch import export as parts
 
-    parts.export(run, step=step, out=out, say=typer.echo, adapter=adapter)
+    parts.export(run, step=step, out=out, say=typer.echo, adapter=adapter, model=model)

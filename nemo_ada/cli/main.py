@@ -17,13 +17,15 @@ from typer.core import TyperCommand, TyperGroup
 
 from nemo_ada import __version__
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
+from nemo_ada.run.files import private_folder
 from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.run.redaction import Redacted, hide, printable
+from nemo_ada.standing import elsewhere, with_whole_paths
 
 # Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
 COMMANDS = {
     "train": "Train with the back end that the YAML names.",
-    "status": "Say how runs and their chains of jobs stand.",
+    "status": "Say how runs and their slots stand.",
     "simulate": "Try a sampling plan on known pass rates.",
     "whatif": "Say what adaptive sampling would have changed in rollouts that you have.",
     "data": "Make training sets: clean, measure, filter, describe.",
@@ -35,7 +37,6 @@ COMMANDS = {
     "rehearse": "Run a cluster config on this machine's CPU, or spend the first GPU hour.",
     "export": "Write a checkpoint as a Hugging Face folder.",
     "report": "Write a page with figures and tables of runs.",
-    "allow": "Let commands use a file that they find and that nobody names.",
 }
 EXAMPLES = {
     "train": "train configs/cpu/mini_sudoku.yaml",
@@ -47,12 +48,12 @@ EXAMPLES = {
     "eval": "eval runs/first/hf/step_20 --data my.jsonl --out runs/eval",
     "export": "export runs/first",
     "report": "report runs/first",
-    "allow": "allow runs/first/heldout.yaml",
 }
 """What a command that lacks an argument could have been."""
 MODULES = {"eval": "evaluate"}  # the module's name where it is not the command's
 USERS_PATHS = (
     errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS,
+    errno.EINVAL,  # a pipe or a device in the place of a file (run/files.py)
 )  # fmt: skip
 """Errors of paths that a user can mend. A full or broken disk is a failure instead."""
 
@@ -66,7 +67,7 @@ class LazyCommand(TyperCommand):
         group = getattr(module, "app", None)
         if group is None:
             group = typer.Typer(add_completion=False)
-            group.command(name=self.name)(getattr(module, str(self.name)))
+            group.command(name=self.name)(with_whole_paths(getattr(module, str(self.name))))
         return typer.main.get_command(group)
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
@@ -182,8 +183,13 @@ def _say(kind: str, error: object, code: int) -> int:
 
 
 def main() -> None:
-    """Entry point of `nemo-ada`."""
-    sys.exit(guarded(app))
+    """Entry point of `nemo-ada`. What it runs stands in a private folder (standing.py)."""
+    sys.exit(guarded(_run))
+
+
+def _run() -> None:
+    with private_folder() as folder, elsewhere(folder):
+        app()
 
 
 if __name__ == "__main__":

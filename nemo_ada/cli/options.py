@@ -13,6 +13,7 @@ from pydantic import BaseModel, Json, TypeAdapter, create_model
 
 from nemo_ada.config.parsing import Section, parse
 from nemo_ada.errors import UserError
+from nemo_ada.standing import with_whole_paths
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
@@ -35,7 +36,7 @@ class Fields:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that its parameters name with `Fields`."""
+    """Give a command the options that its parameters name with `Fields`, and whole paths."""
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     marked: dict[str, tuple[Fields, Any, Any]] = {}
@@ -55,7 +56,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 given[name] = default.model_copy(update=values)
             else:
                 given[name] = values if default is None else replace(default, **values)
-        command(*words, **given)
+        with_whole_paths(command)(*words, **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

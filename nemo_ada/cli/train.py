@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,7 @@ def _train(config: Path, overrides: list[str], folder: list[Path]) -> None:
     from nemo_ada.config.load import backend_of
     from nemo_ada.rules.facts.config_file import load_config
 
+    os.umask(os.umask(0o022) | 0o022)  # a run goes on only from files that nobody else may write
     loaded = load_config(config, overrides)
     if backend_of(loaded) == "nemo_rl":
         try:

@@ -24,17 +24,16 @@ from hydra.errors import HydraException
 from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from nemo_ada import marks as trust
+from nemo_ada import by_name
 from nemo_ada.config.parsing import CLOSE, suggestion
+from nemo_ada.config.paths import DATA_FILES, family, packaged, shipped
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import nodes, secret_keys, secret_values
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.standing import here, shown
 
 BACKENDS = ("embedded", "nemo_rl")
-DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
-PROMPT_FILES = ("prompt_file", "system_prompt_file")
 RUN_DIR = "run_dir"
-NEMO_RL = "NEMO_RL_HOME"  # the variable with NeMo-RL's checkout
 NAMES_OF_CODE = (
     "task.reward",
     "task.task",
@@ -42,7 +41,7 @@ NAMES_OF_CODE = (
     "reinforce_ada.advantage.objective.name",
 )
 """Settings whose value is `package.module:name`."""
-OWN_CODE = ("nemo_rl.", "nemo_ada.nemo.")  # classes of environments that need no naming
+OWN_CODE = ("nemo_rl.", "nemo_ada.nemo.")  # classes of environments that are no code of the user's
 _KEY_VALUE = re.compile(r"(?P<key>\+{0,2}[\w./@-]+)=(?P<value>.*)", re.DOTALL)
 _SENTENCE = re.compile(r"\w, \w")  # what makes a text of words between commas
 _BLANKS = re.compile(r"\s*(?P<key>[\w./@+~-]+)\s*=\s*(?P<value>.*\S)\s*", re.DOTALL)
@@ -111,10 +110,10 @@ def _no_such_file(path: Path) -> UserError:
             f"configs/cpu/mini_sudoku.yaml {path.name}"
         )
     own = sorted(path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
-    shown = [Path(os.path.relpath(file)) for file in own if file.is_file()]
-    shown += [Path("configs") / folder / file.name for folder in FOLDERS
+    known = [shown(file) for file in own if file.is_file()]
+    known += [Path("configs") / folder / file.name for folder in FOLDERS
               for file in sorted(packaged(Path("configs", folder)).glob("*.yaml"))]  # fmt: skip
-    names = {_plain_name(file): file for file in reversed(shown)}
+    names = {_plain_name(file): file for file in reversed(known)}
     wanted = _plain_name(path)
     inside = [name for name in names if wanted in name.split("-")] if len(wanted) > 3 else []
     close = [wanted] if wanted in names else difflib.get_close_matches(wanted, names, n=1, cutoff=CLOSE) or inside[:1]
@@ -158,23 +157,6 @@ def split_words(path: Path, words: Sequence[str]) -> tuple[list[Path], list[str]
     return [shipped(path), *(shipped(Path(word)) for word in overlays)], [w for w in words if w not in overlays]
 
 
-def shipped(path: Path) -> Path:
-    """Return the file of this package where a path into configs/ or recipes/ names none in the working folder."""
-    if path.parts[:1] not in (("configs",), ("recipes",)) or os.path.exists(path):
-        return path
-    own = packaged(path)
-    return own if os.path.isfile(own) else path
-
-
-def packaged(path: Path) -> Path:
-    """Return the place of a file or a folder of configs/ or recipes/ that came with this package.
-
-    It stands beside the package in a checkout, and inside it in a wheel (setup.py).
-    """
-    inside = trust.PACKAGE / "shipped"
-    return (inside if inside.is_dir() else trust.PACKAGE.parent) / path
-
-
 def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> DictConfig:
     """Merge YAMLs that are loaded already, each over those in front of it.
 
@@ -205,23 +187,41 @@ def load_words(path: Path, words: Sequence[str] = ()) -> DictConfig:
     paths, overrides = split_words(path, words)
     with bounded_interpolations():
         config = apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
-        refuse_foreign_code(config, overrides)
+        find_code(config, paths, overrides)
     return config
 
 
-def refuse_foreign_code(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuse code that only a YAML names and that came with no package of ours.
+def find_code(config: DictConfig, paths: Sequence[Path], overrides: Sequence[str]) -> None:
+    """Replace the names of a user's code by names with the whole paths of its files, and say which files these are.
+
+    Args:
+        config: the configuration, which is changed.
+        paths: the YAMLs that the command names. Code may stand beside them and those that their `defaults` name.
+        overrides: the settings of the command line, whose code may stand in the working folder.
 
     Raises:
-        UserError: for such a name.
+        UserError: there is no such code, or only the name of its module led to a file of another user (by_name.py).
     """
-    named = {key: _value(config, *key.split(".")) for key in NAMES_OF_CODE}
-    for title in _value(config, "env") or ():
-        for key in ("class", "reward"):
-            named[f"env.{title}.{key}"] = _value(config, "env", title, key)
-    for key, name in named.items():
-        if isinstance(name, str) and not name.startswith(OWN_CODE):
-            trust.check_code(key, name, overrides, f"++{key}={name} behind the YAML")
+    keys = [key.split(".") for key in NAMES_OF_CODE]
+    keys += [["env", str(title), name] for title in _value(config, "env") or () for name in ("class", "reward")]
+    for key in keys:
+        name = _value(config, *key)
+        if not isinstance(name, str) or name.startswith(OWN_CODE):
+            continue
+        dotted = ".".join(key)
+        beside = list(dict.fromkeys(file.parent for path in paths for file in family(path.resolve())))
+        told = any(word.lstrip("+").startswith(tuple(_sections(dotted))) and name in word for word in overrides)
+        folders = [here(), *beside] if told else [*beside, here()]
+        form = ":".join(name.rsplit(".", 1)) if key[-1] == "class" and ":" not in name else name
+        found = by_name.find(dotted, form, folders)
+        _value(config, *key[:-1])[key[-1]] = name if found == form else found
+        by_name.say(dotted, name, found, "the command line" if told else str(shown(Path(paths[0]))))
+
+
+def _sections(dotted: str) -> list[str]:
+    """Return a dotted key and the sections that it is in, each as an override begins."""
+    parts = dotted.split(".")
+    return ["".join((".".join(parts[:number]), "=")) for number in range(1, len(parts) + 1)]
 
 
 def _value(config: DictConfig, *keys: str) -> Any:
@@ -233,49 +233,6 @@ def _value(config: DictConfig, *keys: str) -> Any:
     except _LIBRARY_ERRORS:
         return None
     return node
-
-
-def family(path: Path) -> list[Path]:
-    """Return a YAML that `load_yaml` has read and the files that its `defaults` lead to, the file itself first."""
-    content = OmegaConf.create(read_yaml(path, "the configuration"))
-    parents = content.get("defaults", [])
-    names = [parents] if isinstance(parents, str) else list(parents)
-    return [path, *(file for name in names for file in family((path.parent / name).resolve()))]
-
-
-def find_prompt_files(config: dict[str, Any], paths: Sequence[Path], words: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the configuration of these YAMLs, with the prompt files that its `data` section names as absolute paths.
-
-    A relative name is looked up in the working folder, then beside each YAML that the configuration builds on and in
-    the folders above that YAML. So a run may start in any folder. A name without a file stays as it is. `task.path` may
-    name a file of this package (`shipped`).
-
-    Args:
-        config: the resolved configuration. It is changed.
-        paths: files of the YAMLs.
-        words: the words of the command line behind the first YAML.
-
-    Raises:
-        UserError: a file is not in the folder of one of `paths`, of this package or of NeMo-RL, no word names it, and
-            it is not allowed (trust.py). Its text would get into the run and its model.
-    """
-    checkout = os.environ.get(NEMO_RL)
-    known = [*(path.parent for path in paths), packaged(Path("configs")), *([Path(checkout)] if checkout else [])]
-    for title, section in (config.get("data") or {}).items():
-        for key in PROMPT_FILES if isinstance(section, dict) else ():
-            name = section.get(key)
-            if not isinstance(name, str) or not name:
-                continue
-            folders = [folder for path in paths for file in family(path.resolve()) for folder in file.parents]
-            found = [file for folder in (Path(), *folders) if (file := folder / name).is_file()]
-            taken = next((file for file in found if trust.within(file, known) or trust.allowed(file)), None)
-            if taken is None and found and not trust.named(name, words):
-                raise trust.refusal(f"data.{title}.{key}={name!r}", found[0], f"++data.{title}.{key}={name}")
-            section[key] = str((taken or found[0]).absolute()) if found else name
-    task = config.get("task")
-    if isinstance(task, dict) and isinstance(task.get("path"), str):
-        task["path"] = str(shipped(Path(task["path"])))
-    return config
 
 
 def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:

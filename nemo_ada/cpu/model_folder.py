@@ -34,6 +34,9 @@ def tensor_files(folder: Path) -> list[Path]:
                 raise UserError(f"{folder} lacks {file.name}, which its {INDEX} names; copy the whole folder again")
         return files
     files = sorted(folder.glob("*.safetensors"))
+    for file in files:
+        if file.exists() and not file.is_file():  # who opens a pipe waits for ever
+            raise UserError(f"{file} is no file but a pipe, a device or a folder; copy the whole folder again")
     if not files:
         raise UserError(f"{folder} holds no *.safetensors file; export the model with save_pretrained")
     if len(files) > 1 and folder / SINGLE in files:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.load import load_words, plain
 from nemo_ada.config.parsing import Count, CountOrNone, Section, Size, parse
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
+from nemo_ada.standing import from_here
 from nemo_ada.tasks.prompting import PromptFormat
 from nemo_ada.tasks.settings import TaskSettings
 
@@ -162,7 +163,7 @@ class BaseSettings(Section):
     """Peak learning rate (warm-up over 5 % of the steps, then linear decay to 0)."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of the initial weights and of the demonstrations' order."""
-    cache_dir: str = ".cache/base"
+    cache_dir: Annotated[str, AfterValidator(from_here), Field(validate_default=True)] = ".cache/base"
     """Folder of the trained base models and the generated problems."""
 
 
@@ -203,7 +204,7 @@ class RunConfig(Section):
     """A run on the CPU back end."""
 
     backend: Literal["embedded"] = "embedded"
-    run_dir: str = "runs/default"
+    run_dir: Annotated[str, Field(validate_default=True)] = "runs/default"
     """Folder of the run. The name must not be empty."""
     resume: Literal["never", "auto"] = "never"
     """`auto` continues from the newest complete checkpoint in run_dir, or starts anew when there is none."""
@@ -228,7 +229,7 @@ class RunConfig(Section):
     def _names_a_folder(cls, run_dir: str) -> str:
         if not run_dir.strip():
             raise ValueError("names no folder; runs/NAME would work")
-        return run_dir
+        return from_here(run_dir)
 
     @field_validator("reinforce_ada", mode="before")
     @classmethod

@@ -33,7 +33,6 @@ from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
 from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.cpu.stack import Stack, learner_config, model_shape, packs, run_task
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.marks import allow_ours
 from nemo_ada.run.files import json_of, touch, write_atomically
 from nemo_ada.run.folder import CONTRACT, RunDir
 from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
@@ -195,7 +194,6 @@ class Trainer:
         """Train to the last step, or until a stop is requested. An error of a part passes through."""
         config = self.config
         self.run_dir.open(config.model_dump(mode="json"), resume=config.resume == "auto")
-        allow_ours(self.run_dir.path / "config.yaml")
         (config.folder / "DROP").unlink(missing_ok=True)
         self.control.heartbeat(0)
         with self._signals():

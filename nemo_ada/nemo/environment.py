@@ -16,7 +16,6 @@ function of the user's, in the same processes. The judge, and how it reads a ref
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +24,7 @@ import ray
 import torch
 from nemo_rl.environments.interfaces import EnvironmentInterface, EnvironmentReturn
 
+from nemo_ada import by_name
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.rollouts.response import ADA_MATH, CORRECT, INCORRECT, NO_VERDICT
 from nemo_ada.verify.boxed import last_boxed
@@ -117,8 +117,8 @@ def register(sections: Mapping[str, Any] | None = None) -> None:
     It may be called repeatedly.
 
     Args:
-        sections: the configuration's `env`. `class` is the path of a Ray actor class with NeMo-RL's
-            EnvironmentInterface, such as my_reward.Mine. The class gets its section as its only argument.
+        sections: the configuration's `env`. `class` is a Ray actor class with NeMo-RL's EnvironmentInterface, such as
+            my_reward.Mine or path/my_reward.py:Mine. The class gets its section as its only argument.
 
     Raises:
         UserError: a class does not exist or is not a Ray actor class, or NeMo-RL itself uses a name.
@@ -128,25 +128,21 @@ def register(sections: Mapping[str, Any] | None = None) -> None:
     from nemo_rl.environments.utils import ENV_REGISTRY, register_env
 
     named = {name: section.get("class") for name, section in (sections or {}).items() if isinstance(section, Mapping)}
-    users = {name: str(path) for name, path in named.items() if path}
+    users = {name: _actor_of(f"env.{name}.class", str(path)) for name, path in named.items() if path}
     for name, path in {ADA_MATH: f"{__name__}.AdaMathEnvironment", **users}.items():
         if name in ENV_REGISTRY:
             if name in users and ENV_REGISTRY[name]["actor_class_fqn"] != path:
                 raise UserError(f"env.{name}.class={path}: NeMo-RL has an environment {name}; take another name")
             continue
-        if name in users:
-            _check_actor(f"env.{name}.class", path)
         ACTOR_ENVIRONMENT_REGISTRY[path] = PY_EXECUTABLES.SYSTEM
         register_env(name, path)
 
 
-def _check_actor(key: str, path: str) -> None:
-    module, _, name = path.rpartition(".")
-    try:
-        actor = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"{key}={path}: {error}; name MODULE.CLASS, and put the module into the project's root or on PYTHONPATH"
-        ) from None
+def _actor_of(key: str, name: str) -> str:
+    """Return the name by which NeMo-RL finds a user's class. Workers get the code with the class, not from a folder."""
+    actor = by_name.load(key, name if ":" in name else ":".join(name.rsplit(".", 1)))
     if not hasattr(actor, "options"):
-        raise UserError(f"{key}={path} is no Ray actor class; put @ray.remote in front of it")
+        raise UserError(f"{key}={name} is no Ray actor class; put @ray.remote in front of it")
+    for module in by_name.modules():
+        ray.cloudpickle.register_pickle_by_value(module)
+    return f"{actor.__module__}.{name.rpartition(':' if ':' in name else '.')[2]}"

@@ -215,7 +215,7 @@ class WholeSteps:
     def __init__(self, sampler: AdaSampler, prompts: int) -> None:
         """Prepare for a run. `prompts` is the number of groups of a step."""
         self._sampler, self._prompts = sampler, prompts
-        self._pools: dict[int, list[GroupPool]] = {}
+        self._groups: dict[int, list[GroupPool | None]] = {}
         self._error: Exception | None = None
 
     def check(self) -> None:
@@ -226,17 +226,20 @@ class WholeSteps:
     def add(self, pool: GroupPool | None, target: int) -> dict[str, float]:
         """Add the pool of a group, and return the metrics of its step when it is the last one. Else they are empty.
 
+        A prompt that is too long has no pool.
+
         Raises:
             FailedResponsesError: too many responses of the step have no label.
             UserError: too many steps in a row had no row to learn from.
         """
-        pools = self._pools.setdefault(target, [])
-        pools.extend([] if pool is None else [pool])
-        if len(pools) < self._prompts:
+        groups = self._groups.setdefault(target, [])
+        groups.append(pool)
+        if len(groups) < self._prompts:
             return {}
-        del self._pools[target]  # earlier steps may still wait for their longest group
-        self._pools = {step: kept for step, kept in self._pools.items() if step > target - LATEST}
-        return self._finished(pools)
+        del self._groups[target]  # earlier steps may still wait for their longest group
+        self._groups = {step: kept for step, kept in self._groups.items() if step > target - LATEST}
+        pools = [one for one in groups if one is not None]
+        return self._finished(pools) if pools else {}
 
     def _finished(self, pools: Sequence[GroupPool]) -> dict[str, float]:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import PROMPT_FILES
+from nemo_ada.config.paths import PROMPT_FILES
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.hub import LOCAL

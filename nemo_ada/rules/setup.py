@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from nemo_ada.by_name import file_of, find
 from nemo_ada.config.parsing import suggestion
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
@@ -30,7 +31,6 @@ from nemo_ada.rules.rewards import (
 )
 from nemo_ada.run.data_files import records
 from nemo_ada.run.files import text_of
-from nemo_ada.run.inputs import file_of
 from nemo_ada.run.json_lines import DamagedLine, refuse
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
@@ -166,7 +166,7 @@ def saves(v: Values) -> Findings:
         yield error(
             "checkpointing.checkpoint_must_save_by",
             f"{deadline!r}: NeMo-RL wants days:hours:minutes:seconds, such as 00:03:45:00; null would work, because a "
-            "job chain saves before its job ends",
+            "slot saves before it ends",
         )
 
 
@@ -269,19 +269,16 @@ def environments(v: Values) -> Findings:
         if dotted is None:
             continue
         key, text = f"env.{name}.class", str(dotted)
-        module, _, attribute = text.rpartition(".")
-        if not module or not attribute:
-            yield error(key, f"{text}: name it as MODULE.CLASS")
+        form = text if ":" in text else ":".join(text.rsplit(".", 1))
+        try:
+            file = file_of(find(key, form))
+        except UserError as problem:
+            yield error(key, str(problem))
             continue
-        file = file_of(module)
-        if file is None:
-            yield error(
-                key,
-                f"{text}: there is no module {module} here; put its folder on PYTHONPATH, for this check and the job",
-            )
-        elif not re.search(rf"^(?:class|def)\s+{re.escape(attribute)}\b|^{re.escape(attribute)}\s*=|import .*\b"
-                           rf"{re.escape(attribute)}\b", text_of(file, errors="replace"), re.M):  # fmt: skip
-            yield error(key, f"{text}: the module {module} defines no {attribute}")
+        attribute = form.rpartition(":")[2]
+        defined = rf"^(?:class|def)\s+{attribute}\b|^{attribute}\s*=|import .*\b{attribute}\b"
+        if file is not None and not re.search(defined, text_of(file, errors="replace"), re.M):
+            yield error(key, f"{text}: {file} defines no {attribute}")
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (

@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from nemo_ada import trust
 from nemo_ada.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -375,9 +376,11 @@ def claim(folder: Path, maker: str, option: str, beside: Collection[str] = ()) -
         UserError: the folder holds files of something else, or another process uses it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         marker = folder / MARKER
         ours = _ours(marker) and text_of(marker, 4096).startswith(f"{maker}, ")
+        if ours:
+            trust.check_folder(folder, f"name another folder for {option}")
         names = [] if ours else strangers(folder, (*beside, MARKER))
         if names:
             raise UserError(

@@ -1,6 +1,6 @@
 """The run folder. A run writes it, and a resumed run reads it.
 
-config.yaml        the resolved configuration        environment.json  versions, command, host (no secrets in either)
+config.yaml        the resolved configuration        environment.json  versions, command; a line per attempt
 inputs.json        digests of what it reads: data, tokenizer, template, prompt files, own code
 metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
 tensorboard/       the same as events                checkpoints/step_000050/ complete step folders
@@ -22,6 +22,7 @@ from typing import IO, Any
 
 import yaml
 
+from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.run import inputs
 from nemo_ada.run.files import (
@@ -36,9 +37,10 @@ from nemo_ada.run.files import (
     write_atomically,
 )
 from nemo_ada.run.json_lines import Record, records
-from nemo_ada.run.provenance import environment
+from nemo_ada.run.provenance import environment, latest
 from nemo_ada.run.redaction import hide, hide_in
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.standing import from_here
 
 log = logging.getLogger(__name__)
 
@@ -107,10 +109,11 @@ LAYOUT = (
 )  # fmt: skip
 """Settings of layout and memory. After a change the numbers are the same up to rounding."""
 CHANGES = "config_changes.jsonl"
+OTHERS = "name another run_dir, or make this one yours alone, for example with chmod -R go-w"
 BEFORE_A_RUN = frozenset(
     {
         "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
-        "jobs.tsv", "left_out.tsv", "lock", "logs", "pace.json", "stacks", "status.json", "submission",
+        "jobs.tsv", "left_out.tsv", "lock", "logs", "over", "pace.json", "stacks", "status.json", "submission",
         "tensorboard",
     }
 )  # fmt: skip
@@ -138,7 +141,18 @@ def of_class(key: str, settings: Collection[str]) -> bool:
 
 def identity(config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT)) -> dict[str, Any]:
     """Return what identifies a run: all values except secrets and those that may change on resume."""
-    return {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
+    kept = {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
+    return {key: _as_compared(key, value) for key, value in kept.items()}
+
+
+def _as_compared(key: str, value: Any) -> Any:
+    """Return a value of a configuration without what the folder of the user adds: the content of files counts."""
+    if not isinstance(value, str) or not value:
+        return value
+    if inputs.CODE.fullmatch(value):
+        place, _, name = value.rpartition(":")
+        return f"{Path(place).stem if place.startswith('/') else place.rpartition('.')[2]}:{name}"
+    return from_here(value) if inputs.PATH_KEYS.fullmatch(key) else value
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
@@ -168,6 +182,7 @@ class RunDir:
         """
         if hide(str(self.path)) != str(self.path):
             raise UserError("run_dir holds a secret, which the folder's name would show to all; name another folder")
+        self._refuse_others(config)
         before = self._config_before()
         if before is None:
             self._refuse_strangers()
@@ -179,6 +194,22 @@ class RunDir:
                 f"run_dir={self.path} already holds this run; set resume=auto to continue it or name another run_dir"
             )
         self._refuse_lost_checkpoints(config)
+
+    def _refuse_others(self, config: Mapping[str, Any]) -> None:
+        """Raise UserError where the folder or its checkpoints are not ours alone: a run would go on from them."""
+        named = flatten(config).get("checkpointing.checkpoint_dir")
+        folders = [
+            (self.path, False),
+            (self.path / "checkpoints" if named is None else from_here(Path(str(named))), True),
+        ]
+        for folder, deep in folders:
+            try:
+                if folder.is_dir():
+                    trust.check_tree(folder, OTHERS, deep=deep)
+            except (OSError, ValueError) as error:
+                if isinstance(error, UserError):
+                    raise UserError(f"run_dir={self.path}: {error}") from None
+                raise UserError(f"run_dir={str(self.path)!r} cannot be read: {error}") from None
 
     def check_inputs(self, config: Mapping[str, Any], checkpoint: Path | None = None) -> None:
         """Raise UserError where data, tokenizer, template, prompt files or own code are not those of the run.
@@ -221,19 +252,28 @@ class RunDir:
         """
         self.check(config, resume=resume)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = lock_file(self.path / "lock", f"run_dir={self.path}")
             for folder in (self.path, self.path / "checkpoints"):
                 remove_leftovers(folder)
             self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
-            write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
+            self._note_environment()
             self.note_inputs(config)
         except UserError:
             raise
         except (OSError, ValueError) as error:  # ValueError: a name that no file can have
             self.close()
             raise UserError(f"run_dir={str(self.path)!r} cannot be written: {error}") from None
+
+    def _note_environment(self) -> None:
+        """Add this attempt's line to environment.json. Other software than the last attempt's is said, and goes on."""
+        path, now = self.path / "environment.json", environment()
+        before = latest(path) if path.exists() else {}
+        other = [key for key in ("nemo_ada", "commit", "python", "packages") if before and before.get(key) != now[key]]
+        if other:
+            log.warning("the run goes on with other software than its last attempt: %s changed", ", ".join(other))
+        append(path, "\n" * (path.exists() and not text_of(path).endswith("\n")) + json.dumps(now) + "\n")
 
     def note_inputs(self, config: Mapping[str, Any]) -> None:
         """Write down what the run reads. A checkpoint gets a copy, because what is edited later counts at a start."""

@@ -8,20 +8,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sysconfig
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nemo_ada.by_name import LIBRARIES, file_of, find
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import is_data_file, shards
 from nemo_ada.run.files import text_of
 
-LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 FILE = "inputs.json"
 ASKED = "changed_inputs"
 TOKENIZER = (
@@ -36,10 +33,24 @@ OF_MODEL: Mapping[str, tuple[str, ...]] = {
 }
 FOLDERS = ("policy.tokenizer.name", "policy.model_name")  # the second one gives its name to a folder of both
 OF_HUB = "the hub's "  # what is known of these once they are in the cache
+PATH_KEYS = re.compile(
+    r"run_dir|.*\.(?:\w+_dir|\w+_path|\w+_folder|\w+_file|path|model_name|chat_template|config_paths)|.*tokenizer\.name"
+    r"|.*pretrained_checkpoint|.*speculative_config\.model"
+)
+"""Settings whose value is a path, relative to the user's working folder."""
+HUB_KEYS = re.compile(
+    r".*(?:model_name|tokenizer\.name|chat_template|_path|\.path|_file|config_paths|speculative_config\.model)"
+)
+"""Those of them that may be something else: a repository of the hub, a text, or a file elsewhere."""
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _DATA = re.compile(r"task\.path|data\..*(?:data_path|dataset_path|\.path)")
 _FILES = re.compile(r".*\.(?:system_prompt_file|prompt_file|chat_template)")
-_CODE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+CODE = re.compile(r"(?:[A-Za-z_][\w.]*|/.*\.py):[A-Za-z_]\w*")
+
+
+def files(flat: Mapping[str, Any]) -> list[Path]:
+    """Return the files that a run with this configuration reads on this machine. Their links are not followed."""
+    return [file.absolute() for _, found in _inputs(flat) for file in found]
 
 
 def digests(flat: Mapping[str, Any]) -> dict[str, str]:
@@ -103,29 +114,16 @@ def _inputs(flat: Mapping[str, Any]) -> Iterator[tuple[str, list[Path]]]:
             with suppress(OSError, ValueError):
                 if (path := Path(value).expanduser()).is_file():
                     yield f"{key.rpartition('.')[2]} ({key})", [path]
-        elif _CODE.fullmatch(value):
-            source = file_of(value.partition(":")[0])
-            if source is not None and not str(source).startswith(LIBRARIES):
-                yield f"code of {value} ({key})", [source]
+        elif CODE.fullmatch(value):
+            with suppress(UserError):  # something else between colons, or what the task itself refuses
+                source = file_of(find(key, value))
+                if source is not None and not str(source).startswith(LIBRARIES):
+                    yield f"code of {source.stem}:{value.rpartition(':')[2]} ({key})", [source]
     folders = {_place(str(flat[key]), "model"): key for key in FOLDERS if flat.get(key)}
     for (folder, whose), key in folders.items():
         for what, names in OF_MODEL.items():
             if files := [folder / name for name in names if (folder / name).is_file()]:
                 yield f"{whose}{what} ({key})", files
-
-
-def file_of(module: str) -> Path | None:
-    """Return the file of a module, which is not imported for that. The working folder is searched last."""
-    top, *parts = module.split(".")
-    try:
-        found = find_spec(top) or PathFinder.find_spec(top, [os.getcwd()])
-        for part in parts:
-            places = list(found.submodule_search_locations or ()) if found is not None else []
-            found = PathFinder.find_spec(f"{found.name}.{part}", places) if found is not None else None
-    except (ImportError, ValueError, AttributeError):
-        return None
-    file = Path(found.origin or os.devnull) if found is not None else None
-    return file if file is not None and file.is_file() else None
 
 
 @lru_cache(maxsize=256)

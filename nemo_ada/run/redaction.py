@@ -1,13 +1,12 @@
 """Keep secrets out of everything that is written or shown: logs, configurations, provenance, pages, errors.
 
-A secret is recognised by its name, its value or its form. Names: *_TOKEN, *_KEY, *SECRET, *PASSWORD in the environment,
-and similar ones in configurations and on command lines (but not `input_key` or `eos_token`). Values: those of such
-variables of this process. Forms: tokens of the usual hubs, headers, keys in PEM, .netrc. Only this module and
-slurm/chain.py have these rules; slurm/chain.py knows fewer names.
+A secret is recognised by its name or its value. Names: *_TOKEN, *_KEY, *SECRET, *PASSWORD in the environment, and
+similar ones in configurations, headers and on command lines (but not `input_key` or `eos_token`): what stands behind
+them is hidden. Values: those of such variables of this process, wherever they stand. Besides, what stands in an address
+before `@`. A secret that no variable holds and no name announces is not recognised: forms of tokens change, and each
+one more took longer than the text that it was looked for in. Every search takes time that is linear in the text.
 
-Why not the rules of detect-secrets: it looks for secrets in files of source code. It has no rule for options
-(`--api-key V`), headers, cookies, .netrc, nor for the tokens of Hugging Face, W&B and NVIDIA, which are what runs hold
-here; and it would bring `requests` into every installation.
+Only this module and slurm/ have these rules; slurm/ knows fewer names.
 """
 
 from __future__ import annotations
@@ -48,66 +47,25 @@ _VARIABLE = re.compile(
 )
 
 _PASSWORD = re.compile(r"(?:[\w+.-]{1,20}://)?[^/\s@:]*+:([^\s]+)@[\w.\[-]")
-_VALUE = r"(?:(?<=')[^']*|(?<=\")[^\"]*|[^\s\"',;}\]]+)"
-_PAIR = re.compile(
-    rf"(?<![\w.+-])(?P<name>{_NAME})(?P<between>\\?[\"']?\s*(?:=|:(?!//)|%3[AD])\s*\\?[\"']?)(?P<value>{_VALUE})",
+_NAMED_TEXT = re.compile(
+    r"(?<![\w.+-])(?P<name>[\w.+-]++)"
+    r"(?:(?P<pair>\\?[\"']?\s*+(?:=|:(?!//)|%3[AD])\s*+\\?[\"']?)"  # NAME=value, "name": "value"
+    r"|(?P<cell>[ ]*+[|│┃][ ]*+)|(?P<tab>[ ]?\t[ ]*+)"  # tables
+    r"|(?P<blank>[ ]++(?!-)))",  # --name value, setenv NAME value
     re.IGNORECASE,
 )
-_BARE = re.compile(r"(?P<before>\b(?:setenv|setx|ENV|set[ \t]+-\w{1,9})[ \t]+(?P<name>\w+)[ \t]+)(?P<value>\S+)")
-"""What some shells and Dockerfiles write in place of NAME=value."""
-_CELL = re.compile(rf"(?P<before>[|│┃][ ]*+(?P<name>{_NAME})[ ]*+[|│┃][ ]*+)(?P<value>[^|│┃\s][^|│┃\n]*)", re.I)
-_TABBED = re.compile(rf"(?<![\w.+-])(?P<before>(?P<name>{_NAME})[ ]?\t[ ]*+)(?P<value>[^\s]+)", re.I)
-_OPTION = re.compile(rf"(?<![\w.+-])(--?(?:{_NAME}|pass|pwd)[ ]+)(?!-)\S+", re.IGNORECASE)
-_EXPORT = re.compile(rf"\b([A-Z][A-Z0-9_]*(?:_KEY|APIKEY|_KEY_ID|_PASS|_PWD|_AUTH)=[\"']?)(?!\[hidden){_VALUE}")
-_NO_WORDS = "(?=[a-z_-]*[A-Z0-9]|[a-z]{16})"  # hf_config_overrides is a key of NeMo-RL
-_TOKENS = (  # what starts a token, and its least length behind that; the issuers document these
-    (rf"(?:hf|gh[oprsu]|glpat|gldt|glrt|nvapi|github_pat|dckr_pat|gsk|pplx|xox[aboprs]|xapp)[_-]{_NO_WORDS}", 16),
-    (rf"(?:sk|rk|wandb)[_-]{_NO_WORDS}", 16),
-    (r"(?:npm_|pypi-|do[opr]_v1_|r8_|shp(?:at|ca|pa|ss)_|lin_api_|tskey-|AGE-SECRET-KEY-1|rubygems_|whsec_|pul-)", 16),
-    (r"(?:xai|tvly|csk|fw|glsa|glc|figd|lsv2_[ps]t|pcsk|sntrys|sntryu|phc|phx|nfp|ops|dckr_oat|CFPAT|PMAK)[_-]", 16),
-    (r"gl(?:agent|cbt|ft|imt|oas|ptt|soat)-", 16), (r"hv[sbr]\.", 16), (r"dapi(?=[0-9a-f]{32}\b)", 32),
-    (r"SK(?=[0-9a-f]{32}\b)", 32), (r"key-(?=[0-9a-f]{32}\b)", 32), (r"(?:ATATT3|ATCTT3|ATBB)", 16), (r"LTAI", 12),
-    (r"AIza", 30), (r"ya29\.", 16), (r"(?:AKIA|ASIA)(?=[0-9A-Z]{16}\b)", 16), (r"SG\.[\w-]{16,}\.", 16),
-    (r"(?<!-)eyJ[\w-]{8,}\.[\w-]{8,}\.", 1), (r"\d{8,10}:AA", 30),
-)  # fmt: skip
-_HEADERS = (  # before the pairs: a header's value has more than one word
-    (re.compile(r"(?i)(\bauthorization\\?[\"']?\s*[:=]\s*\\?[\"']?)(?:[a-z][\w-]*\s+)?[^\s\"']+"), rf"\1{HIDDEN}"),
-    (re.compile(r"(?i)(\bcookie\\?[\"']?\s*:\s*\\?[\"']?)[^\"'\n]+"), rf"\1{HIDDEN}"),
+"""A word and what can stand between a name and its value. No part can be read in two ways, so it takes linear time."""
+_LONGEST = 100  # characters at the end of a word that are looked at for a name
+_VALUE = re.compile(r"(?<=')[^']*|(?<=\")[^\"]*|[^\s\"',;}\]]+")
+_HEADERS = (  # a header's value has more than one word
+    (re.compile(r"(?:.*-)?authorization", re.IGNORECASE), re.compile(r"(?:[a-zA-Z][\w-]*\s+)?[^\s\"']+")),
+    (re.compile(r"(?:.*-)?cookie", re.IGNORECASE), re.compile(r"[^\"'\n]+")),
 )
-_FORMS = (
-    *((re.compile(rf"\b{start}[A-Za-z0-9_-]{{{least},}}"), HIDDEN) for start, least in _TOKENS),
-    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*-----|\Z)", re.DOTALL), HIDDEN),
-    (re.compile(r"(?i)(\b(?:bearer|basic)\s+)(?=\S*[\d=/+._-])[\w.~+/=-]{8,}"), rf"\1{HIDDEN}"),
-    (re.compile(r"(?i)(\blogin\s+\S+\s+(?:account\s+\S+\s+)?password\s+)\S+"), rf"\1{HIDDEN}"),  # .netrc
-    (re.compile(r"(?i)((?<!\S)(?:-u|--user)[ =]++)[^\s:]++:\S+"), rf"\1{HIDDEN}"),  # curl
-    (
-        re.compile(
-            r"(?i)(\b(?:sshpass|mysql\w{0,9}|mariadb|(?:docker|podman|helm|oras|skopeo)[ ](?:\w{1,9}[ ])?login)"
-            r"(?:[ ][^\n|;&]{0,200}?)?[ ]-p[ =]?|\bredis-cli(?:[ ][^\n|;&]{0,200}?)?[ ]-a[ ])[^\s]+"
-        ),
-        rf"\1{HIDDEN}",
-    ),  # programs whose option for a password has one letter
-    (re.compile(r"(?<![\w+/-])(?:MII[A-Za-z0-9+/]{24,}|b3BlbnNzaC1rZXkt[A-Za-z0-9+/]*)={0,2}"), HIDDEN),
-    (
-        re.compile(
-            r"(?<![\w+/=.-])(?!/)(?=[A-Z0-9+/]{0,75}[a-z])(?=[a-z0-9+/]{0,75}[A-Z])(?=[A-Za-z+/]{0,75}\d)"
-            r"[A-Za-z0-9+/]{64,76}={0,2}(?![\w+/=.-])"
-        ),
-        HIDDEN,
-    ),  # the first line of a key in PEM, and another one that stands alone
-    (re.compile(r"(?i)([?&](?:sig|signature|key|x-amz-(?:signature|credential))=)[^&\s\"']+"), rf"\1{HIDDEN}"),
-    (re.compile(r"(?i)(hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/)[\w/-]+"), rf"\1{HIDDEN}"),
-    (re.compile(r"(?i)(\\?[\"']key\\?[\"']\s*:\s*\\?[\"'])[0-9a-f]{32}\b"), rf"\1{HIDDEN}"),  # kaggle.json
-    (  # / or @ in a password; the next address ends the search, so it stays linear
-        re.compile(r"(://)[^/\s@:]*+:(?!\d+/)[^\s\"'<>:]*(?::(?!//)[^\s\"'<>:]*)*@(?=[\w.-]+(?:[:/?]|\b))"),
-        rf"\1{HIDDEN}@",
-    ),
-    (
-        re.compile(r"(?i)((?:_proxy|_url|_uri|dsn)[\"']?\s?[=:]\s?[\"']?)[^\s/@:=\"']++:[^\s@\"']{1,256}@"),
-        rf"\1{HIDDEN}@",
-    ),
-    (re.compile(r"(://)[^/\s@]+@"), rf"\1{HIDDEN}@"),
-)
+_CELL, _WORD_OF = re.compile(r"[^|│┃\s][^|│┃\n]*"), re.compile(r"\S+")
+_SHELL = re.compile(r"\b(?:setenv|setx|ENV|set[ \t]{1,9}-\w{1,9})[ \t]{1,9}\Z")
+"""What stands before a name in some shells and Dockerfiles, in place of NAME=value."""
+_SAID = re.compile(r"[\d.,:%=-]*|null|none|true|false|\[hidden.*", re.IGNORECASE)  # what a table says under such a name
+_ADDRESS = re.compile(r"(://)[^/\s@]{1,1000}@")
 
 
 def is_secret_name(name: str) -> bool:
@@ -126,19 +84,39 @@ def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def hide(text: str) -> str:
-    """Replace the secrets of a text by HIDDEN."""
+    """Replace the secrets of a text by HIDDEN: values of variables, what stands behind a name, and `://user:pass@`."""
     for value in _values():
         text = text.replace(value, HIDDEN)
-    for form, replacement in _HEADERS:
-        text = form.sub(replacement, text)
-    text = _PAIR.sub(_hidden_pair, text)
-    for form in (_BARE, _CELL, _TABBED):
-        text = form.sub(_hidden_word, text)
-    text = _OPTION.sub(rf"\1{HIDDEN}", text)
-    text = _EXPORT.sub(rf"\1{HIDDEN}", text)
-    for form, replacement in _FORMS:
-        text = form.sub(replacement, text)
-    return text
+    shown, begin, position = [], 0, 0
+    while (match := _NAMED_TEXT.search(text, position)) is not None:
+        start, end = _value_behind(match, text)
+        position = max(end, match.end())
+        if end > start:
+            shown += [text[begin:start], HIDDEN]
+            begin = end
+    return _ADDRESS.sub(rf"\1{HIDDEN}@", "".join([*shown, text[begin:]]))
+
+
+def _value_behind(match: re.Match[str], text: str) -> tuple[int, int]:
+    """Return where the secret behind a name begins and ends. Both are the same where there is none."""
+    none = match.end(), match.end()
+    name = match["name"][-_LONGEST:]
+    if match["blank"] is not None:
+        option = match["name"].startswith("-") and (is_secret_name(name) or name.lstrip("-") in ("pass", "pwd"))
+        told = option or (_known(name) and _SHELL.search(text, max(0, match.start() - _LONGEST), match.start()))
+        value = _WORD_OF.match(text, match.end()) if told else None
+    elif match["pair"] is None:
+        value = (_CELL if match["tab"] is None else _WORD_OF).match(text, match.end()) if _known(name) else None
+    elif not (is_secret_name(name) or (name.isupper() and is_secret_variable(name))):
+        return none
+    else:
+        form = next((form for header, form in _HEADERS if header.fullmatch(name)), _VALUE)
+        value = form.match(text, match.end())
+        if value is not None and _is_no_secret(name, match["pair"], value[0]):
+            return none
+    if value is None or (match["pair"] is None and _SAID.fullmatch(value[0].rstrip())):
+        return none
+    return value.start(), value.start() + len(value[0].rstrip())
 
 
 def hide_in(value: Any, depth: int = 0) -> Any:
@@ -219,26 +197,16 @@ def _holds(value: Any, name: str) -> bool:
     return value is not None and value != "" and not isinstance(value, bool) and not (number and _WEAK.fullmatch(name))
 
 
-def _hidden_pair(match: re.Match[str]) -> str:
-    prose = match["name"].lower() == "token" and match["between"].strip() == ":" and _is_prose(match)
-    plain = _WEAK.fullmatch(match["name"]) and re.fullmatch(r"[\d.]+|true|false", match["value"], re.IGNORECASE)
-    if plain or prose or _SYMBOL.fullmatch(match["name"]) or match["value"] in ("", "null", "None", HIDDEN.rstrip("]")):
-        return match[0]
-    return f"{match['name']}{match['between']}{HIDDEN}"
+def _known(name: str) -> bool:
+    return (is_secret_name(name) or is_secret_variable(name)) and _SYMBOL.fullmatch(name) is None
 
 
-def _is_prose(match: re.Match[str]) -> bool:
-    """Return whether a text is of words, as "no such token: x" and "unexpected token : in"."""
-    value, spaced = match["value"], match["between"][:1].isspace()
-    return len(value) < MIN_LENGTH or not (spaced or any(map(str.isdigit, value)))
-
-
-def _hidden_word(match: re.Match[str]) -> str:
-    name, value = match["name"], match["value"].rstrip()
-    said = re.fullmatch(r"[\d.,:%=-]*|null|none|true|false|\[hidden\]", value, re.IGNORECASE)
-    if said or _SYMBOL.fullmatch(name) or not (is_secret_name(name) or is_secret_variable(name)):
-        return match[0]
-    return f"{match['before']}{HIDDEN}{match['value'][len(value) :]}"
+def _is_no_secret(name: str, between: str, value: str) -> bool:
+    """Return whether a pair counts passes (`first_pass=12`), is of words ("no such token: x"), or holds nothing."""
+    counts = _WEAK.fullmatch(name) and re.fullmatch(r"[\d.]+|true|false", value, re.IGNORECASE)
+    spaced = between[:1].isspace() or any(map(str.isdigit, value))
+    prose = name.lower() == "token" and between.strip() == ":" and not (spaced and len(value) >= MIN_LENGTH)
+    return bool(counts) or prose or value in ("", "null", "None") or value.startswith(HIDDEN[:-1])
 
 
 def _values() -> list[str]:

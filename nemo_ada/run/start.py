@@ -15,12 +15,19 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen, SubprocessError, TimeoutExpired
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, SubprocessError, TimeoutExpired
 from typing import Any
 
 from nemo_ada.run.redaction import without_secrets
 
-__all__ = ("PIPE", "STDOUT", "Popen", "SubprocessError", "TimeoutExpired")  # for those who may not import subprocess
+__all__ = (
+    "DEVNULL",
+    "PIPE",
+    "STDOUT",
+    "Popen",
+    "SubprocessError",
+    "TimeoutExpired",
+)  # for those who may not import subprocess
 NO_PROGRAMS = ("-c", "core.fsmonitor=false")  # a foreign checkout names no program for git to run
 SAFE = {"PYTHONSAFEPATH": "1"}  # as -P, also for the processes that a process starts
 PASS = "NEMO_ADA_PASS"  # names of more variables, between blanks
@@ -68,7 +75,9 @@ def python(interpreter: Path | str, *words: object) -> list[str]:
 
 def run(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[Any]:
     """`subprocess.run` with a listed environment, and no input."""
-    given = {"env": environment(), "stdin": subprocess.DEVNULL, "check": False, **options}
+    given = {"env": environment(), "check": False, **options}
+    if "input" not in given:
+        given.setdefault("stdin", DEVNULL)
     return subprocess.run(list(map(str, command)), **given)
 
 
@@ -90,6 +99,24 @@ def listed(*secrets: str, **more: str) -> Iterator[None]:
         for name in now.keys() - before.keys():
             os.environ.pop(name, None)
         os.environ.update(before)
+
+
+@contextmanager
+def named_cluster(services: Any) -> Iterator[None]:
+    """Within the block Ray joins a cluster that RAY_ADDRESS names, and else none.
+
+    By itself it would take the one of any process of this machine whose command line says so, and of a file in /tmp.
+    The environment of this job would go there.
+
+    Args:
+        services: the module ray._private.services.
+    """
+    before = services.find_gcs_addresses, services.find_bootstrap_address
+    services.find_gcs_addresses, services.find_bootstrap_address = set, lambda *_: None
+    try:
+        yield
+    finally:
+        services.find_gcs_addresses, services.find_bootstrap_address = before
 
 
 @contextmanager

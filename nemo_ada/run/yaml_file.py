@@ -17,6 +17,7 @@ import yaml
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
+from nemo_ada.trust import read_found
 
 MAX_BYTES = 1_000_000  # PyYAML needs seconds per megabyte
 MAX_VALUES = 100_000  # with every alias written out
@@ -76,19 +77,22 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(path: Path, what: str = "the configuration", *, written: bool = False) -> Any:
+def read_yaml(path: Path, what: str = "the configuration", *, written: bool = False, found: str = "") -> Any:
     """Read a YAML file.
 
     Args:
         path: the file.
         what: what messages call it.
         written: whether a program wrote the file. `1e-8` is then the text that the program had.
+        found: where nobody named the file, what a user can do if it is not the user's own (trust.py).
 
     Raises:
         UserError: the file cannot be read, or is not what this reader takes.
     """
     try:
-        text = read_bounded(path, MAX_BYTES).decode("utf-8")
+        text = (read_found(path, found, MAX_BYTES) if found else read_bounded(path, MAX_BYTES)).decode("utf-8")
+    except UserError:
+        raise
     except (OSError, ValueError) as error:  # ValueError: not UTF-8
         raise UserError(f"cannot read {what} {_shown(path)}: {error}") from None
     try:

@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from nemo_ada import marks as trust
 from nemo_ada.run.files import write_atomically
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import Task
@@ -50,6 +49,3 @@ def write_heldout(folder: Path, task: Task, settings: AnyTaskSettings, max_new_t
     limits = {"max_prompt_tokens": task.max_prompt_tokens, "max_new_tokens": max_new_tokens}
     write_atomically(folder / "heldout.jsonl", "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in problems))
     write_atomically(folder / HELDOUT, yaml.safe_dump(asked | judged | limits, sort_keys=False))
-    trust.allow_ours(folder / HELDOUT)
-    if "reward" in judged and (code := trust.code_of(judged["reward"])) is not None:
-        trust.allow_ours(code)

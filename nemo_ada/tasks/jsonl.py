@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -20,6 +19,7 @@ from pathlib import Path
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, records
 from nemo_ada.run.files import some
+from nemo_ada.standing import from_here, here
 from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import (
     Demonstration,
@@ -69,7 +69,7 @@ class JsonlTask:
         self.layouts: Counter[str] = Counter()
         self.systems: Counter[str] = Counter()
         self._judge = make_judge(settings.verifier, settings.reward, key="task.reward")
-        self._path = Path(os.path.expanduser(settings.path))
+        self._path = from_here(Path(settings.path))
         rows = self._read()
         self._judge.try_on(rows[0].entry["reference"])
         if tokenizer is None:
@@ -148,7 +148,7 @@ class JsonlTask:
     def _read(self) -> list[Prompt]:
         path = str(self._path)
         if not self._path.exists() and "*" not in path:
-            raise UserError(f"task.path: {path!r} is no file (from {str(Path.cwd())!r}); {FORMS}")
+            raise UserError(f"task.path: {path!r} is no file (from {str(here())!r}); {FORMS}")
         rows: list[Prompt] = []
         names = self.settings
         try:

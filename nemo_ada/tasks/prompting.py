@@ -7,15 +7,12 @@ no user writes. The authors' scripts apply the template twice.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -24,11 +21,12 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, opened_to_read, read_bounded, read_json, write_atomically
 from nemo_ada.run.folder import CONTRACT
 from nemo_ada.run.inputs import TOKENIZER
+from nemo_ada.run.limited import Limited
 from nemo_ada.run.torch_parts import hide_cuda_parts
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.tasks.tokenizer import UNKNOWN
 
-TEMPLATE_SECONDS = 20.0  # for one prompt; the sandbox of templates has no limit of its own
+TEMPLATE_SECONDS = 20.0  # of a core, for one prompt; the sandbox of templates has no limit of its own
 SHOWN = 60  # characters of a setting in a message
 TOKENIZER_FILES = (*TOKENIZER, "chat_template.jinja", "generation_config.json")
 
@@ -52,33 +50,10 @@ class PromptFormat:
     """Whether the verifier or the reward sees special tokens in a response. NeMo-RL leaves them out."""
 
 
-class _LateError(Exception):
-    """A block has taken too long."""
-
-
-@contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    """Raise _LateError in the block after so many seconds. A loop of a template then ends, in any thread.
-
-    A signal would reach the main thread only, and others use its timer.
-    """
-    thread, lock, ended = ctypes.c_ulong(threading.get_ident()), threading.Lock(), threading.Event()
-
-    def late() -> None:
-        with lock:
-            if not ended.is_set():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_LateError))
-
-    timer = threading.Timer(seconds, late)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        with lock:
-            ended.set()
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)  # one that has not been raised yet
-        timer.cancel()
+@lru_cache(maxsize=1)
+def _templates(seconds: float) -> Limited:
+    """Return the process that renders chat templates."""
+    return Limited("nemo_ada.tasks.template:render", seconds)
 
 
 class ModelTokenizer:
@@ -126,20 +101,15 @@ class ModelTokenizer:
             return [*self._bos, *ids]
         messages = [{"role": "system", "content": self.format.system}] if self.format.system else []
         messages.append({"role": "user", "content": plain})
+        arguments = {**self._tokenizer.special_tokens_map, **self.format.chat_template_kwargs}
         try:
-            with _within(TEMPLATE_SECONDS):
-                whole: Any = self._tokenizer.apply_chat_template(
-                    messages, add_generation_prompt=True, return_dict=False, **self.format.chat_template_kwargs
-                )
-        except Exception as problem:  # noqa: BLE001 - a template may raise anything, as Gemma's for a system message
-            why = " ".join(str(problem).split())[:200] or type(problem).__name__
-            if isinstance(problem, _LateError):
-                why = f"it takes more than {TEMPLATE_SECONDS:g} s"
+            whole = _templates(TEMPLATE_SECONDS).ask(self._tokenizer.get_chat_template(), messages, arguments)
+        except UserError as problem:
             raise UserError(
-                f"the chat template of {self.folder} refuses the prompt: {why}; change the system message or "
+                f"the chat template of {self.folder} refuses the prompt: {problem}; change the system message or "
                 "chat_template_kwargs, or use --template=plain"
             ) from None
-        return list(map(int, whole))
+        return [int(i) for i in self._tokenizer(whole, add_special_tokens=False)["input_ids"]]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return text, without special tokens unless the format keeps them.

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import threading
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -27,10 +28,9 @@ from importlib.metadata import version
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from nemo_ada import __version__
-from nemo_ada.by_name import load
+from nemo_ada.by_name import file_of, find, load
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded
-from nemo_ada.run.inputs import file_of
 from nemo_ada.verify.audit import kind_of
 from nemo_ada.verify.boxed import last_boxed
 from nemo_ada.verify.pool import MathVerifier, VerifierLimits
@@ -231,8 +231,8 @@ class ByReward(Judge):
     def __init__(self, reward: str, key: str, *arguments: Any, **named: Any) -> None:
         """Raises UserError where there is no such function."""
         super().__init__(*arguments, **named)
-        load(key, reward)
-        self.scorer, self.key = reward, key
+        self.scorer, self.key = find(key, reward), key
+        load(key, self.scorer)
         self._boxed: bool | None = None
 
     def read(self, raw: Any) -> Reading:
@@ -244,8 +244,9 @@ class ByReward(Judge):
     @property
     def version(self) -> str:
         """The name of the function and 16 hex digits of a hash of its file."""
-        file = file_of(str(self.scorer).partition(":")[0])
-        return f"{self.scorer} {hashlib.sha256(read_bounded(file, MAX_TEXT)).hexdigest()[:16] if file else 'no file'}"
+        file = file_of(str(self.scorer))
+        digest = hashlib.sha256(read_bounded(file, MAX_TEXT)).hexdigest()[:16] if file else "no file"
+        return f"{os.path.basename(str(self.scorer))} {digest}"
 
     def write_right(self, raw: Any) -> str:
         """Return the reference, in a box where the function takes only that for right."""

@@ -312,8 +312,8 @@ class MathVerifier:
 
     def _done(self, job: _Job) -> None:
         """Note that an answer is no longer in work."""
-        with self._turn:
-            if job.since is not None:
+        if job.since is not None:
+            with self._turn:
                 self._asked_again -= 1
                 self._turn.notify()
 

@@ -20,6 +20,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from nemo_ada.by_name import find
+from nemo_ada.errors import UserError
 from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, environment, python
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.verdict import CAUSES, CRASH, TIMEOUT
@@ -101,16 +103,6 @@ class Patience:
             return False
 
 
-def import_path() -> list[str]:
-    """This process's import path, the standard library first: a user's own re.py must not stop the server.
-
-    Paths that begin with "__" belong to import hooks, and the new process has them anyhow.
-    """
-    library = os.path.dirname(os.__file__)
-    given = [path for path in sys.path if path and not path.startswith("__")]
-    return sorted(given, key=lambda path: path not in (library, os.path.join(library, "lib-dynload")))
-
-
 class Server:
     """One server in a session of its own (Ctrl-C at the terminal does not reach it). It has a reply to each request."""
 
@@ -120,8 +112,7 @@ class Server:
         self._asking = threading.Lock()
         self._forking = threading.Lock()  # a worker's two sockets are open for one worker at a time
         self._control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        # The caller's import path, for the scorer. One thread per worker.
-        kept = environment(listed=PYTHON_NEEDS, PYTHONPATH=os.pathsep.join(import_path()), OMP_NUM_THREADS="1")
+        kept = environment(listed=PYTHON_NEEDS, OMP_NUM_THREADS="1")  # one thread per worker
         with theirs:
             self._process = begin(
                 python(sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"),
@@ -129,6 +120,8 @@ class Server:
                 start_new_session=True,
                 env=kept,
             )
+        with suppress(UserError):  # one that is not there: each answer gets that as its cause
+            scorer = find("the scorer", scorer)
         # The server gets no value of the others, and says when a reward reads one of these names.
         hidden = [name for name in os.environ if name not in kept] if scorer != DEFAULT_SCORER else []
         self._control.send(line([scorer, memory_bytes, hidden[:MOST_NAMES]]))
@@ -231,8 +224,10 @@ class Worker:
         patience, unsent = Patience(self._pid, deadline_s), memoryview(message)
         try:
             while unsent:
-                patience.wait(self._connection, select.POLLOUT)
-                unsent = unsent[self._connection.send(unsent) :]
+                try:
+                    unsent = unsent[self._connection.send(unsent) :]
+                except BlockingIOError:  # a long one, which it has not read yet
+                    patience.wait(self._connection, select.POLLOUT)
             judgement = _checked(self.receive(patience))
         except SpoiledError as problem:
             self.end()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import io
 import json
@@ -15,7 +14,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import lru_cache
 from typing import Any, cast
 
-from nemo_ada.by_name import place_of
+from nemo_ada.by_name import load, place_of
 from nemo_ada.verify import kernel, outside
 from nemo_ada.verify.confine import confine
 from nemo_ada.verify.verdict import INVALID, MEMORY, defined, no_score
@@ -33,9 +32,8 @@ def line(message: object) -> bytes:
 
 @lru_cache(maxsize=1)
 def load_scorer(name: str) -> Scorer:
-    """Return the function `package.module:function`."""
-    module, _, function = name.partition(":")
-    return cast(Scorer, getattr(importlib.import_module(module), function))
+    """Return the function that `by_name.find` has named."""
+    return cast(Scorer, load("the scorer", name))
 
 
 @lru_cache(maxsize=1)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import nemo_ada
-from nemo_ada.config.load import packaged
+from nemo_ada.config.paths import packaged
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import observe
 from nemo_ada.rehearsal.installation import BRIDGE, MEGATRON, SUBMODULE

@@ -5,16 +5,15 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada import marks as trust
+from nemo_ada.config import paths
 from nemo_ada.config.load import (
     apply_overrides,
     backend_of,
-    find_prompt_files,
     load_words,
     load_yaml,
     plain,
-    shipped,
 )
+from nemo_ada.config.paths import find_files, shipped
 from nemo_ada.config.presets import overlay
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
@@ -229,10 +228,10 @@ def test_prompt_files_are_found_beside_and_above_the_yaml_that_the_config_builds
     own.write_text(f"defaults: {base / 'rl.yaml'}\n")
     empty.mkdir()
     monkeypatch.chdir(empty)
-    found = find_prompt_files(plain(load_yaml(own)), [own])["data"]["default"]
+    found = find_files(plain(load_yaml(own)), [own])["data"]["default"]
     assert found == {"system_prompt_file": str(base / "boxed.txt"), "prompt_file": "no.txt"}
     monkeypatch.chdir(tmp_path / "project")
-    assert find_prompt_files(plain(load_yaml(own)), [own])["data"]["default"] == found
+    assert find_files(plain(load_yaml(own)), [own])["data"]["default"] == found
 
 
 def test_a_section_marked_override_replaces_its_parents(tmp_path):
@@ -334,7 +333,7 @@ def test_files_of_a_wheel_are_found_in_any_folder(tmp_path, monkeypatch):
         file = tmp_path / "package" / "shipped" / "configs" / name
         file.parent.mkdir(parents=True)
         file.write_text("defaults: x/examples/configs/recipes/llm.yaml\n")
-    monkeypatch.setattr(trust, "PACKAGE", tmp_path / "package")
+    monkeypatch.setattr(paths, "PACKAGE", tmp_path / "package")
     monkeypatch.chdir(tmp_path)
     assert list(benchmark.presets()) == ["mine"]
     assert shipped(Path("configs/methods/fp8.yaml")).is_file()

@@ -163,9 +163,7 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
         phase()
         getattr(checkpointer, end)(str(tmp_path / "tmp_step_3"))
     assert json.loads((tmp_path / "tmp_step_3" / "inputs.json").read_text()) == {"data": "digest"}
-    assert json.loads((tmp_path / "pace.json").read_text())["saved_step"] == 3, (
-        "a job chain ends where this stands still"
-    )
+    assert json.loads((tmp_path / "pace.json").read_text())["saved_step"] == 3, "a run ends where this stands still"
     assert beats == ["sampling", "evaluation", "evaluation", "sampling", "save"]
     assert {name: vars(loop)[name] for name in originals} == originals
     assert control.closing - MARGIN_SECONDS == progress.pause_seconds == 9.0
@@ -205,7 +203,7 @@ def test_a_signal_before_training_begins_is_a_stop_after_the_saved_step(tmp_path
         time.sleep(PATIENCE)
 
     monkeypatch.setattr(launch_module.rulebook, "refuse", ends if phase == "rules" else lambda *_: None)
-    for name in ("check_config", "check_environments", "check_architectures", "allow_ours", "write_contract"):
+    for name in ("check_config", "check_environments", "check_architectures", "write_contract"):
         monkeypatch.setattr(launch_module, name, lambda *_: None)
     loop = SimpleNamespace(MasterConfig=lambda **config: config)
     monkeypatch.setattr(launch_module, "importlib", SimpleNamespace(import_module=lambda _: loop))

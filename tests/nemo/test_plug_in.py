@@ -11,6 +11,7 @@ import dataclasses
 import importlib
 import importlib.util
 import pickle
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -135,6 +136,18 @@ def test_where_a_step_takes_the_groups_that_are_ready_those_that_begin_together_
         assert len(pools) == 4 and sum(int(pool.result.issued_P.sum()) for pool in pools) <= 40
     rows = [row for batch in record.batches for row in single.rows_of(batch)]
     assert any(any(counted) for _, counted, _, _ in rows)
+
+
+def test_a_step_whose_longest_group_ends_after_the_next_step_has_its_metrics_too(single):
+    """A prompt that is too long has no pool, and the step is complete without one."""
+    from nemo_ada.nemo.single_controller import WholeSteps
+
+    def finish(pools):
+        return SimpleNamespace(metrics={"ada/groups": len(pools)})
+
+    steps = WholeSteps(SimpleNamespace(finish_step=finish), 2)
+    added = [steps.add(pool, target) for pool, target in (("a", 0), ("b", 1), ("c", 1), ("d", 0), (None, 2), ("e", 2))]
+    assert added == [{}, {}, {"ada/groups": 2}, {"ada/groups": 2}, {}, {"ada/groups": 1}]
 
 
 def test_a_response_without_a_verdict_gives_no_label(run):

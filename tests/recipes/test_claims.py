@@ -134,7 +134,7 @@ def test_the_first_page_s_numbers_of_tests_are_what_pytest_collects() -> None:
     text = " ".join(README.read_text(encoding="utf-8").split())
     floor, own = (int(text.split(words)[0].rsplit(None, 1)[-1].replace(",", ""))
                   for words in (" tests hold what", " of them run NeMo-RL's own code"))  # fmt: skip
-    assert floor <= count() < 1.1 * floor
+    assert floor <= count() < 1.2 * floor
     assert own == pytest.approx(count("-m", "nemo_rl"), rel=0.1)
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from nemo_ada.run import start
 from tests.people import OTHER
-from tests.test_trust import PEOPLE, TOKEN, plant, ran, run
+from tests.planted import PEOPLE, TOKEN, plant, ran, run
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "nemo_ada"

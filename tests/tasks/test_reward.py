@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import yaml
 
-from nemo_ada import marks as trust
 from nemo_ada.config.load import load_words
 from nemo_ada.config.parsing import parse
 from nemo_ada.errors import UserError
@@ -21,6 +20,7 @@ from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.verify.verdict import CRASH, TIMEOUT, Verdict
 from tests.patience import PATIENCE
+from tests.people import OTHER, needs_two_users
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULE = """
@@ -130,13 +130,17 @@ def test_the_reward_is_tried_on_a_reference_before_anything_starts(
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("no_such_module_of_mine:f", "ModuleNotFoundError.*PYTHONPATH="),
+        (
+            "no_such_module_of_mine:f",
+            "there is no module no_such_module_of_mine, neither installed nor in .*beside the YAML",
+        ),
         ("{}:f", r"has no such name; it has shorter, part, late, broken"),
         ("{}:LIMIT", "has a int of that name"),
         ("{}_torn:f", r"ValueError: torn \(.*_torn.py:2\)"),
         ("pydoc:pipepager", "Python's own.*my_rewards"),
         ("os.path:exists", "Python's own"),
-        ("{}.shorter", "must be package.module:name"),
+        ("{}.shorter", "must be package.module:name or path/to/file.py:name"),
+        ("none/mine.py:f", "there is no file .*none/mine.py"),
     ],
 )
 def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path, rewards: str, name: str, says: str) -> None:
@@ -179,54 +183,90 @@ def yaml_with(folder: Path, task: str) -> Path:
     return file
 
 
-def test_a_yaml_may_name_a_reward_that_the_user_has_allowed_as_it_is(tmp_path: Path, rewards: str) -> None:
-    file, code = yaml_with(tmp_path, f"{{reward: '{rewards}:shorter'}}"), tmp_path / f"{rewards}.py"
-    with pytest.raises(UserError, match=f"nemo-ada allow {code}"):
-        load_words(file)
-    trust.allow(code)
-    assert load_words(file).task.reward == f"{rewards}:shorter"
-    code.write_text(MODULE + "# changed\n")
-    with pytest.raises(UserError, match="was found and not named"):
-        load_words(file)
+def code_in(folder: Path, name: str = "mine") -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / f"{name}.py"
+    file.write_text("def score(text, answer):\n    return 1.0\n")
+    return file
 
 
-@pytest.mark.parametrize(
-    "task",
-    ["{reward: 'pydoc:pipepager'}", "{reward: 'numpy.testing:run_threaded'}", "{reward: '${other}'}", "${whole}",
-     "{reward: 'nemo_ada.tasks.reward:load_reward'}"],
-)  # fmt: skip
-def test_a_yaml_may_name_no_other_function(tmp_path: Path, task: str) -> None:
-    with pytest.raises(UserError, match=r"\+\+task\.reward=.* or NEMO_ADA_REWARD="):
+@pytest.mark.parametrize("place", ["beside", "above", "working folder", "path", "package"])
+def test_a_yaml_names_code_and_one_line_says_which_file_it_is(tmp_path: Path, monkeypatch, capsys, place: str) -> None:
+    """Beside the YAML, beside one that its `defaults` name, in the working folder, by a path, or in a package."""
+    file = yaml_with(tmp_path, "{reward: 'mine:score'}")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    if place == "above":
+        (tmp_path / "parent").mkdir()
+        file = file.rename(tmp_path / "parent" / "parent.yaml")
+        code = code_in(file.parent)
+        file = tmp_path / "own.yaml"
+        file.write_text("defaults: parent/parent.yaml\n")
+    elif place == "path":
+        code = code_in(tmp_path / "rewards", "my-own")
+        yaml_with(tmp_path, "{reward: 'rewards/my-own.py:score'}")
+    elif place == "package":
+        code = code_in(tmp_path / "pack", "inside")
+        (tmp_path / "pack" / "__init__.py").touch()
+        yaml_with(tmp_path, "{reward: 'pack.inside:score'}")
+    else:
+        code = code_in(tmp_path if place == "beside" else Path.cwd())
+    assert load_words(file).task.reward == f"{code}:score"
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and f"{file} names code: task.reward=" in said and said.endswith(f"{code}\n")
+
+
+def test_a_word_of_the_command_line_means_the_working_folder_first(tmp_path: Path, monkeypatch) -> None:
+    beside, here = code_in(tmp_path / "configs"), code_in(tmp_path / "here")
+    file = yaml_with(tmp_path / "configs", "{reward: 'mine:score'}")
+    monkeypatch.chdir(here.parent)
+    assert load_words(file).task.reward == f"{beside}:score"
+    assert load_words(file, ["task.reward=mine:score"]).task.reward == f"{here}:score"
+    assert load_words(file, ["task.reward=mine.py:score"]).task.reward == f"{here}:score"
+
+
+@pytest.mark.parametrize("task", ["{reward: 'pydoc:pipepager'}", "{reward: '${other}'}", "${whole}"])
+def test_a_yaml_may_name_no_function_of_python_itself(tmp_path: Path, task: str) -> None:
+    with pytest.raises(UserError, match=r"task\.reward='pydoc:pipepager': pydoc is Python's own"):
         load_words(yaml_with(tmp_path, task))
 
 
-def test_what_the_error_says_works(tmp_path: Path, rewards: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reward = f"{rewards}:shorter"
-    (tmp_path / "elsewhere").mkdir()
-    file = yaml_with(tmp_path / "elsewhere", f"{{reward: '{reward}'}}")
-    with pytest.raises(UserError, match="was found and not named"):
+def test_a_folder_without_init_is_no_package(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code_in(tmp_path / "spaces", "inside")
+    file = yaml_with(tmp_path, "{reward: 'spaces.inside:score'}")
+    with pytest.raises(UserError, match=r"spaces has no __init__\.py"):
         load_words(file)
-    for word in (f"++task.reward={reward}", f"task.reward='{reward}'"):
-        assert load_words(file, [word]).task.reward == reward
-    monkeypatch.setenv("NEMO_ADA_REWARD", reward)
-    assert load_words(file).task.reward == reward
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        {"reinforce_ada": {"sampling": {"exit": {"kind": "own", "name": "yaml:dump"}}}},
-        {"reinforce_ada": {"advantage": {"objective": {"kind": "own", "name": "yaml:dump"}}}},
-        {"task": {"name": "own", "task": "yaml:dump"}},
-        {"env": {"ada_math": {"reward": "yaml:dump"}}},
-        {"env": {"a.b": {"class": "nemo_ada.nemo.environment.AdaMathEnvironment", "reward": "yaml:dump"}}},
+        {"reinforce_ada": {"sampling": {"exit": {"kind": "own", "name": "mine:score"}}}},
+        {"reinforce_ada": {"advantage": {"objective": {"kind": "own", "name": "mine:score"}}}},
+        {"task": {"name": "own", "task": "mine:score"}},
+        {"env": {"ada_math": {"reward": "mine:score"}}},
+        {"env": {"a.b": {"class": "mine.score", "reward": None}}},
+        {"env": {"a.b": {"class": "nemo_ada.nemo.environment.AdaMathEnvironment", "reward": "mine:score"}}},
     ],
 )
 def test_other_code_that_a_yaml_names_is_held_to_the_same(tmp_path: Path, content: dict[str, Any]) -> None:
-    file = tmp_path / "own.yaml"
+    file, code = tmp_path / "own.yaml", code_in(tmp_path)
     file.write_text(yaml.safe_dump(content))
-    with pytest.raises(UserError, match=r"'yaml:dump': .* was found and not named"):
+    assert f"{code}:score" in str(load_words(file))
+
+
+@needs_two_users
+@pytest.mark.parametrize("whose", ["file", "folder", "open folder"])
+def test_a_module_name_leads_to_no_code_of_another_user(tmp_path: Path, whose: str) -> None:
+    code, file = code_in(tmp_path / "shared"), yaml_with(tmp_path / "shared", "{reward: 'mine:score'}")
+    if whose == "open folder":
+        code.parent.chmod(0o777)
+    else:
+        os.chown(code if whose == "file" else code.parent, OTHER, OTHER)
+    with pytest.raises(UserError, match=rf"is not used: .*name it by its path, {code}:score"):
         load_words(file)
+    assert load_words(file, [f"task.reward={code}:score"]).task.reward == f"{code}:score"
 
 
 RAW = [

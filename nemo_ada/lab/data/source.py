@@ -14,9 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, rows, shards
 from nemo_ada.run.files import opened_to_read
+from nemo_ada.standing import here
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -38,7 +40,7 @@ def open_source(
     name: str, *, split: str = "train", subset: str | None = None, revision: str | None = None, where: str = "source"
 ) -> Source:
     """Open a local file, or a data set of the hub where no file has this name. Raises UserError where neither fits."""
-    path = Path(name).expanduser()
+    path = Path(folder_or_repository(where, name)).expanduser()
     if path.is_dir() or ("*" in path.name and path.parent.is_dir()):
         files = shards(path, split)
         return Source({"files": [file_identity(file) for file in files]}, partial(rows, path, split))
@@ -48,7 +50,7 @@ def open_source(
         return Source(file_identity(path), partial(rows, path))
     if is_data_file(path) or not HUB_ID.fullmatch(name):
         raise UserError(
-            f"{where}={name}: no such file (from {str(Path.cwd())!r}) and not a hub data set; {FORMS}, "
+            f"{where}={name}: no such file (from {str(here())!r}) and not a hub data set; {FORMS}, "
             "or owner/name of a data set of the hub"
         )
     return open_hub(name, split, subset, revision)

@@ -11,13 +11,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, field_validator
 
-from nemo_ada import marks as trust
-from nemo_ada.config.load import packaged
+from nemo_ada import by_name
 from nemo_ada.config.parsing import Section, parse
+from nemo_ada.config.paths import packaged
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.source import Source, open_source
 from nemo_ada.run.data_files import is_data_file
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.standing import from_here, here, shown
 from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptFormat
@@ -107,14 +108,13 @@ def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
         changes: Settings of the command line. Those that are not None replace a benchmark's own.
 
     Raises:
-        UserError: A name is unknown, two benchmarks have the same name, or only a file names a reward (trust.py).
+        UserError: A name is unknown, or two benchmarks have the same name. There is no such reward (by_name.py).
     """
     chosen = {key: value for key, value in changes.items() if value is not None}
+    if (reward := chosen.get("reward")) is not None:
+        chosen["reward"] = by_name.find("--reward", reward)
+        by_name.say("--reward", reward, chosen["reward"], "the command line")
     benchmarks = [parse(Benchmark, data | chosen, where) for name in names for data, where in _settings(name)]
-    for benchmark in benchmarks:
-        if benchmark.reward is not None:
-            said = (str(changes.get("reward")),)
-            trust.check_code(f"{benchmark.name}.reward", benchmark.reward, said, f"--reward {benchmark.reward}")
     repeated = sorted(name for name, count in Counter(b.name.casefold() for b in benchmarks).items() if count > 1)
     if repeated:
         raise UserError(f"--data: {', '.join(repeated)} is given twice; use NAME=FILE to rename a file")
@@ -126,16 +126,28 @@ def run_of(model: Path, *, wanted: bool) -> Path | None:
 
     Args:
         model: The folder of the model.
-        wanted: Whether the held-out problems will be used. A file of them that is not allowed is then an error.
+        wanted: Whether the held-out problems will be used. A file of them that is not the user's is then an error.
 
     Raises:
-        UserError: It says how to name or to allow what was found.
+        UserError: What was found is somebody else's, or names code, which only a file does that the user has named.
     """
     parents = Path(os.path.realpath(model)).parents[:3]  # of a loop of links, too
-    above = [Path(os.path.relpath(folder)) for folder in parents if (folder / HELDOUT).is_file()]
-    found = next((folder for folder in above if trust.allowed(folder / HELDOUT)), None)
-    if found is None and above and wanted:
-        raise trust.refusal(f"eval {model}", above[0] / HELDOUT, f"--data {above[0] / HELDOUT}")
+    found = next((folder for folder in parents if (folder / HELDOUT).is_file()), None)
+    if found is None:
+        return None
+    named = f"name it with --data {found / HELDOUT} where you trust it"
+    try:
+        content = read_yaml(found / HELDOUT, "the held-out problems", found=named)
+    except UserError:
+        if wanted:
+            raise
+        return None
+    if not wanted:
+        return found
+    if isinstance(content, dict) and content.get("reward") is not None:
+        raise UserError(
+            f"{found / HELDOUT} was found above the model, and names code: reward: {content['reward']!r}; {named}"
+        )
     return found
 
 
@@ -153,12 +165,15 @@ def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
         if "benchmarks" in preset:
             raise UserError(f"--data={name}: {label} is a suite; use one of {', '.join(preset['benchmarks'])}")
         return [(preset | {"name": label, "source": file}, name)]
-    path = Path(name)
+    path = from_here(Path(name))
     if name in known or path.suffix in (".yaml", ".yml"):
         path = known.get(name, path)
         data = _load(path)
         if "benchmarks" not in data:
             beside = path.parent / str(data.get("source"))
+            if (reward := data.get("reward")) is not None:
+                data["reward"] = by_name.find(f"{name}: reward", str(reward), [path.parent, here()])
+                by_name.say("reward", str(reward), data["reward"], str(shown(path)))
             return [(data | {"source": str(beside)} if is_data_file(beside) and beside.is_file() else data, name)]
         return [one for inner in parse(Suite, data, name).benchmarks for one in _settings(inner)]
     if is_data_file(path) or path.exists() or "/" in name:

@@ -18,10 +18,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import find_prompt_files, merge_overlays, plain, refuse_foreign_code, split_words
+from nemo_ada.config.load import find_code, merge_overlays, plain, split_words
+from nemo_ada.config.paths import find_files
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
-from nemo_ada.marks import allow_ours, check_wandb
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
 from nemo_ada.nemo.launch.checkpoint import clear_abandoned
@@ -29,6 +29,7 @@ from nemo_ada.nemo.launch.contract import write_contract
 from nemo_ada.nemo.launch.examples import configure_generation, configure_processes, end_telemetry, start_telemetry
 from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.records import Records
+from nemo_ada.nemo.launch.server import name_server
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
     SamplingStopCheck,
@@ -49,8 +50,9 @@ from nemo_ada.rules.gym import ENVIRONMENT, uses_gym
 from nemo_ada.run.files import json_of, write_atomically
 from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
-from nemo_ada.run.start import without_working_folder
+from nemo_ada.run.start import named_cluster, without_working_folder
 from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.standing import from_here
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +97,7 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         config = merge_overlays(paths, [load_config(one) for one in paths])
         if values:
             config = parse_hydra_overrides(config, values)
-        refuse_foreign_code(config, values)
+        find_code(config, paths, values)
         resolved = plain(config, complete=False)
     except UserError:
         raise
@@ -105,7 +107,7 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
         if type(error).__module__.partition(".")[0] in ("hydra", "nemo_rl"):
             raise UserError(f"override {' '.join(str(error).split())}; a new key needs a leading +") from None
         raise
-    return find_prompt_files(resolved, paths, overrides)
+    return find_files(resolved, paths, overrides)
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
@@ -139,7 +141,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         ProcessLostError: a process has died. Another attempt may succeed.
         StallError: a process does not answer. Another attempt may succeed.
     """
-    run_dir = RunDir(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR))))
+    run_dir = RunDir(from_here(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR)))))
     resume = resolved.get("resume", "never")
     run_dir.check(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
@@ -150,7 +152,6 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         with on_signals(stop_early):  # it passes NeMo-RL's `except Exception`
             loop, master_config = _configured(resolved, None if judged else lambda: rulebook.refuse(resolved, upstream))
             run_dir.open(resolved, resume=resume == "auto")
-            allow_ours(run_dir.path / "config.yaml")
             write_contract(run_dir.path, Values(resolved))
             control.heartbeat(0, "set-up")
             control.status("running", 0)
@@ -332,9 +333,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     values.assign("logger.log_dir", get_next_experiment_dir(values.get("logger.log_dir")))
     continue_tracking(master_config.logger, run_dir)
     with ExitStack() as started:
-        sections = [section for section in (resolved.get("env") or {}).values() if isinstance(section, Mapping)]
-        if not any(section.get("class") for section in sections):  # the workers find these in the working folder
-            started.enter_context(without_working_folder(importlib.import_module("ray.job_config").JobConfig))
+        started.enter_context(without_working_folder(importlib.import_module("ray.job_config").JobConfig))
+        started.enter_context(named_cluster(importlib.import_module("ray._private.services")))
         configure_processes(values)
         start_telemetry(master_config)
         init_ray()
@@ -416,7 +416,7 @@ def continue_tracking(logger: Any, run_dir: Path) -> None:
     """
     values = Values(logger)
     if values.get("wandb_enabled", False):
-        check_wandb(run_dir)
+        name_server()
     if not values.get("wandb_enabled", False) or values.get("wandb.id"):
         return
     path = run_dir / TRACKING

@@ -9,37 +9,42 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from nemo_ada import marks as trust
+from nemo_ada import trust
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.launch.contract import write_contract
 from nemo_ada.rules.facts.config_file import HOME
-from nemo_ada.rules.facts.hub import REPOSITORY, missing_files, snapshot
+from nemo_ada.rules.facts.hub import REPOSITORY, code_of, missing_files, snapshot
 from nemo_ada.rules.facts.nemo_config import Values
 from nemo_ada.rules.facts.site import site_setting, worker_python
 from nemo_ada.run.files import (
     MANIFEST,
-    duplicate,
     json_of,
-    opened_to_read,
+    new_file,
+    read_json,
     verify_folder,
     write_atomically,
     write_folder,
 )
 from nemo_ada.run.folder import CONTRACT, RunDir
 from nemo_ada.run.json_lines import records
+from nemo_ada.run.limited import limited
+from nemo_ada.run.provenance import latest
 from nemo_ada.run.redaction import hide, printable
-from nemo_ada.run.start import python
+from nemo_ada.run.start import environment, python
 from nemo_ada.run.start import run as run_process
 from nemo_ada.run.yaml_file import read_yaml
 
 CONFIG = "config.yaml"  # of a run and of a checkpoint
+GENERATION = "generation_config.json"
+WORKS = "export what you trained yourself, or a copy of it that is yours"
 MAX_BYTES, MOST_LETTERS = 4 << 20, 300  # of a file that the card cites, and of a text in it
 CARD = "README.md"  # what the hub shows of a model
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
@@ -91,7 +96,13 @@ model.save_pretrained(out)
 
 
 def export(
-    run: Path, *, step: int | None, out: Path | None, say: Callable[[str], object], adapter: bool = False
+    run: Path,
+    *,
+    step: int | None,
+    out: Path | None,
+    say: Callable[[str], object],
+    adapter: bool = False,
+    model: str | None = None,
 ) -> Path:
     """Write the folder, check it file by file, and return it.
 
@@ -101,14 +112,14 @@ def export(
         out: the folder to write. None for a folder in the run's.
         say: shows a line to the user.
         adapter: write only the adapters of LoRA, in PEFT's format.
+        model: the model that the run started from. It is needed where that has code of its own.
 
     Raises:
         UserError: there is no such checkpoint, the folder exists, or the converter failed.
     """
     folder = newest(run, step)
-    ours = trust.allowed(run / CONFIG)
-    if not ours:
-        _refuse_outside(run, folder)
+    trust.check_folder(run, WORKS)
+    trust.check_tree(folder, WORKS, links=False)
     base = _lora_base(folder)
     if adapter and base is None:
         raise UserError(f"--adapter: {folder} has all weights and no adapters of LoRA; leave it out")
@@ -119,14 +130,14 @@ def export(
 
     def fill(place: Path) -> None:
         if (folder / "hf").is_dir():
-            duplicate(folder / "hf", place)
+            _copy(folder / "hf", place)
         else:
-            _convert(folder, place, base, adapter, None if ours else run / CONFIG)
+            _convert(folder, place, base, adapter, model)
         for file in (folder / "policy/tokenizer").glob("*"):
             if not (place / file.name).exists():
-                duplicate(file, place / file.name)
+                _copy(file, place / file.name)
         if not (folder / "hf").is_dir():
-            _add_prompts(place, run, folder / CONFIG if ours else None)
+            _add_prompts(place, run, folder)
         write_atomically(place / CARD, model_card(run, folder))
         if broken := _broken(place, adapter):
             raise UserError(f"{target} would not be whole: {', '.join(broken[:5])}; export again")
@@ -137,18 +148,15 @@ def export(
     return target
 
 
-def _refuse_outside(run: Path, folder: Path) -> None:
-    """Refuse a checkpoint with links that leave the run: the export would hold the user's own files.
-
-    Raises:
-        UserError: there is such a link, or a pipe or a device.
-    """
-    for path in (folder, *folder.rglob("*")):
-        if not trust.within(path, [run]) or not (path.is_dir() or path.is_file()):
-            raise UserError(
-                f"{path} is no file of this run; an export takes nothing from outside of it. `nemo-ada allow "
-                f"{run / CONFIG}` says that the run is yours"
-            )
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file of a checkpoint to a name that is not taken, or what is in a folder. No link is followed."""
+    if source.is_dir():
+        target.mkdir(exist_ok=True)
+        for inner in source.iterdir():
+            _copy(inner, target / inner.name)
+        return
+    with trust.open_found(source, WORKS, links=False) as old, new_file(target, "wb") as new:
+        shutil.copyfileobj(old, new)
 
 
 def _broken(place: Path, adapter: bool) -> list[str]:
@@ -167,7 +175,7 @@ def model_card(run: Path, folder: Path) -> str:
         folder: the folder of the checkpoint.
     """
     step, config, made = int(folder.name.removeprefix("step_")), run / "config.yaml", run / "environment.json"
-    values, about = Values(_mapping(config)), _mapping(made)
+    values, about = Values(_mapping(config)), latest(made)
     path = values.get("data.train.data_path")
     base = str(values.get("policy.model_name") or "")
     public = REPOSITORY.fullmatch(base) is not None and not os.path.exists(base)
@@ -219,24 +227,22 @@ def _last_evaluation(run: Path, step: int) -> str:
     return f"{', '.join(scores)} on held-out prompts after step {found[-1]['step']}" if scores else ""
 
 
-def _add_prompts(place: Path, run: Path, config: Path | None) -> None:
+def _add_prompts(place: Path, run: Path, folder: Path) -> None:
     """Add the model's generation_config.json, which names all stop tokens, and what the prompts were made of.
 
-    Args:
-        place: the folder of the export.
-        run: the run's folder.
-        config: the configuration of the checkpoint. None where it may not name files outside of the run.
+    The run has noted its prompts at its start. What its configuration names now could be any file of the user's.
     """
-    if config is None:
-        if (run / CONTRACT).is_file() and trust.within(run / CONTRACT, [run]):
-            duplicate(run / CONTRACT, place / CONTRACT)
-        return
-    values = Values(read_yaml(config, "the run's configuration", written=True)) if config.is_file() else Values({})
-    model = Path(str(values.get("policy.model_name", "")))
-    source = (model if model.is_dir() else snapshot(str(model)) or model) / "generation_config.json"
-    if source.is_file() and not (place / source.name).exists():
-        duplicate(source, place / source.name)
-    write_contract(place, values)
+    if (run / CONTRACT).is_file():
+        _copy(run / CONTRACT, place / CONTRACT)
+    with suppress(UserError):  # the run names no model, or its file is no JSON and so none of a model
+        source = _model_folder(_model_name(folder)) / GENERATION
+        if source.is_file() and not (place / GENERATION).exists():
+            write_atomically(place / GENERATION, json.dumps(read_json(source), indent=1) + "\n")
+
+
+def _model_folder(name: str) -> Path:
+    """Return the folder of a model, or of the hub's newest cached version of it."""
+    return Path(name) if Path(name).is_dir() else snapshot(name) or Path(name)
 
 
 def newest(run: Path, step: int | None) -> Path:
@@ -276,10 +282,12 @@ def _lora_base(folder: Path) -> Path | None:
         return Path(_model_name(folder))
     for iteration in sorted((folder / "policy/weights").glob("iter_*"))[-1:]:
         file = iteration / "run_config.yaml"
-        told = read_yaml(file, "the checkpoint's configuration", written=True) if file.is_file() else {}
+        told = Values(
+            read_yaml(file, "the checkpoint's configuration", written=True, found=WORKS) if file.is_file() else {}
+        )
         if not told.get("peft"):
             continue
-        base = Path(str((told.get("checkpoint") or {}).get("pretrained_checkpoint")))
+        base = Path(str(told.get("checkpoint.pretrained_checkpoint")))
         found = sorted(base.glob("iter_*"))
         if not found:
             raise UserError(
@@ -290,7 +298,7 @@ def _lora_base(folder: Path) -> Path | None:
     return None
 
 
-def _convert(folder: Path, place: Path, base: Path | None, adapter: bool, foreign: Path | None) -> None:
+def _convert(folder: Path, place: Path, base: Path | None, adapter: bool, model: str | None) -> None:
     """Run NeMo-RL's converter for Megatron's or DTensor's files, or copy what DTensor saved for Hugging Face.
 
     Args:
@@ -298,19 +306,19 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool, foreig
         place: folder for the files.
         base: the model that its adapters belong to. None for a checkpoint without adapters.
         adapter: write only the adapters.
-        foreign: the configuration of a run that nobody has allowed. What it names outside of the run is not used.
+        model: the model that the run started from, where the command line names it.
     """
     weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
     iterations = sorted(weights.glob("iter_*"))
     if (weights / "model/consolidated").is_dir():
-        duplicate(weights / "model/consolidated", place)
+        _copy(weights / "model/consolidated", place)
         return
     if base is not None and not iterations:
         if adapter:
             for name in ADAPTER:
-                duplicate(weights / "model" / name, place / name)
+                _copy(weights / "model" / name, place / name)
         else:
-            _refuse_foreign(foreign, "the model that its adapters belong to")
+            _refuse_code(folder, model)
             interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
             _run("merging the adapters", python(interpreter, "-c", MERGED, base, weights / "model", place))
         return
@@ -319,9 +327,9 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool, foreig
         _run("joining the shards", python(interpreter, "-c", FROM_SHARDS, weights / "model", place))
         for name in ("config.json", "generation_config.json"):
             if (weights / "model/.hf_metadata" / name).is_file():
-                duplicate(weights / "model/.hf_metadata" / name, place / name)
+                _copy(weights / "model/.hf_metadata" / name, place / name)
         return
-    _refuse_foreign(foreign, "a tokenizer and a model, which the converter reads")
+    _refuse_code(folder, model)
     kind, flag, checkpoint, worker = (
         ("megatron", "--megatron-ckpt-path", iterations[-1], "megatron")
         if iterations
@@ -346,21 +354,41 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool, foreig
     out.rmdir()
 
 
-def _refuse_foreign(config: Path | None, what: str) -> None:
-    if config is not None:
-        raise UserError(
-            f"{config} names {what}, and these may be files of yours; look at it, and if the run is yours or you want "
-            f"that, `nemo-ada allow {config}`"
-        )
+def _refuse_code(folder: Path, model: str | None) -> None:
+    """Refuse a model that has code of its own and that only the run's configuration names: the converter would run it.
+
+    Args:
+        folder: the checkpoint.
+        model: the model that the command line names. None where it names none.
+
+    Raises:
+        UserError: for such a model, or where the command line names another one than the run.
+    """
+    named = _model_name(folder)
+    if model is not None and model != named:
+        raise UserError(f"--model={model}: {folder} was trained from {named}; name that, or leave --model out")
+    for place in (_model_folder(named), folder / "policy/tokenizer"):
+        if model is None and (code := code_of(place)):
+            raise UserError(
+                f"{folder / CONFIG} names {named}, and {place} has code of its own ({', '.join(code[:3])}), which the "
+                f"converter would run; where you trust it, say --model={named}"
+            )
 
 
 def _model_name(folder: Path) -> str:
     """Return the model that a checkpoint's run started from."""
-    return str(read_yaml(folder / "config.yaml", "the run's configuration")["policy"]["model_name"])
+    name = Values(read_yaml(folder / CONFIG, "the run's configuration", written=True, found=WORKS)).get(
+        "policy.model_name"
+    )
+    if not isinstance(name, str):
+        raise UserError(
+            f"{folder / CONFIG} names no policy.model_name, so it is no checkpoint's configuration of NeMo-RL"
+        )
+    return name
 
 
 def _run(name: str, command: Sequence[str]) -> None:
-    done = run_process(command, capture_output=True, text=True)
+    done = run_process(command, env=environment(HF_HUB_OFFLINE="1"), capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"{name} failed in {command[0]}: {last[:500]}; run it in NeMo-RL's container")
@@ -368,12 +396,7 @@ def _run(name: str, command: Sequence[str]) -> None:
 
 def _whole(file: Path) -> bool:
     """Return whether a safetensors file has all the bytes that its header lists."""
-    with opened_to_read(file) as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        try:
-            header = json.loads(stream.read(min(length, 1 << 28)))
-        except ValueError:
-            return False
-    header.pop("__metadata__", None)
-    end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    return file.stat().st_size == 8 + length + end
+    try:
+        return file.stat().st_size == limited("nemo_ada.run.weights:end_of", str(file))
+    except UserError:
+        return False

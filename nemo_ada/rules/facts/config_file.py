@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_ada.config.load import find_prompt_files, load_words, load_yaml, plain, split_words
+from nemo_ada.config.load import load_words, load_yaml, plain, split_words
+from nemo_ada.config.paths import find_files
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import is_theirs
 from nemo_ada.rules.facts.site import site_setting
@@ -36,7 +37,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     if home and HOME not in os.environ and Path(home).is_dir():
         os.environ[HOME] = home  # the YAML's interpolations read it from there
     try:
-        return find_prompt_files(plain(load_words(path, overrides)), split_words(path, overrides)[0], overrides)
+        return find_files(plain(load_words(path, overrides)), split_words(path, overrides)[0], overrides)
     except UserError as problem:
         works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
         if HOME in str(problem):

@@ -83,10 +83,30 @@ def missing_files(folder: Path, *, weights: bool) -> list[str]:
     wanted = {"config.json"}
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        wanted |= set(json_of(index).get("weight_map", {}).values())
+        listed = json_of(index)
+        named = listed.get("weight_map") if isinstance(listed, dict) else None
+        if not isinstance(named, dict):
+            return [*lacks, f"the names of files in {index.name}"]
+        wanted |= set(map(str, named.values()))
     elif not any(folder.glob("*.safetensors")):
         wanted.add("model.safetensors")
     return lacks + sorted(name for name in wanted if not (folder / name).exists())
+
+
+def code_of(folder: Path) -> list[str]:
+    """Return the files of a model's folder that are code of its own, or name some. Libraries run it where they may."""
+    mapped = [file.name for file in sorted(folder.glob("*.json")) if "auto_map" in _text(file)]
+    return [
+        *(str(file.relative_to(folder)) for file in sorted(folder.rglob("*.py"))),
+        *(f"auto_map in {name}" for name in mapped),
+    ]
+
+
+def _text(file: Path) -> str:
+    try:
+        return text_of(file, errors="replace")
+    except OSError:
+        return ""
 
 
 def offline() -> bool:

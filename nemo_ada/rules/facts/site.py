@@ -11,35 +11,35 @@ from functools import lru_cache
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.marks import allowed
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.start import TimeoutExpired, run
+from nemo_ada.standing import from_here, here
+from nemo_ada.trust import read_found
 
 CODE = Path(__file__).parents[3]
 """The folder that holds this package: the project's folder, or site-packages."""
 SITE = Path("slurm") / "site.env"
 HOME_VARIABLE, SITE_VARIABLE = "NEMO_ADA_HOME", "NEMO_ADA_SITE"
-READ = 'set -aeuo pipefail; . "$1" >&2; command -p env -0'  # as slurm/lib.sh reads it
+READ = "set -aeuo pipefail; . /dev/stdin >&2; command -p env -0"  # as slurm/lib.sh reads it
 READ_SECONDS = 20.0
 MAX_BYTES = 1_000_000
+WORKS = f"take ownership of it, or name a copy with {SITE_VARIABLE}=FILE"
 
 
 def project() -> Path:
-    """Return the project's folder.
+    """Return the project's folder: NEMO_ADA_HOME, else the one that holds this package.
 
-    It is NEMO_ADA_HOME, else the working folder or the nearest one above it whose slurm/site.env the user has allowed
-    (trust.py). Else it is the folder that holds this package. `pip install` without --editable copies the package
-    there.
+    `pip install` without --editable copies the package elsewhere. A site.env near the working folder is not looked
+    for: bash runs it, and a download may hold one.
     """
-    if named := os.environ.get(HOME_VARIABLE):
-        return Path(named)
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if allowed(folder / SITE)), CODE)
+    named = os.environ.get(HOME_VARIABLE)
+    return from_here(Path(named)) if named else CODE
 
 
 def site_file() -> Path:
     """Return the file that batch scripts read: NEMO_ADA_SITE, else slurm/site.env in the project's folder."""
-    return Path(os.environ.get(SITE_VARIABLE) or project() / SITE)
+    named = os.environ.get(SITE_VARIABLE)
+    return from_here(Path(named)) if named else project() / SITE
 
 
 def site_said() -> str:
@@ -47,9 +47,8 @@ def site_said() -> str:
     path = site_file()
     if path.is_file():
         return str(path)
-    here = Path.cwd()
-    found = next((folder / SITE for folder in (here, *here.parents) if (folder / SITE).is_file()), None)
-    other = "" if found is None else f"; {found} was found, and `nemo-ada allow {found}` lets commands read it"
+    found = next((folder / SITE for folder in (here(), *here().parents) if (folder / SITE).is_file()), None)
+    other = "" if found is None else f"; {found} is nobody's settings until {SITE_VARIABLE}={found} names it"
     return f"{path} is not there; {SITE_VARIABLE}=FILE names another{other}"
 
 
@@ -67,7 +66,8 @@ def site_setting(name: str) -> str:
     if not path.is_file():
         return ""
     try:
-        content = read_bounded(path, MAX_BYTES)
+        named = SITE_VARIABLE in os.environ
+        content = read_bounded(path, MAX_BYTES) if named else read_found(path, WORKS, MAX_BYTES)
     except OSError as problem:
         raise UserError(f"{path} cannot be read: {problem.strerror}") from None
     windows = re.search(rb"\r|^\xef\xbb\xbf", content)
@@ -81,11 +81,11 @@ def site_setting(name: str) -> str:
 
 @lru_cache(maxsize=4)
 def _read_by_bash(path: Path, content: bytes, environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Return all variables after bash has read site.env in this environment. `content` says which file was read."""
+    """Return all variables after bash has read the content of site.env in this environment."""
     given = {key: value for key, value in environment if key != "BASH_ENV" and not key.startswith("BASH_FUNC_")}
-    command = ["bash", "--noprofile", "--norc", "-c", READ, "bash", str(path)]
+    command = ["bash", "--noprofile", "--norc", "-c", READ]
     try:
-        done = run(command, env=given, capture_output=True, timeout=READ_SECONDS)
+        done = run(command, env=given, input=content, capture_output=True, timeout=READ_SECONDS)
     except (OSError, TimeoutExpired) as problem:
         raise UserError(f"bash cannot read {path}: {problem}") from None
     if done.returncode:

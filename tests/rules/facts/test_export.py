@@ -9,10 +9,10 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from nemo_ada import marks as trust
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.export import _add_prompts, export
 from nemo_ada.run.files import write_folder
+from nemo_ada.run.folder import CONTRACT
 from nemo_ada.tasks.prompting import read_contract
 
 pytestmark = pytest.mark.long
@@ -41,10 +41,10 @@ def weights(size=4):
 
 
 def ours(run):
-    """The run, as one that this user has trained: its configuration is allowed."""
-    if not (run / "config.yaml").exists():
-        (run / "config.yaml").write_text("{}")
-    trust.allow(run / "config.yaml")
+    """The run, with the configuration that NeMo-RL writes into its checkpoint."""
+    for folder in run.glob("checkpoints/step_*"):
+        if not (folder / "config.yaml").exists():
+            (folder / "config.yaml").write_text('{"policy": {"model_name": "none/such"}}')
     return run
 
 
@@ -189,18 +189,28 @@ def test_a_run_that_saved_nothing_is_named(tmp_path):
 
 
 def test_an_export_of_nemo_rl_keeps_every_stop_token_and_says_how_prompts_were_made(tmp_path):
-    model, place = tmp_path / "model", tmp_path / "place"
-    for folder in (model, place):
-        folder.mkdir()
+    model, place, folder = tmp_path / "model", tmp_path / "place", tmp_path / "run" / "step_1"
+    for made in (model, place, folder):
+        made.mkdir(parents=True)
     (model / "generation_config.json").write_text('{"eos_token_id": [1, 7]}')
-    (tmp_path / "boxed.txt").write_text("Use a box.\n")
-    config = {
-        "policy": {"model_name": str(model), "tokenizer": {"chat_template_kwargs": {"enable_thinking": False}}},
-        "data": {"default": {"system_prompt_file": str(tmp_path / "boxed.txt"), "prompt_file": None}},
-    }
-    (tmp_path / "config.yaml").write_text(json.dumps(config))
-    _add_prompts(place, tmp_path, tmp_path / "config.yaml")
+    (folder / "config.yaml").write_text(json.dumps({"policy": {"model_name": str(model)}}))
+    (tmp_path / "run" / CONTRACT).write_text('{"system": "Use a box."}')
+    _add_prompts(place, tmp_path / "run", folder)
     assert json.loads((place / "generation_config.json").read_text()) == {"eos_token_id": [1, 7]}
-    assert read_contract(place) == {
-        "chat_template_kwargs": {"enable_thinking": False}, "system": "Use a box.", "prompt_file": None
-    }  # fmt: skip
+    assert read_contract(place) == {"system": "Use a box."}
+
+
+def test_a_model_with_code_of_its_own_is_named_on_the_command_line(tmp_path, monkeypatch):
+    """NeMo-RL's converter trusts remote code, and the run's configuration was only found."""
+    saved = tmp_path / "run/checkpoints/step_7/policy"
+    (saved / "weights/x").mkdir(parents=True)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"auto_map": {"AutoConfig": "configuration.Mine"}}')
+    (saved.parent / "config.yaml").write_text(json.dumps({"policy": {"model_name": str(model)}}))
+    with pytest.raises(UserError, match=f"auto_map in config.json.*where you trust it, say --model={model}"):
+        export(tmp_path / "run", step=None, out=None, say=lambda line: None)
+    with pytest.raises(UserError, match="NEMO_RL_HOME"):
+        export(tmp_path / "run", step=None, out=None, say=lambda line: None, model=str(model))
+    with pytest.raises(UserError, match=f"was trained from {model}"):
+        export(tmp_path / "run", step=None, out=None, say=lambda line: None, model="other/model")

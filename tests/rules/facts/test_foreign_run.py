@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from nemo_ada.nemo.launch.export import export, model_card
 from nemo_ada.run.data_files import rows
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, PromptFormat
 from tests.lab.data.fake_server import model_folder
+from tests.people import OTHER, needs_two_users
 
 PRIVATE = "what only the user may read"
 HEADER = b'{"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}'
@@ -50,7 +53,7 @@ def exported(run: Path, out: Path) -> str:
     try:
         export(run, step=None, out=out, say=lambda _line: None)
     except UserError as error:
-        return "refused" if "nemo-ada allow" in str(error) and not out.exists() else str(error)
+        return "refused" if "is a link" in str(error) and not out.exists() else str(error)
     assert not any(path.is_symlink() for path in out.rglob("*"))
     return "".join(path.read_text(errors="replace") for path in out.rglob("*") if path.is_file())
 
@@ -90,18 +93,70 @@ def test_a_configuration_of_the_run_names_no_file_for_the_export(tmp_path: Path,
     assert "of the run" in text and PRIVATE not in text
 
 
-@pytest.mark.parametrize("form", ["adapter", "converter"])
-def test_what_needs_files_from_outside_of_the_run_is_refused(tmp_path: Path, private: Path, form: str) -> None:
-    saved = foreign(tmp_path / "run", {"policy": {"model_name": str(private)}})
+def without_weights(saved: Path) -> Path:
     for path in sorted((saved / "weights/model").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    if form == "adapter":
-        for name in ("adapter_config.json", "adapter_model.safetensors"):
-            (saved / "weights/model" / name).write_bytes(WEIGHTS)
-    else:
-        (saved / "weights/model").rmdir()
-    with pytest.raises(UserError, match="nemo-ada allow"):
+    return saved / "weights"
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {  # what stands below step_7 -> how it is made
+    "a pipe for weights": lambda step: os.mkfifo(step / "policy/weights/model/consolidated/model-2.safetensors"),
+    "a pipe for a tokenizer": lambda step: os.mkfifo(step / "policy/tokenizer/tokenizer.json"),
+    "a header without end": lambda step: weights_of(step).write_bytes(b"\xff" * 8 + b"{"),
+    "a header that is a list": lambda step: weights_of(step).write_bytes((2).to_bytes(8, "little") + b"[]"),
+    "a header of nested lists": lambda step: weights_of(step).write_bytes((90000).to_bytes(8, "little") + b"[" * 90000),
+    "no offsets": lambda step: weights_of(step).write_bytes((8).to_bytes(8, "little") + b'{"w": 1}'),
+    "an index that is a list": lambda step: (weights_of(step).parent / "model.safetensors.index.json").write_text("[]"),
+    "a map that is a list": lambda step: (weights_of(step).parent / "model.safetensors.index.json").write_text(
+        '{"weight_map": [1]}'
+    ),
+    "a folder for a config": lambda step: remade(step / "config.yaml").mkdir(),
+    "a pipe for a config": lambda step: os.mkfifo(remade(step / "config.yaml")),
+    "a config that is a list": lambda step: (step / "config.yaml").write_text("[1]"),
+    "a config without a model": lambda step: (step / "config.yaml").write_text("policy: 7"),
+    "peft that is a text": lambda step: peft(step, "peft: yes"),
+    "a configuration of lists": lambda step: peft(step, "[1, 2]"),
+    "no folder": lambda step: (shutil.rmtree(step), step.write_text("x")),
+}
+
+
+def weights_of(step: Path) -> Path:
+    return step / "policy/weights/model/consolidated/model.safetensors"
+
+
+def remade(path: Path) -> Path:
+    path.unlink()
+    return path
+
+
+def peft(step: Path, text: str) -> None:
+    (without_weights(step / "policy") / "iter_1").mkdir()
+    (step / "policy/weights/iter_1/run_config.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_folder_gets_one_sentence(tmp_path: Path, monkeypatch, what: str) -> None:
+    monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path / "none"))
+    saved = foreign(tmp_path / "run", {"policy": {"model_name": "none/such"}})
+    HOSTILE[what](saved.parent)
+    if what.startswith(("a folder for a config", "a config that", "a config without")):
+        export(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)  # DTensor's export needs none
+        return
+    with pytest.raises(UserError) as refused:
         export(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 600
+    assert not (tmp_path / "out").exists()
+
+
+@needs_two_users
+@pytest.mark.parametrize("place", [".", "checkpoints/step_7", "checkpoints/step_7/policy/tokenizer/tokenizer.json"])
+def test_what_belongs_to_another_user_is_not_exported(tmp_path: Path, place: str) -> None:
+    saved = foreign(tmp_path / "run", {})
+    (saved / "tokenizer/tokenizer.json").write_text("{}")
+    os.chown(tmp_path / "run" / place, OTHER, OTHER)
+    with pytest.raises(UserError, match=f"is not used: it belongs to .*{OTHER}"):
+        export(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_writes_no_keys_into_the_head_of_its_card(tmp_path: Path) -> None:
@@ -141,18 +196,35 @@ TEMPLATES = {
     "{{ raise_exception('System role not supported') }}": "System role not supported",
     "{% for m in messages %}": "refuses the prompt",
     "{{ messages[7].content.x.y }}": "refuses the prompt",
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes more than",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes more than 1 s of a core",
+    "{{ 9**(9**9) }}": "takes more than 1 s of a core",  # one operation, which no timer of Python ends
+    "{{ 'a'*3000000000 }}": "MiB of memory",
+    "{{ messages[0].role * 20000000 }}": "more than 67,108,864 characters",
 }
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_chat_template_that_fails_or_does_not_end_is_an_error_of_one_line(tmp_path, monkeypatch, template) -> None:
-    monkeypatch.setattr("nemo_ada.tasks.prompting.TEMPLATE_SECONDS", 0.5)
+    monkeypatch.setattr("nemo_ada.tasks.prompting.TEMPLATE_SECONDS", 1.0)
     model = model_folder(tmp_path / "model")
     (model / "chat_template.jinja").write_text(template)
     encoder = ModelTokenizer(model, PromptFormat(template="chat", system="x"))
     with pytest.raises(UserError, match=TEMPLATES[template]):
         encoder.encode("1+1=")
+
+
+def test_a_chat_template_gives_the_ids_that_the_library_gives(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "model")
+    (model / "chat_template.jinja").write_text(
+        "{{ bos_token }}{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant{% if thinks %} thinks{% endif %}: {% endif %}"
+    )
+    encoder = ModelTokenizer(model, PromptFormat(template="chat", system="x", chat_template_kwargs={"thinks": True}))
+    messages = [{"role": "system", "content": "x"}, {"role": "user", "content": "1+1="}]
+    expected = encoder._tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_dict=False, thinks=True
+    )
+    assert encoder.encode("1+1=") == list(expected)
 
 
 def test_a_pipe_in_a_models_folder_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from nemo_ada.marks import allow
+from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import hub
 from nemo_ada.rules.facts.site import CODE, project, site_said, site_setting
 from tests.people import OTHER, needs_two_users
@@ -88,24 +88,34 @@ def test_a_planted_site_file_is_not_read_and_gets_no_token(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("owner", [os.getuid(), pytest.param(OTHER, marks=needs_two_users)])
-def test_a_site_file_is_read_once_the_user_has_allowed_it_as_it_is(tmp_path, monkeypatch, owner):
-    """A download belongs to its user, so neither owner nor mode shows whose settings these are."""
+def test_a_site_file_near_the_working_folder_is_read_once_the_user_names_it(tmp_path, monkeypatch, owner):
+    """A download belongs to its user, so neither owner nor mode shows whose settings these are; bash runs them."""
     plant(tmp_path, "HF_HOME=/planted\n", owner)
     mine_below(tmp_path, monkeypatch)
     file = tmp_path / "slurm" / "site.env"
-    assert project() == CODE and site_setting("HF_HOME") == "" and f"nemo-ada allow {file}" in site_said()
-    allow(file)
-    assert project() == tmp_path and site_setting("HF_HOME") == "/planted"
-    file.write_text("HF_HOME=/changed\n")
-    assert project() == CODE and site_setting("HF_HOME") == ""
-    monkeypatch.setenv("NEMO_ADA_SITE", str(file))  # the user named it
-    assert site_setting("HF_HOME") == "/changed"
+    assert project() == CODE and site_setting("HF_HOME") == "" and f"NEMO_ADA_SITE={file} names it" in site_said()
+    monkeypatch.setenv("NEMO_ADA_SITE", str(file))
+    assert site_setting("HF_HOME") == "/planted"
+
+
+@needs_two_users
+def test_the_site_file_of_the_project_is_read_where_it_is_ours(tmp_path, monkeypatch):
+    plant(tmp_path, "HF_HOME=/ours\n", os.getuid())
+    monkeypatch.setenv("NEMO_ADA_HOME", str(tmp_path))
+    assert site_setting("HF_HOME") == "/ours"
+    (tmp_path / "slurm").chmod(0o777)
+    with pytest.raises(UserError, match=r"its folder .* every user may write it"):
+        site_setting("HF_HOME")
+    (tmp_path / "slurm").chmod(0o755)
+    os.chown(tmp_path / "slurm" / "site.env", OTHER, OTHER)
+    with pytest.raises(UserError, match="is not used: it belongs to"):
+        site_setting("HF_HOME")
 
 
 def test_the_token_goes_only_to_a_host_that_the_environment_names(tmp_path, monkeypatch, stranger):
     address, seen = stranger
     plant(tmp_path, f"HF_ENDPOINT={address}\n", os.getuid())
-    allow(tmp_path / "slurm" / "site.env")
+    monkeypatch.setenv("NEMO_ADA_SITE", str(tmp_path / "slurm" / "site.env"))
     monkeypatch.chdir(tmp_path)
     assert hub.ask("o/m") == "there" and "Authorization" not in seen[-1]
     hub.ask.cache_clear()

@@ -1,0 +1,86 @@
+"""Where the user stands, and where this process stands: somewhere else. This is the one place that knows both.
+
+Libraries look for files in the working folder: settings of W&B, `matplotlibrc`, `.env`, modules, folders with the name
+of a model. Whoever can write there would decide what they do, and next year they look for another name. So a command
+notes the folder in which the user started it, and leaves for a private folder that is empty. What it starts stands
+there, too. A path that the user wrote means the user's folder, so it is made absolute where it is read (`from_here`).
+
+Python code that calls this package by itself, such as a notebook, stands where its user has put it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+from nemo_ada.errors import UserError
+
+PLACES = ("_HOME", "_DIR", "_PATH", "_ROOT", "_CACHE", "_SITE", "_PYTHON", "_FILE", "_PREFIX")
+"""Ends of the names of variables that hold a path; lists with `:` between are paths, too."""
+MORE_PLACES = ("PYTHONPATH", "PATH", "HOME", "TMPDIR", "VIRTUAL_ENV", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_Path = TypeVar("_Path", str, Path)
+_user: list[str] = []  # the folder of the user, once this process has left it
+
+
+def here() -> Path:
+    """Return the folder in which the user started the command."""
+    return Path(_user[-1] if _user else os.getcwd())
+
+
+def from_here(path: _Path) -> _Path:
+    """Return a path that the user wrote as one that this process can open, with `~` as the user's home.
+
+    It stays as it is where this process stands in the user's folder.
+    """
+    home = os.path.expanduser(path)
+    return type(path)(os.path.normpath(os.path.join(_user[-1], home)) if _user and home else home)
+
+
+def with_whole_paths(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a command that gets the paths of its command line as whole paths, also those in lists."""
+
+    @wraps(command)
+    def run(*words: Any, **given: Any) -> Any:
+        return command(*map(_whole, words), **{name: _whole(value) for name, value in given.items()})
+
+    return run
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(one) for one in value]
+    return from_here(value) if isinstance(value, Path) else value
+
+
+def shown(path: Path) -> Path:
+    """Return a path for messages: below the user's folder as the user would write it."""
+    return path.relative_to(_user[-1]) if _user and path != here() and path.is_relative_to(_user[-1]) else path
+
+
+@contextmanager
+def elsewhere(folder: Path) -> Iterator[None]:
+    """Stand in a folder within the block, with the variables of the environment that hold paths made absolute."""
+    try:
+        before = os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the working folder was deleted; change into another one, such as with cd ~") from None
+    for name, value in os.environ.items():
+        if name.endswith(PLACES) or name in MORE_PLACES:
+            os.environ[name] = os.pathsep.join(_absolute(part, before) for part in value.split(os.pathsep))
+    _user.append(before)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        _user.pop()
+        os.chdir(before)
+
+
+def _absolute(path: str, folder: str) -> str:
+    """Return an entry of a variable as an absolute path where it is one that is there. A name of a program stays."""
+    whole = os.path.join(folder, path)
+    return whole if path and not path.startswith("~") and os.path.exists(whole) else path
