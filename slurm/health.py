@@ -91,6 +91,10 @@ def before() -> str:
     for index, gpu in enumerate(gpus.values()):
         if (gpu["memory.used"] or 0) > HELD_MIB:
             return f"GPU {index} already holds {gpu['memory.used']} MiB: another job's processes are left on it"
+    modes = ask("nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader")
+    exclusive = [line for line in modes if "xclusive" in line]
+    if exclusive:
+        return f"GPUs are in {exclusive[0].strip()}, and vLLM and a learner share each: nvidia-smi -c DEFAULT"
     if xid:
         return f"the kernel log names a fatal GPU error: {xid}"
     if free < setting("MIN_TMP_GIB"):

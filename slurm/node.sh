@@ -2,15 +2,16 @@
 # One task per node, inside the container where there is one: sees the shared directory, starts Ray, and on the first
 # node runs the driver. Called by lib.sh through srun; arguments are the run's overrides.
 #
-# Files in ATTEMPT_DIR:  canary (before us)   ray-address, refused, driver.exit, ended (from the first node)
+# Files in ATTEMPT_DIR:  canary (before us)   ray-address, complete, refused, driver.exit, ended (from the first node)
 #                        dump, end (from the batch script)   stacks-NODE.txt (answer to dump)
-set -euo pipefail
+# There is no `set -e`: a line to a full disk must not end a healthy run.
+set -uo pipefail
 
 me=${SLURMD_NODENAME:?node.sh is started by srun}
 read -ra nodes <<<"${NODE_NAMES:?set by lib.sh}"
 head=${nodes[0]}
 dir=${ATTEMPT_DIR:?set by lib.sh}
-children=() TERMINATED='' MADE_RAY_FOLDER=''
+children=() TERMINATED='' MADE_RAY_FOLDER='' RAY_PID='' RAY_GONE=''
 : "${HEALTH:=1}" "${GPUS_PER_NODE:=0}" "${PREEMPT_SECONDS:=25}"
 
 say() { echo "[$(date '+%F %T') $me] $*"; }
@@ -65,6 +66,8 @@ attend() {  # attend PID: until it ends (its exit code), or the batch script wan
     if [[ -e $dir/dump && $dumped == 0 ]]; then dumped=1; dump_stacks; fi
     if [[ -e $dir/end ]]; then say "asked to end"; return 143; fi
     if [[ -n $TERMINATED ]] && ((SECONDS - TERMINATED > PREEMPT_SECONDS)); then say "not saved in time"; return 143; fi
+    if [[ -n $RAY_PID && $1 != "$RAY_PID" && -z $RAY_GONE ]] && ! kill -0 "$RAY_PID" 2>/dev/null; then RAY_GONE=$SECONDS; say "error: Ray ended on $me while the run went on"; fi
+    if [[ -n $RAY_GONE ]] && ((SECONDS - RAY_GONE > 10)); then return 143; fi  # the driver itself may not notice for minutes
     if [[ $me != "$head" && -e $dir/ended ]]; then return 0; fi
     nap 1
   done
@@ -77,8 +80,8 @@ check_health() {  # before Ray: what would cost an hour to find out during a run
   ((HEALTH && GPUS_PER_NODE)) || return 0
   if dry; then echo "+ check of the node: $GPUS_PER_NODE GPUs, free memory, Xid, $MIN_TMP_GIB GiB in /tmp, one all-reduce, and ECC after the run"; return; fi
   command -v "$PYTHON" >/dev/null || refuse "there is no $PYTHON on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
-  health before
-  health links "$(address)"
+  health before || exit 1
+  health links "$(address)" || exit 1
 }
 
 check_shared() {
@@ -92,10 +95,19 @@ check_shared() {
   done
 }
 
-address() {  # this node's address as other nodes reach it
+INTERFACE='import fcntl, socket, struct, sys
+name = struct.pack("256s", sys.argv[1].encode()[:15])
+print(socket.inet_ntoa(fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8915, name)[20:24]))'
+
+address() {  # this node's address as other nodes reach it: that of RAY_INTERFACE, else of its name, else its first one
   local found
-  found=$(getent ahostsv4 "$me" | awk '$1 !~ /^127\./ { print $1; exit }' || true)
-  echo "${found:-$(hostname -I | awk '{ print $1 }')}"
+  if [[ -n ${RAY_INTERFACE:-} ]]; then
+    "$PYTHON" -c "$INTERFACE" "$RAY_INTERFACE" 2>/dev/null || refuse "RAY_INTERFACE=$RAY_INTERFACE has no IPv4 address on $me; here are: $(ls -x /sys/class/net)"
+    return
+  fi
+  found=$({ getent ahostsv4 "$me" | awk '{ print $1 }'; hostname -I | tr ' ' '\n'; } | grep -E '^[0-9.]+$')
+  # 127.* is the node alone, and 172.17.* is docker's bridge on every node
+  { grep -vE '^(127|172\.17)\.' <<<"$found" || grep -v '^127\.' <<<"$found" || echo "$found"; } | head -n 1
 }
 
 free_port() {  # the first free one of the ten from $1 on
@@ -110,6 +122,23 @@ resources() { printf '{"worker_units": %d, "slurm_managed_ray_cluster": 1, "topo
 
 private() {  # make a folder that no other user can enter; several nodes of one machine may share it
   mkdir -m 700 "$1" 2>/dev/null || [[ -d $1 && -O $1 && ! -L $1 && $(stat -c %a "$1") == 700 ]]
+}
+
+keep_starting() {  # keep_starting WORDS...: `ray start`, again until RAY_SECONDS: a slow image or disk makes a try fail
+  local last=$((SECONDS + RAY_SECONDS)) pid child=''
+  trap 'kill -TERM "$child" 2>/dev/null; exit 143' TERM
+  while true; do
+    env "$mark" ray start "$@" &
+    child=$!
+    wait "$child"
+    local code=$?
+    if [[ -e $dir/complete || -e $dir/ended || -e $dir/end ]] || ((SECONDS >= last)); then exit "$code"; fi
+    say "ray start ended with exit code $code before all nodes were there; trying again"
+    for pid in $(ours); do kill -KILL "$pid" 2>/dev/null; done  # what is left of that try holds its ports
+    rm -rf "$RAY_FOLDER/r"
+    sleep 5 & child=$!
+    wait "$child"
+  done
 }
 
 start_ray() {
@@ -129,13 +158,21 @@ start_ray() {
   command -v ray >/dev/null || refuse "there is no ray command on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
   private "$RAY_FOLDER" || { say "error: $RAY_FOLDER is not ours alone on $me" >&2; exit 1; }
   MADE_RAY_FOLDER=1
+  # Many processes that start at once keep Ray's head busy: these time-outs are those of NeMo-RL's own ray.sub.
+  export RAY_worker_register_timeout_seconds="${RAY_worker_register_timeout_seconds:-120}"
+  export RAY_gcs_rpc_server_connect_timeout_s="${RAY_gcs_rpc_server_connect_timeout_s:-120}"
+  export RAY_gcs_rpc_server_reconnect_timeout_s="${RAY_gcs_rpc_server_reconnect_timeout_s:-120}"
+  export RAY_gcs_server_request_timeout_seconds="${RAY_gcs_server_request_timeout_seconds:-120}"
+  export RAY_grpc_keepalive_time_ms="${RAY_grpc_keepalive_time_ms:-60000}"
+  export RAY_grpc_keepalive_timeout_ms="${RAY_grpc_keepalive_timeout_ms:-60000}"
   if [[ $me == "$head" ]]; then
     port=$(free_port "$RAY_PORT") || refuse "ports $RAY_PORT to $((RAY_PORT + 9)) are all taken on $me: set RAY_PORT"
-    where=$(address):$port
-    env "$mark" ray start --head "--node-ip-address=${where%:*}" "--port=$port" --include-dashboard=false \
+    where=$(address) || exit 1
+    where=$where:$port
+    keep_starting --head "--node-ip-address=${where%:*}" "--port=$port" --include-dashboard=false \
       "--temp-dir=$RAY_FOLDER/r" "${common[@]}" &  # Ray opens its own folder to all users of the machine
     children+=($!)
-    put ray-address "$where"
+    put ray-address "$where" || exit 1
   else
     say "waiting for Ray's first node, $head"
     until [[ -r $dir/ray-address ]] && where=$(<"$dir/ray-address") && timeout 5 bash -c "exec 3<>/dev/tcp/${where%:*}/${where#*:}" 2>/dev/null; do
@@ -144,7 +181,9 @@ start_ray() {
       if [[ -e $dir/end ]]; then exit 1; fi
       nap 1
     done
-    env "$mark" ray start "--address=$where" "--node-ip-address=$(address)" "${common[@]}" &
+    local own
+    own=$(address) || exit 1
+    keep_starting "--address=$where" "--node-ip-address=$own" "${common[@]}" &
     children+=($!)
   fi
   export RAY_ADDRESS=$where
@@ -158,7 +197,7 @@ drive() {  # the first node: all nodes in Ray, then the driver
   if ((RAY_START)); then
     local wait_for=("$PYTHON" "$NEMO_ADA_HOME/slurm/wait_for_nodes.py" "$RAY_SECONDS" "${nodes[@]}")
     if dry; then printf '+'; printf ' %q' "${wait_for[@]}"; echo
-    else "${wait_for[@]}" || { say "error: Ray is not complete, see above" >&2; return 1; }; fi
+    else "${wait_for[@]}" || { say "error: Ray is not complete, see above" >&2; return 1; }; put complete "${nodes[*]}"; fi
   fi
   if dry; then printf '+'; printf ' %q' "${words[@]}"; echo; return; fi
   command -v "${words[0]}" >/dev/null || refuse "there is no command ${words[0]} on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
@@ -184,10 +223,7 @@ on_term() {  # SLURM preempts or cancels the job; only this process gets the sig
   TERMINATED=$SECONDS
   say "TERM: asking the run to save within $PREEMPT_SECONDS s"
   : >"$dir/term"
-  if [[ ! -e $RUN_DIR/STOP ]]; then
-    echo "slurm: TERM on $me" >"$RUN_DIR/STOP"
-    touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"
-  fi
+  if [[ ! -e $RUN_DIR/STOP ]]; then echo "slurm: TERM on $me" >"$RUN_DIR/STOP" && touch -r "$RUN_DIR/STOP" "$RUN_DIR/STOP.ours"; fi
 }
 
 foreign() {  # foreign FILE: the site's shell code, such as modules, conda or a last line `[[ -d x ]] && ...`; it is not ours to end
@@ -196,7 +232,7 @@ foreign() {  # foreign FILE: the site's shell code, such as modules, conda or a 
   # shellcheck source=/dev/null
   source "$1"
   local failed=$?
-  set -euo pipefail
+  set -uo pipefail
   if ((failed)); then echo "warning: the last command of $1 failed with exit code $failed"; fi
 }
 
@@ -217,7 +253,7 @@ if ! dry; then
   trap on_term TERM
   if [[ -z ${TOOL:-} ]]; then
     check_shared
-    exec >>"$dir/node-$me.log" 2>&1
+    if : >>"$dir/node-$me.log"; then exec >>"$dir/node-$me.log" 2>&1; fi  # else into the log of the array
   fi
 fi
 if [[ -n $NODE_SETUP ]]; then
@@ -230,7 +266,7 @@ if ! dry; then  # what Ray and NeMo-RL's own launcher want
   unset UV_CACHE_DIR  # a cache of the submitting machine must not hide the image's
   export RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
 fi
-cd "$NEMO_ADA_HOME"
+cd "$NEMO_ADA_HOME" || refuse "there is no $NEMO_ADA_HOME on $me: the project must be on a file system that all nodes share"
 if [[ -r $NEMO_ADA_HOME/nemo_ada/__init__.py ]]; then  # the checkout's code, on all nodes, whatever the image holds
   if dry; then echo "+ export PYTHONPATH=$NEMO_ADA_HOME:..."; else
     export PYTHONPATH=$NEMO_ADA_HOME${PYTHONPATH:+:$PYTHONPATH}

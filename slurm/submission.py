@@ -1,22 +1,20 @@
 #!/usr/bin/env python3
-"""What is submitted: the decisions of a command that submits a job. lib.sh calls them, as it calls chain.py.
+"""What is submitted: the decisions of a command that submits a job. lib.sh calls them, as it calls slots.py.
 
 Usage: submission.py arguments WORD... | submission OPTION... OVERRIDE... | may-submit | submitted JOB
 """
 
-import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # the tree may be read-only
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from chain import EXIT_REFUSED, JOBS, OVER, add, ask_slurm, main, refuse, run_dir, say, setting, table, whole  # noqa: E402
+from shared import EXIT_REFUSED, in_queue, main, refuse, run_dir, say, setting, tail, whole  # noqa: E402
 
 WARNINGS_ONLY = 3  # exit code of `nemo-ada check`: nemo_ada/rules/finding.py
 SECRET = re.compile(  # names of settings, in small letters
@@ -41,7 +39,7 @@ def arguments(*words: str) -> int:
 
     Variables:
         CONFIG, RUN_DIR: what stands in front of the command. HOME_DIR: the project's folder.
-        SCRIPT: train.sh takes its config from the words, and its next job gets it as a word again (FIRST).
+        SCRIPT: train.sh takes its config from the words, and its slots get it as a word again (FIRST).
     """
     script, home, options, yamls, overrides = setting("SCRIPT"), setting("HOME_DIR"), [], [], []
     for word in words:
@@ -59,13 +57,13 @@ def arguments(*words: str) -> int:
         elif equals or word.startswith("~"):
             overrides.append(word)
         elif word.endswith((".yaml", ".yml")):
-            yamls.append(os.path.join(home, word))
+            yamls.append(file(word))
         else:
             right = "write --time=08:00:00, not --time 08:00:00"
             refuse(f"{word} is neither a YAML nor key=value nor an option of sbatch in one word: {right}")
     if script != "train.sh" or not yamls:
-        yamls.insert(0, os.path.join(home, setting("CONFIG")))
-    if yamls[0] == os.path.join(home, ""):
+        yamls.insert(0, file(setting("CONFIG")) if setting("CONFIG") else "")
+    if not yamls[0]:
         refuse(
             "name the YAML of a model, such as configs/qwen2.5-math-7b.yaml, and overlays of configs/methods after it"
         )
@@ -75,15 +73,9 @@ def arguments(*words: str) -> int:
     config, layers = yamls[0], yamls[1:]
     if CPU not in config and not setting("NEMO_RL_HOME"):
         refuse("NEMO_RL_HOME is not set: the NeMo-RL v0.7.0 checkout as nodes see it (/opt/nemo-rl in its NGC image)")
-    array = any(re.match("--array=|-a.", word) for word in options)
-    task = "0" if array else setting("SLURM_ARRAY_TASK_ID")
-    for word in overrides:
-        if task and re.match(r"\+*grpo\.seed=", word):
-            refuse(f"{word}: each task of --array trains with its number as grpo.seed, in its own folder; leave it out")
     name = "-".join(Path(path).stem for path in yamls)
-    assign("RUN_DIR", os.path.join(home, setting("RUN_DIR") or f"{setting('RUN_ROOT')}/{name}"))
+    assign("RUN_DIR", os.path.abspath(setting("RUN_DIR") or os.path.join(home, setting("RUN_ROOT"), name)))
     assign("CONFIG", config)
-    assign("TASK", task)
     assign("FIRST", [config] if script == "train.sh" else [])
     assign("OPTIONS", [word for word in options if word != "--force"])
     assign("OVERRIDES", overrides if script == "export.sh" else layers + overrides)  # its overlays have named RUN_DIR
@@ -91,6 +83,11 @@ def arguments(*words: str) -> int:
     assign("LEAD", _asked("--signal", "", options).partition("@")[2])
     assign("PREFLIGHT", "0" if "--force" in words else setting("PREFLIGHT"))
     return 0
+
+
+def file(name: str) -> str:
+    """The absolute path of a YAML: as `nemo-ada check` reads it, in the working folder, else in the project's."""
+    return os.path.abspath(name if os.path.exists(name) else os.path.join(setting("HOME_DIR"), name))
 
 
 def _gpus(yamls: "list[str]", overrides: "list[str]") -> str:
@@ -142,7 +139,13 @@ def submission(*words: str) -> int:
         if code not in (0, WARNINGS_ONLY):
             crash = "" if code == EXIT_REFUSED else f"nemo-ada check itself failed with exit code {code}; "
             refuse(f"nothing was submitted: {crash}mend what is said above {FORCE}")
-    assign("OPTIONS", options)
+    array, _, together = _asked("--array", "-a", options).partition("%")
+    if together not in ("", "1"):
+        refuse(f"--array={array}%{together}: the slots of a run go one after another; write --array={array}%1")
+    slots = re.fullmatch(r"1(?:-(\d+))?", array)
+    assign("SLOTS", (slots[1] or "1") if slots else "")
+    options = [word for word in options if not re.match("--array=|-a.", word)]
+    assign("OPTIONS", [*options, f"--array={array}%1"] if array and not slots else options)
     assign("NODES_ASKED", _asked("--nodes", "-N", options) or "1")
     return 0
 
@@ -153,6 +156,12 @@ def _tool(config: str) -> "tuple[str, str]":
     tool = shutil.which("nemo-ada") or (own if os.access(own, os.X_OK) else "")
     if not tool:
         return "", "no nemo-ada command here checks the config; run make install"
+    with open(tool, errors="replace") as script:
+        python = script.readline().strip()
+    if python.startswith("#!/") and not os.access(python[2:].split()[0], os.X_OK):
+        place = os.path.realpath(python[2:].split()[0])
+        everybody = "everybody must be able to run that (slurm/site.md, step 1)"
+        return "", f"{tool} does not start for you: its interpreter is {place}, and {everybody}"
     if CPU in config or os.path.isdir(checkout):
         return tool, ""
     put = "put NEMO_RL_HOME=CHECKOUT in front of the command"
@@ -182,23 +191,21 @@ def may_submit() -> int:
                 refuse(f"{folder} cannot be written: put RUN_DIR=FOLDER in front")
     except OSError as problem:
         refuse(f"RUN_DIR={run_dir()} cannot be made ({problem.strerror}): put RUN_DIR=FOLDER in front, or set RUN_ROOT")
-    lines = table(JOBS)
-    last = [] if not lines or lines[-1][1] == OVER else [job for job in lines[-1][1:3] if job != "-"]
-    shown = ask_slurm("squeue", "-h", "-r", "-o", "%i|%T", "-j", ",".join([*last, "1"])) if last else ""
-    for line in (shown or "").splitlines():
-        job, _, state = line.partition("|")
-        if job in last and state != "COMPLETING":
-            refuse(
-                f"job {job} of this run is {state.lower()}: end it (scancel {' '.join(last)}), or set another RUN_DIR"
-            )
+    owner = tail(run_dir() / "job").strip().partition("_")[0]
+    for array, _, state in (in_queue(owner) or []) if owner else []:
+        if array == owner and state != "CG":  # one that ends is waited for
+            refuse(f"array {owner} of this run is in SLURM's queue: end it (scancel {owner}), or set another RUN_DIR")
     return 0
 
 
 def submitted(job: str) -> int:
-    """Write down the first job of a chain."""
-    add(JOBS, job, job, "-", int(time.time()))
-    with contextlib.suppress(OSError):
-        (run_dir() / "job").write_text(f"{job}\n")
+    """Write down the array of a run, where its first slot has not begun yet."""
+    path = run_dir() / "job"
+    try:
+        if tail(path).partition("_")[0].strip() != job:
+            path.write_text(f"{job}\n")
+    except OSError as problem:
+        say(f"warning: {path} was not written: {problem.strerror}")
     return 0
 
 

@@ -8,14 +8,19 @@
 #SBATCH --mem=0
 #SBATCH --time=04:00:00
 #SBATCH --signal=B:USR1@900
+#SBATCH --array=1-20%1
 #SBATCH --no-requeue
 #SBATCH --propagate=NONE
 #SBATCH --open-mode=append
-#SBATCH --output=slurm-%x-%j.log
+#SBATCH --output=slurm-%x-%A.log
 CONFIG=${CONFIG:-configs/qwen2.5-math-7b.yaml}
 root=${NEMO_ADA_HOME:-$(dirname "$0")/..}
 [[ -n ${NEMO_ADA_HOME:-} || -r $root/slurm/lib.sh ]] || root=${SLURM_SUBMIT_DIR:-$root}  # SLURM runs a copy of this script
-[[ -r $root/slurm/lib.sh ]] || { echo "error: no slurm/lib.sh in $root: submit from the project's root or set NEMO_ADA_HOME" >&2; exit 2; }
+if [[ ! -r $root/slurm/lib.sh ]]; then
+  echo "error: no slurm/lib.sh in $root: submit from the project's root or set NEMO_ADA_HOME" >&2
+  if [[ -n ${SLURM_ARRAY_JOB_ID:-} ]]; then scontrol update "JobId=$SLURM_ARRAY_JOB_ID" StartTime=now+600; fi  # perhaps this node alone
+  exit 2
+fi
 # shellcheck source=/dev/null
 source "$root/slurm/lib.sh"
 main train_7b_ada.sh "$root" "$@"

@@ -32,7 +32,7 @@ def check(
         str | None, typer.Option(help="GPUs to judge for, such as A100-80GB (default: the config's)")
     ] = None,
     site: Annotated[
-        bool, typer.Option("--site", help="on a login node: ask SLURM what will not work for a chain of jobs")
+        bool, typer.Option("--site", help="on a login node: ask SLURM what will not work for a run of slots")
     ] = False,
     gpus_per_node: Annotated[str, typer.Option(help="GPUs per node of the job, such as 8 or h100:8")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="also print what is right and what was skipped")] = False,

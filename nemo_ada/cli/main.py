@@ -25,7 +25,7 @@ from nemo_ada.standing import elsewhere, with_whole_paths
 # Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
 COMMANDS = {
     "train": "Train with the back end that the YAML names.",
-    "status": "Say how runs and their chains of jobs stand.",
+    "status": "Say how runs and their slots stand.",
     "simulate": "Try a sampling plan on known pass rates.",
     "whatif": "Say what adaptive sampling would have changed in rollouts that you have.",
     "data": "Make training sets: clean, measure, filter, describe.",

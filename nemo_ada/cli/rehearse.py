@@ -34,7 +34,7 @@ def rehearse(
     Needs the environments of `make rehearsal-env`. The report lists what ran, what shrank and what a CPU cannot show.
     With --gpu it runs on one GPU without downloads, and measures times, memory and vLLM against the learner.
     With --full it takes all GPUs of the config at its full size. Nobody has run that on GPUs yet. On a cluster:
-    LAUNCH="nemo-ada rehearse --gpu --full" REQUEUE=none slurm/train.sh CONFIG.
+    LAUNCH="nemo-ada rehearse --gpu --full" slurm/train.sh --array=1 CONFIG.
     """
     from nemo_ada.config.load import backend_of
     from nemo_ada.rules.facts.config_file import load_config

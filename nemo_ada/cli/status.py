@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from nemo_ada.lab.status import goes_on, look, queue, render, runs_below
+from nemo_ada.lab.status import ask_slurm, goes_on, look, render, runs_below
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.run.redaction import hide_in
 from nemo_ada.standing import from_here
@@ -26,15 +26,14 @@ def status(
         typer.Option(min=1, max=MOST_SECONDS, help="print again every so many seconds, until no job is left"),
     ] = None,
 ) -> None:
-    """Say how runs and their chains of jobs stand: step, last save, job, reasons, next start, what is left.
+    """Say how runs and their slots stand: step, last save, SLURM's own words, reasons, next start, what is left.
 
-    Works on a login node: it reads files of the run's folder and asks squeue, where there is one.
+    Works on a login node: it reads files of the run's folder, and asks squeue and sacct by the array's id.
     """
     while True:
         root = Path(site_setting("RUN_ROOT") or "runs")
         folders = runs_below(from_here(root)) if run == "all" else [from_here(Path(run))]
-        jobs = queue()
-        found = look(folders, jobs)
+        found = look(folders, ask_slurm(folders))
         shown = json.dumps(hide_in(found), indent=None if watch else 1) if as_json else "\n".join(map(render, found))
         if watch and not as_json:
             Console().clear()

@@ -2,10 +2,11 @@
 
     status.json    state, step of steps          pace.json      last saved step
     heartbeat      phase, median step seconds    attempts.tsv   one line per attempt, with the reason of its end
-    job            SLURM's id of the job         left_out.tsv   unhealthy nodes
-    jobs.tsv       the chain's jobs, and its end config.yaml    how many GPUs an attempt holds
+    job            array, and the slot that runs left_out.tsv   unhealthy nodes
+    over           why the run is over           config.yaml    how many GPUs an attempt holds
 
-slurm/chain.py writes the tables and says what their columns are.
+slurm/slots.py writes the tables and says what their columns are. Which slots there are, how each stands and how it
+ended is SLURM's to say, in its own words: nothing of that is inferred from a file.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +29,63 @@ from nemo_ada.run.start import SubprocessError, run
 
 LEAST = 4  # columns of a line of both tables
 STARTED, SAVED, FOLDER, ENDED, REASON, DETAIL = 2, 3, 4, 5, 6, 7  # columns of attempts.tsv
-OVER = "over"  # in place of a job in jobs.tsv
-SQUEUE = ("squeue", "-h", "-r", "-o", "%i|%T|%S|%r|%E")  # of all users: a group shares its runs
-SQUEUE_SECONDS = 5.0
+SQUEUE = ("squeue", "-h", "-r", "-o", "%F|%i|%T|%S|%N|%r", "-j")
+SACCT = ("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j")
+ANSWER_SECONDS = 15.0
+NO_SLOT = "no slot is left: submit again"
+OLD_LAYOUT = "jobs.tsv"  # of chains whose jobs submitted one another
 GONE = "gone"
+MOST_ENDED = 12  # slots of which the end is shown
 SILENT_SECONDS = 3600.0  # after which a run of another machine counts as gone
 MAX_BYTES = 4 << 20  # of a file of a run's folder, which anybody may have made
 MOST_LINES, MOST_LETTERS = 1000, 500  # of a table, and of a text in it
-MARKS = ("status.json", "attempts.tsv", "heartbeat", "jobs.tsv")  # one of them is in every folder of a run
+MARKS = ("status.json", "attempts.tsv", "heartbeat", "job", "over", OLD_LAYOUT)  # one is in every folder of a run
 REMEDIES = {
     "own failure": "mend what its log says; a new submission goes on from the last save",
-    "no space": "make room; the chain tries again, a few times",
-    "lock": "end the other process that trains in this folder; the chain tries again, a few times",
+    "no space": "make room; the next slot tries again",
+    "lock": "end the other process that trains in this folder; the next slot tries again",
 }
 WAITS = {  # a part of SLURM's reason -> what to do
     "requeued held": "SLURM could not start it on a node, and holds it: look at the node, then scontrol release {}",
     "JobHeld": "it is held: scontrol release {} lets it start",
     "DependencyNeverSatisfied": "it waits for a job that failed: scancel {} and submit again",
+    "RESV_DEL": "its reservation is gone: scontrol update JobId={} ReservationName= and scontrol release {}",
     "BadConstraints": "no node fits what it asks for: scancel {} and submit with other options",
     "Limit": "a limit of the site or the account holds it; it starts when other jobs end",
 }
 KEYS = (
     "run", "state", "step", "max_steps", "saved_step", "phase", "silent_seconds", "median_step_seconds", "job", "slurm",
-    "gpu_hours", "queue", "attempts", "reasons", "last_reason", "slots_left", "left_out", "error", "remedy", "log",
+    "gpu_hours", "queue", "waiting", "ended", "attempts", "reasons", "last_reason", "slots_left", "left_out", "error",
+    "remedy", "log",
 )  # fmt: skip
 QUIET = ("done", "asked", "wall", "preempted", "")
 
 
-def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What SLURM says about the slots of some arrays.
+
+    Attributes:
+        rows: the slots that it has not ended, as SQUEUE prints them.
+        ended: slot -> state of those that it has.
+    """
+
+    rows: Sequence[str] = ()
+    ended: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, array: str | None) -> list[dict[str, str]]:
+        """Return the slots of an array, one that has nodes first."""
+        names = ("array", "job", "state", "start", "nodes", "reason")
+        found = [dict(zip(names, row.split("|", 5), strict=False)) for row in self.rows if row.count("|") >= 5]
+        return sorted((row for row in found if row["array"] == array), key=lambda row: not row["nodes"])
+
+
+def read_status(folder: Path, slurm: Queue | None = None) -> dict[str, Any]:
     """Return what is known about a run. None stands for what its files do not say.
 
     Args:
         folder: the run's folder.
-        jobs: the lines of `queue`; None where there is no SLURM.
+        slurm: what `ask_slurm` says; None where there is no answer.
 
     Raises:
         UserError: the folder holds no run.
@@ -68,15 +94,15 @@ def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, An
         raise UserError(f"{folder} holds no run: name the run_dir of a `nemo-ada train`, or `all`")
     status, pace, beat = (_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
     saved, steps = (_whole(mapping.get(key)) for mapping, key in ((pace, "saved_step"), (status, "max_steps")))
-    attempts, left_out, chain = (_table(folder / name) for name in ("attempts.tsv", "left_out.tsv", "jobs.tsv"))
+    attempts, left_out = (_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
     last = attempts[-1] if attempts else []
-    job = _text(folder / "job").strip()[:MOST_LETTERS] or _cell(last, 1) or None
-    queued = None if jobs is None else _job_of(job, jobs)
+    array = array_of(folder)
+    slots = [] if slurm is None else slurm.of(array)
     reason, detail = _cell(last, REASON), _cell(last, DETAIL)
     failed = reason not in QUIET
     return {
         "run": str(folder),
-        "state": _state(folder, status, queued, chain, answered=job is not None and jobs is not None),
+        "state": _state(folder, status, array, None if slurm is None else slots),
         "gpu_hours": _gpu_hours(folder, attempts),
         "step": _whole(status.get("step")),
         "max_steps": steps,
@@ -84,18 +110,26 @@ def read_status(folder: Path, jobs: Sequence[str] | None = None) -> dict[str, An
         "phase": str(beat.get("phase"))[:MOST_LETTERS],
         "silent_seconds": _age(folder / "heartbeat"),
         "median_step_seconds": beat.get("median_step_seconds"),
-        "job": job,
-        "slurm": jobs is not None,
-        "queue": queued,
+        "job": array,
+        "slurm": slurm is not None,
+        "queue": slots[0] if slots else None,
+        "waiting": sum(not slot["nodes"] for slot in slots),
+        "ended": {slot: said for slot, said in slurm.ended.items() if slot.split("_")[0] == array} if slurm else {},
         "attempts": len(attempts),
         "reasons": [_cell(line, REASON) or "not ended" for line in attempts],
         "last_reason": reason or None,
         "slots_left": _slots_left(attempts, saved, steps),
         "left_out": {line[2]: line[3] for line in left_out},
         "error": detail if failed and detail else None,
-        "remedy": _remedy(queued) or REMEDIES.get(reason),
+        "remedy": _remedy(slots) or REMEDIES.get(reason),
         "log": str(folder / "attempts" / _cell(last, FOLDER)) if _cell(last, FOLDER) else None,
     }
+
+
+def array_of(folder: Path) -> str | None:
+    """Return SLURM's id of a run's array, or of the job in whose allocation it trains. None where it has none."""
+    found = re.match(r"[0-9]+", _text(folder / "job"))
+    return found[0][:MOST_LETTERS] if found else None
 
 
 def state_of(folder: Path) -> str:
@@ -116,12 +150,12 @@ def state_of(folder: Path) -> str:
     return GONE if held is False or silent else state
 
 
-def look(folders: Sequence[Path], jobs: Sequence[str] | None) -> list[dict[str, Any]]:
+def look(folders: Sequence[Path], slurm: Queue | None) -> list[dict[str, Any]]:
     """Return `read_status` of several folders. One that cannot be read hides no other."""
     found = []
     for folder in folders:
         try:
-            found.append(read_status(folder, jobs))
+            found.append(read_status(folder, slurm))
         except (OSError, ValueError, TypeError, ArithmeticError, LookupError, RecursionError) as problem:
             if len(folders) == 1:
                 raise
@@ -134,15 +168,32 @@ def goes_on(status: Mapping[str, Any]) -> bool:
     return bool(status["queue"]) or status["state"] == "running"
 
 
-def queue() -> list[str] | None:
-    """Return all jobs as SQUEUE prints them; None where SLURM is missing or does not answer."""
+def ask_slurm(folders: Sequence[Path]) -> Queue | None:
+    """Return what SLURM says about the arrays of these runs; None where SLURM is missing or does not answer."""
+    arrays = sorted({array for folder in folders if (array := array_of(folder))})
     if shutil.which(SQUEUE[0]) is None:
         return None
+    if not arrays:
+        return Queue()
+    asked = ",".join([*arrays, arrays[0]])  # with one id squeue fails for one that it does not know any more
+    rows = _said(*SQUEUE, asked)
+    if rows is None:
+        return None
+    ended = _said(*SACCT, asked)  # it fails where the site keeps no accounts: SLURM itself knows for some minutes
+    if ended is None:
+        ended = _said(*SQUEUE[:3], "-o", "%i|%T", "-t", "all", "-j", asked) or []
+    there = {row.split("|")[1] for row in rows if "|" in row}
+    pairs = (line.split("|", 1) for line in ended if re.match(r"[0-9]+(_[0-9]+)?[|]", line))
+    return Queue(rows, {slot: state.split(" ")[0] for slot, state in pairs if slot not in there})
+
+
+def _said(*command: str) -> list[str] | None:
+    """Return the lines that a command prints, None where it fails."""
     try:
-        done = run(SQUEUE, capture_output=True, text=True, timeout=SQUEUE_SECONDS, check=True)
+        done = run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
     except (OSError, SubprocessError):
         return None
-    return done.stdout.splitlines()
+    return list(done.stdout.splitlines())
 
 
 def render(status: Mapping[str, Any]) -> str:
@@ -155,8 +206,11 @@ def render(status: Mapping[str, Any]) -> str:
     if status["silent_seconds"] is not None and status["state"] == "running":
         lines.append(f"  last sign of life {status['silent_seconds']:.0f} s ago ({status['phase']})")
     if status["job"] is not None:
-        said = _queue_said(status["queue"]) if status["slurm"] else "SLURM is not here or does not answer"
-        lines.append(f"  job {status['job']}: {said}")
+        said = _queue_said(status["queue"], status["waiting"]) if status["slurm"] else "SLURM gives no answer here"
+        lines.append(f"  array {status['job']}: {said}")
+    if status["ended"]:
+        words = ", ".join(f"{slot} {state}" for slot, state in list(status["ended"].items())[-MOST_ENDED:])
+        lines.append(f"  ended, as SLURM says: {words}")
     if status["attempts"]:
         lines.append(f"  attempts: {', '.join(status['reasons'])}")
     if status["gpu_hours"] is not None:
@@ -227,30 +281,26 @@ def _age(path: Path) -> float | None:
 
 
 def _state(
-    folder: Path,
-    status: Mapping[str, Any],
-    queued: Mapping[str, str] | None,
-    chain: Sequence[Sequence[str]],
-    *,
-    answered: bool,
+    folder: Path, status: Mapping[str, Any], array: str | None, slots: Sequence[Mapping[str, str]] | None
 ) -> str:
-    """Return what the run wrote, corrected by what SLURM says: waiting, asked, GONE.
+    """Return how a run stands: what SLURM says where it answers, else what the run wrote.
 
     Args:
         folder: the run's folder.
         status: its status.json.
-        queued: the run's job in SLURM's queue.
-        chain: the lines of jobs.tsv.
-        answered: SLURM has said which jobs there are, and the run has one.
+        array: SLURM's id of its array, None for none.
+        slots: those of its slots that SLURM has not ended; None without an answer.
     """
     state = state_of(folder) if status else "not started"
-    if state == "done":
+    if state == "done" or slots is None or array is None:
         return state
-    if queued is not None and queued["state"] == "PENDING":
-        return "waiting"
-    if chain and chain[-1][1:3] == [OVER, "asked"]:
-        return "asked"
-    return GONE if state == "running" and answered and queued is None else state
+    if slots:
+        return slots[0]["state"].lower() if slots[0]["nodes"] else "waiting"
+    over = _text(folder / "over").rstrip("\n").split("\t")
+    if over[0] == array and len(over) > 2:
+        return f"over: {over[2][:MOST_LETTERS]}"
+    older = (folder / OLD_LAYOUT).exists() and not any(line[0] == array for line in _table(folder / "attempts.tsv"))
+    return "this folder's chain is of an older version; a new submission goes on" if older else NO_SLOT
 
 
 def _gpu_hours(folder: Path, attempts: Sequence[Sequence[str]]) -> float | None:
@@ -264,29 +314,20 @@ def _gpu_hours(folder: Path, attempts: Sequence[Sequence[str]]) -> float | None:
     return sum(max(0.0, span) for span in spans) / 3600 * int(found["gpus_per_node"]) * int(found.get("num_nodes", 1))
 
 
-def _remedy(queued: Mapping[str, str] | None) -> str | None:
-    """Return what to do about a job that waits, by the reason that SLURM gives."""
-    if queued is None or queued["state"] != "PENDING":
+def _remedy(slots: Sequence[Mapping[str, str]]) -> str | None:
+    """Return what to do about slots that wait, by the reason that SLURM gives."""
+    if not slots or slots[0]["nodes"]:
         return None
-    return next((text.format(queued["job"]) for part, text in WAITS.items() if part in queued["reason"]), None)
+    said = f"{slots[0]['state']} {slots[0]['reason']}"
+    return next((text.replace("{}", slots[0]["array"]) for part, text in WAITS.items() if part in said), None)
 
 
-def _job_of(job: str | None, jobs: Sequence[str]) -> dict[str, str] | None:
-    """Return the job of a run or the one that follows it, None where neither is in the queue."""
-    rows = [line.split("|", 4) for line in jobs]
-    for own in (True, False):
-        for row in rows:
-            if len(row) == 5 and job and (row[0] == job if own else f":{job}(" in f"{row[4]}("):
-                return {"job": row[0], "state": row[1], "start": row[2], "reason": row[3]}
-    return None
-
-
-def _queue_said(job: Mapping[str, str] | None) -> str:
-    if job is None:
-        return "not in SLURM's queue"
-    if job["state"] == "PENDING":
-        return f"job {job['job']} waits ({job['reason']}), next start {job['start']}"
-    return f"{job['state']} since {job['start']}"
+def _queue_said(slot: Mapping[str, str] | None, waiting: int) -> str:
+    if slot is None:
+        return "SLURM has no slot of it in its queue"
+    if slot["nodes"]:
+        return f"{slot['job']} is {slot['state']} since {slot['start']} on {slot['nodes']}; {waiting} slots wait"
+    return f"{waiting} slots wait: {slot['job']} is {slot['state']} ({slot['reason']}), next start {slot['start']}"
 
 
 def _slots_left(attempts: Sequence[Sequence[str]], saved: int | None, steps: int | None) -> int | None:

@@ -166,7 +166,7 @@ def saves(v: Values) -> Findings:
         yield error(
             "checkpointing.checkpoint_must_save_by",
             f"{deadline!r}: NeMo-RL wants days:hours:minutes:seconds, such as 00:03:45:00; null would work, because a "
-            "job chain saves before its job ends",
+            "slot saves before it ends",
         )
 
 

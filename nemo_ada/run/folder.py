@@ -1,6 +1,6 @@
 """The run folder. A run writes it, and a resumed run reads it.
 
-config.yaml        the resolved configuration        environment.json  versions, command, host (no secrets in either)
+config.yaml        the resolved configuration        environment.json  versions, command; a line per attempt
 inputs.json        digests of what it reads: data, tokenizer, template, prompt files, own code
 metrics.jsonl      one line per step                 evaluations.jsonl one line per evaluation
 tensorboard/       the same as events                checkpoints/step_000050/ complete step folders
@@ -37,7 +37,7 @@ from nemo_ada.run.files import (
     write_atomically,
 )
 from nemo_ada.run.json_lines import Record, records
-from nemo_ada.run.provenance import environment
+from nemo_ada.run.provenance import environment, latest
 from nemo_ada.run.redaction import hide, hide_in
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.standing import from_here
@@ -113,7 +113,7 @@ OTHERS = "name another run_dir, or make this one yours alone, for example with c
 BEFORE_A_RUN = frozenset(
     {
         "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
-        "jobs.tsv", "left_out.tsv", "lock", "logs", "pace.json", "stacks", "status.json", "submission",
+        "jobs.tsv", "left_out.tsv", "lock", "logs", "over", "pace.json", "stacks", "status.json", "submission",
         "tensorboard",
     }
 )  # fmt: skip
@@ -258,13 +258,22 @@ class RunDir:
                 remove_leftovers(folder)
             self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
-            write_atomically(self.path / "environment.json", json.dumps(environment(), indent=1))
+            self._note_environment()
             self.note_inputs(config)
         except UserError:
             raise
         except (OSError, ValueError) as error:  # ValueError: a name that no file can have
             self.close()
             raise UserError(f"run_dir={str(self.path)!r} cannot be written: {error}") from None
+
+    def _note_environment(self) -> None:
+        """Add this attempt's line to environment.json. Other software than the last attempt's is said, and goes on."""
+        path, now = self.path / "environment.json", environment()
+        before = latest(path) if path.exists() else {}
+        other = [key for key in ("nemo_ada", "commit", "python", "packages") if before and before.get(key) != now[key]]
+        if other:
+            log.warning("the run goes on with other software than its last attempt: %s changed", ", ".join(other))
+        append(path, "\n" * (path.exists() and not text_of(path).endswith("\n")) + json.dumps(now) + "\n")
 
     def note_inputs(self, config: Mapping[str, Any]) -> None:
         """Write down what the run reads. A checkpoint gets a copy, because what is edited later counts at a start."""

@@ -48,6 +48,11 @@ _FILES = re.compile(r".*\.(?:system_prompt_file|prompt_file|chat_template)")
 CODE = re.compile(r"(?:[A-Za-z_][\w.]*|/.*\.py):[A-Za-z_]\w*")
 
 
+def files(flat: Mapping[str, Any]) -> list[Path]:
+    """Return the files that a run with this configuration reads on this machine. Their links are not followed."""
+    return [file.absolute() for _, found in _inputs(flat) for file in found]
+
+
 def digests(flat: Mapping[str, Any]) -> dict[str, str]:
     """Return what a run reads -> SHA-256 of its content.
 

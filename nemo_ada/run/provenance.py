@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import time
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada import __version__
+from nemo_ada.run.files import json_of
+from nemo_ada.run.json_lines import records
 from nemo_ada.run.redaction import command_line
 from nemo_ada.run.start import NO_PROGRAMS, TimeoutExpired, run
 
@@ -43,6 +46,15 @@ def installed(package: str) -> str:
         return ""
 
 
+def latest(path: Path) -> dict[str, Any]:
+    """Return the last line of an environment.json, which has one for each attempt. Empty where there is none."""
+    try:
+        lines = [record for _, record in records(path, on_damage=lambda _number, _why: None)]
+        return lines[-1] if lines else json_of(path)
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
 def environment() -> dict[str, Any]:
     """Return versions and the command. Environment variables are left out, because they may hold secrets."""
     return {
@@ -52,5 +64,6 @@ def environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "packages": {name: found for name in PACKAGES if (found := installed(name))},
         "command": command_line(sys.argv),
+        "attempt": Path(os.environ.get("ATTEMPT_DIR", "")).name,
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -42,8 +42,10 @@ _HALF_DAY_S = 12 * 3600
 _VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
 _OPTION = re.compile("[A-J]")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
-_RESIDUE = re.compile(r"(\d{1,9})\s*\(?\s*\\p?mod(?![a-z])\s*\{?\s*(\d{1,9})\s*\}?\s*\)?")
-_SUM = re.compile(r"\d*[a-z](?:\s*[+*-]?\s*\d*[a-z]){1,8}")
+_RESIDUE = re.compile(r"(\d{1,9})\s*\\pmod\{(\d{1,9})\}")
+_SUM = re.compile(  # of letters, or a function of one, as a problem asks for: m + n, x^2 + y^2, \\cos\\theta
+    r"\d*[a-z](?:\^\d)?(?:\s*[+*-]?\s*\d*[a-z](?:\^\d)?){1,8}|\\(?:sin|cos|tan|cot|sec|csc)\s*\{?\(?\s*(?:\\[a-z]+|[A-Za-z])\s*\)?\}?"
+)
 _LINE = re.compile(r"[A-Z]{2,3}'?")
 
 

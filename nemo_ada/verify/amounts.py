@@ -22,13 +22,16 @@ _WORD_AT_END = re.compile(
 )
 _AND_PART = re.compile(r"(?:\\text\s*\{)?\s*and ((?:a |an |one |three )?[a-z]+)\s*\}?")
 _ORDINAL = re.compile(r"(?P<number>-?\d+)\s*(?:\^\s*)?\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?")
-_MONEY = re.compile(r"(?P<sign>-?)\s*(?P<unit>\\\$|[€£₹¥])\s*(?P<value>[^\\$€£₹¥\s+-].*)", re.DOTALL)
+_MONEY = re.compile(
+    r"(?P<sign>-?)\s*(?:US|A|C)?(?P<unit>\\\$|[€£₹¥]|(?:USD|EUR|GBP|INR|Rs)(?![a-z])\.?)\s*(?P<value>[^\\$€£₹¥\s+-].*)",
+    re.DOTALL,
+)
 _COMPOUND = re.compile(
     r"(?P<value>\d[\d.,]*)\s*(?P<unit>\\text\s*\{\s*[a-zA-Z]+(?: and)?\s*\}|[a-zA-Z]{1,8}|\\\$|°)"
     r"[\s,]*(?:\\text\s*\{\s*and\s*\}|and)?\s*"
 )
 _SAID_TWICE = re.compile(
-    r"(?P<value>[^()]*[\d}])\s*\(\s*(?:\\text\s*\{\s*)?(?P<again>[^(){}]+|\\frac[^()]*)\s*\}?\s*\)\s*\}?"
+    r"(?P<value>[^()]*[\w}])\s*\(\s*(?:\\text\s*\{\s*)?(?P<again>[^(){}]+|\\frac[^()]*)\s*\}?\s*\)\s*\}?"
 )
 _AND = re.compile(r" and(?=\s*\}?$)")
 _FUNCTION = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
@@ -95,9 +98,10 @@ def measured(text: str) -> Amount | None:
     if (added := _compound(text)) is not None:
         return added
     if (match := _SAID_TWICE.fullmatch(text)) is not None:  # 10 (ten), \\frac12 (0.5)
-        values = [_value_in_signs_or_words(match[name]) for name in ("value", "again")]
-        if None not in values:
-            return Amount(match["value"], number(match["value"])) if values[0] == values[1] else None
+        first = measured(match["value"]) or Amount(match["value"], number(match["value"]))
+        again = _value_in_signs_or_words(match["again"])
+        if first.number is not None and again is not None:
+            return first if first.number.value == again else None
     for pattern in (_UNIT_AT_END, _WORD_AT_END):
         match = pattern.fullmatch(text)
         if match is None:

@@ -35,6 +35,8 @@ _GREEK = (
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi",
     "omicron", "pi", "rho", "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega",
 )  # fmt: skip
+_CAPITALS = ("Gamma", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Phi", "Psi")
+_SYMBOLS |= {char: f"\\{name} " for char, name in zip("ΓΘΛΞΠΣΦΨ", _CAPITALS, strict=True)}
 _SYMBOLS |= {chr(ord("α") + i): f"\\{name} " for i, name in enumerate(_GREEK)}
 _SCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ", "0123456789+-()ni0123456789+-()n")
 _SUPERSCRIPT, _SUBSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙ]+")
@@ -88,9 +90,10 @@ _PARAMETER = re.compile(  # what a constant or an integer in the answer may be, 
     rf"|(?<=[\s,}}(]){_CONSTANT}\s*\\in\s*(?:\\mathbb\s*\{{?[RC]\}}?|R))\s*\)?\s*[$.]*\s*$"
     r"|(?<=\S),?\s*(?:\\forall(?![a-z])|\\text\s*\{\s*for (?:all|every|any|some)\s*\}|for (?:all|some) ).*$"
     r"|(?<=\S),?\s*(?:\\text\s*\{\s*)?(?:where |for |with )?(?:any |some |an? )?(?:arbitrary |real )*"
-    rf"(?:\}}?\s*{_CONSTANT}\s*(?:\\text\s*\{{)?\s*(?:is|are) (?:an? )?(?:arbitrary |real )*constants?"
+    rf"(?:\}}?\s*{_CONSTANT}\s*(?:\\text\s*\{{)?\s*(?:is |are )?(?:an? )?(?:arbitrary |real )*constants?"
     rf"|constants?\s*\}}?\s*{_CONSTANT})\s*\}}?\s*$"
 )
+_MODULUS = re.compile(r"(?:\(\s*(?:\\text\s*\{\s*mod\s*\}|\\?mod(?![a-z]))|\\pmod)\s*\{?\s*(\w+)\s*\}?\s*\)?")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
 _POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")
 _MARKDOWN = re.compile(r"^\s*(\*\*|__|`)(.+)\1\s*$", re.DOTALL)
@@ -159,7 +162,7 @@ def tidy(text: str) -> str:
     text = english_joints(text)
     text = _POWER_IN_TEXT.sub(r"\1}\2", text)
     text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
-    text = _PARAMETER.sub("", text)
+    text = _MODULUS.sub(r"\\pmod{\1}", _PARAMETER.sub("", text))
     if _FORMULA.fullmatch(text):  # H2O is H_2O
         text = re.sub(r"(?<=[A-Za-z])(?=\d)", "_", text)
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
@@ -212,7 +215,7 @@ def plain(text: str) -> str:
     bare = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).replace("$", " ").replace("\\", " ")
     return (
         " ".join(unicodedata.normalize("NFKC", bare[:4000]).casefold().split())
-        .strip(" .,;:!'\"")
+        .strip(" .,;:!?'\"")
         .removeprefix("the ")
         .removeprefix("a ")
         .removeprefix("an ")

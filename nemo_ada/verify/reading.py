@@ -124,7 +124,7 @@ _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d?)")
 _ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
 _EXCEPT = re.compile(r"(?:\\text\s*\{)?\s*[Aa]ll reals?(?: numbers?)? except(?: for)?(?: x\s*=)?\s*\}?\s*([^}]+)\}?")
-_LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\(\s*-?\d+\s*\)|_\d|\^\{?\*\}?)+")
+_LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\([^()]*\)|_\d|\^\{?\*\}?)+")
 _NO_LABEL = re.compile(r"\\(?:emptyset|pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
 _LETTER = re.compile("[A-Za-z]")
 

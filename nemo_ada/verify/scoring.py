@@ -58,7 +58,7 @@ _DEGREES = re.compile(r"(?P<value>\d+(?:\.\d+)?|\\frac\{\d+\}\{\d+\}|[A-Za-z])\s
 _IMAGINARY = re.compile(r"(?<![\\A-Za-z_{])\d*i(?![A-Za-z])|(?<=[\s}\d)])i(?![A-Za-z])|\{i\}|[a-z]i\b")
 _BOUND = re.compile(r"\\(?:sum|prod|hat|vec)|_\{?i|\\int")
 # The library adds numbers that stand side by side, in 2(3) as in 2\frac{1}{2}. Only the second is a sum.
-_PRODUCT = re.compile(r"(?<![\w.^{}\\])(\d+(?:\.\d+)?)\s*(?=[({])|(\))\s*(?=[\d(])")
+_PRODUCT = re.compile(r"(?<![\w.^{}\\])(\d+(?:\.\d+)?)\s*(?=[({])|(\))\s*(?=[\d(])|(\})\s*(?=\\binom)")
 _MIXED = re.compile(r"(?<![\w.^{}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
 _DECIMAL_POWER = re.compile(r"\^\s*\{?\s*-?\d*\.\d")  # 8^{0.25}, which sympy does not simplify
 _EXACT = Fraction(1, 10**13)
@@ -81,7 +81,7 @@ def _parsed(text: str) -> Any:
     latex = _DEGREES.sub(lambda match: f"({match['value']}\\cdot\\frac{{\\pi}}{{180}})", latex)
     latex = re.sub(r"\s*%", r"\\cdot\\frac{1}{100}", latex).replace("{,}", ".")
     imaginary = _IMAGINARY.search(latex) is not None and not _BOUND.search(latex)
-    latex = _PRODUCT.sub(r"\1\2\\cdot ", _MIXED.sub(r"(\1+\2)", latex))
+    latex = _PRODUCT.sub(r"\1\2\3\\cdot ", _MIXED.sub(r"(\1+\2)", latex))
     config = latex2sympy2.ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
     try:
         expression: Any = latex2sympy2.latex2sympy(

@@ -95,15 +95,15 @@ _SCALES = {
 # In Chinese behind a number: or more, or less, not, or, odd. 多边形 are polygons.
 _OR_SO = re.compile("^[以不或非少余几](?!边)|^多(?!边)|(?:以上|以下|以内|左右|上下|多|余)$")
 # What makes a number less than it is. Where only one side has such a word, the two say different things.
-_TURNS = all_of("""below under beneath behind before bc bce ago loss debt owed deficit shortfall decrease reduction
-    discount""")
+_TURNS = all_of("""below under beneath behind bc bce loss debt owed deficit shortfall decrease reduction
+    discount overdrawn underwater withdrawn subtracted""")
 _TURNS_AT_END = all_of("off down short drop fall decline backward backwards negative")  # but 3 down jackets
 _DIRECTIONS = (
     _TURNS
     | _TURNS_AT_END
     | all_of(
         """increase gain profit surplus growth north south east west up left right above clockwise counterclockwise
-    anticlockwise ahead deep after ad am pm"""
+    anticlockwise ahead deep before after ago ad am pm"""
     )
 )
 # Words without a content of their own, which two units need not share.
@@ -116,18 +116,21 @@ _REMARKS = all_of(
 # What makes a text more than an amount: directly behind the number, and anywhere.
 _CHANGES_FIRST = all_of(
     """is isn are was not to over at than between up about around nearly almost and
-    as that which ish isn't aren't wasn't ain't"""
+    as that which ish through until isn't aren't wasn't ain't"""
 )
 _CHANGES_AT_END = all_of("more double triple twice thrice third")  # but 3 more pages, 5 third graders
 _CHANGES = all_of(
     """or no if maybe perhaps less fewer greater than least most but except wrong false incorrect either neither nor
-    half when where since because pair couple score gross instead unless without plus minus yes possibly
-    could should would might may cannot guess something otherwise probably likely respectively doubled tripled halved
-    squared cubed factorial divided multiplied minimum maximum versus vs xor never none nothing unknown through until
-    rather actually sorry wait hmm infinity infinite und oder ou und et lub и или"""
+    half when where since because pair couple score gross instead unless without plus minus yes possibly could should
+    would might may cannot guess something otherwise probably likely respectively doubled tripled halved squared cubed
+    factorial reciprocal inverse divided multiplied minimum maximum tens versus vs xor never none nothing unknown
+    hopefully presumably supposedly apparently allegedly rather actually sorry wait hmm infinity infinite und oder ou et
+    lub и или"""
 )
+_LETTERS = r"(?>(?:[^\W\d_]|[\u0900-\u0dff\u0e00-\u0e7f])+)"  # with the vowel signs of Indian and Thai script
 _PIECE = re.compile(
-    r"(?P<word>°\s*[CF](?![a-zA-Z])|[^\W\d_]+(?:'[^\W\d_]+)*'?|[°%€£₹¥¢₽]|\\\$|\$)\s*(?:\^\s*\{?\s*(?P<power>-?\d)\s*\}?)?"
+    rf"(?P<word>°\s*[CF](?![a-zA-Z])|{_LETTERS}(?:'{_LETTERS})*'?|[°%€£₹¥¢₽]|\\\$|\$)"
+    r"\s*(?:\^\s*\{?\s*(?P<power>-?\d)\s*\}?)?"
     r"|(?P<over>/)|(?P<open>\()|(?P<close>\))|\\cdot|[*.\-\s]|,(?=\s*[a-z])"
 )
 _ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
@@ -271,6 +274,7 @@ def _spell_units(text: str) -> str:
     text = re.sub(r"\bin (?:total|all)\b", " ", re.sub(r"\bper cent\b", "percent", text))
     text = text.replace("\\Omega", "Ω").replace("\\mu ", "μ").replace("\\AA", "Å")
     text = re.sub(r"multiplicity \d+", "total", text)
+    text = re.sub(r"\b(?:square|cube) root\b", "squared", re.sub(r"\bin (?:the red|debt)\b", "loss", text))
     for short, long in _SPEEDS.items():
         text = re.sub(rf"\b{short}\b", long, text)
     return text
@@ -286,7 +290,7 @@ def _kind_of_word(word: str, *, first: bool, last: bool) -> str:
         return "unit"
     if small in ("square", "sq", "squared", "cubic", "cu") and not last:
         return "power"
-    if short == "pair" and not last:  # pairs of shoes
+    if small in ("pairs", "dozens") and not last:  # pairs of shoes, dozens of eggs
         return "counted"
     if {small, short} & _CHANGES or small in NUMBER_WORDS or _OR_SO.search(word):
         return "changes"

@@ -60,7 +60,7 @@ REALS, NOTHING = "all real numbers", "no solution"
 _SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of answers in words
     (r"(?:(?:there (?:is|are)|(?:the )?(?:it|equation|system|inequality) has|has) )?no (?:real |valid |integer |such )*"
      r"(?:solution|root|value|answer|number)s?(?: exists?)?", NOTHING),
-    (r"none|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", NOTHING),
+    (r"no such [a-z]+s?(?: exists?)?|none|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", NOTHING),
     (r"(?:x is |x can be )?(?:(?:the )?set of )?(?:all|any|every|each) (?:the )?reals?"
      r"(?: number| value| x)?s?(?: of x| x)?|r|reals|real numbers|\\?mathbb ?(?:\{r\}|r)", REALS),
     (r"(?:all |the )?integers|mathbb ?\{?z\}?", "integers"),
@@ -70,7 +70,7 @@ _SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of ans
     (r"doesn't exist|dne|no limit exists|(?:the )?(?:limit|it) does not exist", "does not exist"),
     (r"(?:(?:it|this|that) is |it's )?(?:not true|isn't true|untrue)", "false"),
     (r"(?:(?:it|this|that) is |it's )?(?:not false|isn't false)", "true"),
-    (r"(?:(?:it|this|that) is |it's )?(?:not possible|impossible|cannot be done)|no such [a-z]+ exists?", "impossible"),
+    (r"(?:(?:it|this|that) is |it's )?(?:not possible|impossible|cannot be done)", "impossible"),
     (r"neither even nor odd|neither odd nor even", "neither"),
     (r"divergent|(?:it |the (?:series|integral) )diverges", "diverges"),
     (r"convergent|(?:it |the (?:series|integral) )converges", "converges"),
@@ -109,6 +109,9 @@ def elaborates(short: Text, long: Text) -> bool:
 
     What follows the fewer words may not be an answer of its own, as in red blue, or take them back.
     """
+    head, _, last = long.words.rpartition(" ")
+    if last.removesuffix("s") in _CLASSES and meaning(head) == short.words:
+        return True
     if not long.words.startswith(short.words) or short.words == "":
         return False
     rest = long.words[len(short.words) :]
@@ -123,8 +126,6 @@ def elaborates(short: Text, long: Text) -> bool:
         return rest[0] in ",;.:-" or words[0] in ("it", "they", "he", "she", "because", "since", "as", "there")
     if rest[0] != " " or not all(char.isalpha() or char == " " for char in rest):
         return False
-    if len(words) == 1 and words[0].removesuffix("s") in _CLASSES:
-        return True
     named = short.shown[:1].isupper() and " " not in short.words and long.shown.startswith(short.shown)
     does = words[0] in _VERBS or (len(words[0]) > 3 and words[0].endswith(("s", "ed")))
     return named and does and long.shown[len(short.shown) :].islower()

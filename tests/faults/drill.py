@@ -134,7 +134,7 @@ class Drill:
                     victim.wait()
         ended = time.time()
         struck = _json(run_dir / "struck.json")
-        if victim.returncode == -signal.SIGALRM and not struck:  # Ray never answered: a job chain tries again, too
+        if victim.returncode == -signal.SIGALRM and not struck:  # Ray never answered: the next slot tries again, too
             return self.attempt(fault, *overrides, run_dir=run_dir, watch=watch)
         assert struck or fault.kind == "none", f"{fault.name} never struck: {log.read_text()[-2000:]}"
         while left := [f"{process.pid} {process.name()}" for process in marked(mark)]:

@@ -1,7 +1,7 @@
-"""`nemo-ada status`: a run's folder and SLURM's queue, told on the login node.
+"""`nemo-ada status`: a run's folder and SLURM's words, told on the login node.
 
-1. It reads the folder that a chain of jobs leaves, and one of a laptop's run, whatever is damaged in it.
-2. The next start is the queue's, also that of a job that waits for the run's own.
+1. It reads the folder that a run of slots leaves, and one of a laptop's run, whatever is damaged in it.
+2. Which slots there are, and how each stands, is what SLURM says by the array's id. Nothing is inferred.
 3. No heavy library is loaded.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.lab.status import read_status, render
+from nemo_ada.lab.status import Queue, ask_slurm, read_status, render
 from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
 
@@ -33,62 +33,106 @@ def chain(folder: Path) -> Path:
     control.status("failed", 45)
     saved = (0, 20, 20, 44)
     lines = [
-        f"7\t7\t1\t{step}\t7-{n}\t9\t{reason}\tfailed: no reward\n"
+        f"7\t7_{n}\t1\t{step}\t7_{n}\t9\t{reason}\tfailed: no reward\n"
         for n, (step, reason) in enumerate(zip(saved, REASONS, strict=True))
     ]
     (folder / "attempts.tsv").write_text("".join(lines))
-    (folder / "left_out.tsv").write_text("7\t7\tn3\tnvidia-smi sees 7 GPUs\n")
-    (folder / "job").write_text("7\n")
+    (folder / "left_out.tsv").write_text("7\t7_2\tn3\tnvidia-smi sees 7 GPUs\n")
+    (folder / "job").write_text("7_3\n")
     return folder
 
 
-def test_a_chain_tells_its_steps_reasons_slots_and_last_error(tmp_path: Path) -> None:
-    found = read_status(chain(tmp_path), ["7|PENDING|2026-11-27T08:00:00|Priority|(null)"])
+def test_a_run_tells_its_steps_reasons_slots_and_last_error(tmp_path: Path) -> None:
+    found = read_status(chain(tmp_path), Queue([f"7|7_{n}|PENDING|2026-11-27T08:00:00||Priority" for n in (4, 5)]))
     assert (found["state"], found["step"], found["saved_step"], found["max_steps"]) == ("waiting", 45, 44, 100)
     assert found["reasons"] == list(REASONS) and found["last_reason"] == "own failure"
     assert found["slots_left"] == 3, "56 steps are left, and two slots that met the wall saved 44"
     assert found["left_out"] == {"n3": "nvidia-smi sees 7 GPUs"}
     text = render(found)
-    for part in ("step 45 of 100", "step 44", "next start 2026-11-27T08:00:00", "failed: no reward", "7-3", "n3"):
+    for part in ("step 45 of 100", "step 44", "next start 2026-11-27T08:00:00", "failed: no reward", "7_3", "n3",
+                 "2 slots wait: 7_4 is PENDING (Priority)"):  # fmt: skip
         assert part in text
 
 
 @pytest.mark.parametrize(
-    ("line", "state"),
+    ("rows", "state"),
     [
-        ("9|PENDING|N/A|Dependency|afterany:7(unfulfilled)", "PENDING"),
-        ("7|RUNNING|2026-11-26T08:00:00|None|(null)", "RUNNING"),
-        ("9|PENDING|N/A|Dependency|afterany:77(unfulfilled)", None),
+        (["7|7_5|PENDING|N/A||Resources", "7|7_4|RUNNING|2026-11-26T08:00:00|n[1-2]|None"], "running"),
+        (["7|7_4|COMPLETING|2026-11-26T08:00:00|n1|None", "7|7_5|PENDING|N/A||JobArrayTaskLimit"], "completing"),
+        (["7|7_4|SUSPENDED|2026-11-26T08:00:00|n1|None"], "suspended"),
+        (["7|7_5|RESV_DEL_HOLD|N/A||ReservationDeleted"], "waiting"),
+        (["7|7_5|PENDING|N/A||launch failed requeued held"], "waiting"),
+        (["77|77_1|RUNNING|N/A|n1|None", "6|7|RUNNING|N/A|n1|None"], "no slot is left: submit again"),
+        ([], "no slot is left: submit again"),
     ],
 )
-def test_the_next_job_is_the_runs_own_or_one_that_waits_for_it(tmp_path: Path, line: str, state: str | None) -> None:
-    job = read_status(chain(tmp_path), [line])["queue"]
-    assert (job and job["state"]) == state
+def test_a_run_stands_as_slurm_says(tmp_path: Path, rows: list[str], state: str) -> None:
+    assert read_status(chain(tmp_path), Queue(rows))["state"] == state
+    assert read_status(tmp_path)["state"] == "failed", "no answer: what the run wrote"
+
+
+def test_slurms_words_on_slots_that_have_ended_are_shown_as_they_are(tmp_path: Path) -> None:
+    ended = {"7_1": "TIMEOUT", "7_2": "NODE_FAIL", "8_1": "COMPLETED"}
+    found = read_status(chain(tmp_path), Queue([], ended))
+    assert found["ended"] == {"7_1": "TIMEOUT", "7_2": "NODE_FAIL"}
+    assert "ended, as SLURM says: 7_1 TIMEOUT, 7_2 NODE_FAIL" in render(found)
+
+
+SQUEUE = """#!/bin/bash
+echo "$0 $*" >>{folder}/calls
+[ -e {folder}/silent ] && exit 1
+case "$*" in
+  *"-t all"*) echo "7_1|TIMEOUT"; echo "7_2|RUNNING"; echo "7_[3-9]|CANCELLED" ;;
+  *) echo "7|7_2|RUNNING|x|n1|None" ;;
+esac
+"""
+
+
+def test_slurm_is_asked_by_the_arrays_id_and_silence_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run").mkdir()
+    chain(tmp_path / "run")
+    for name, text in {"squeue": SQUEUE.format(folder=tmp_path), "sacct": "#!/bin/bash\nexit 1\n"}.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert ask_slurm([tmp_path / "run"]) == Queue(["7|7_2|RUNNING|x|n1|None"], {"7_1": "TIMEOUT"})
+    assert all("-j 7,7" in line for line in (tmp_path / "calls").read_text().splitlines())
+    (tmp_path / "sacct").write_text("#!/bin/bash\necho '7_1|CANCELLED by 0'; echo '7_[3-9]|PENDING'\n")
+    found = ask_slurm([tmp_path / "run"])
+    assert found is not None and found.ended == {"7_1": "CANCELLED"}
+    (tmp_path / "silent").touch()
+    assert ask_slurm([tmp_path / "run"]) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"[" * 200_000, b"7\t1\n", b"null"])
 def test_damaged_files_hide_nothing_else(tmp_path: Path, content: bytes) -> None:
     for name in ("status.json", "pace.json", "heartbeat", "attempts.tsv", "left_out.tsv", "job"):
         (chain(tmp_path) / name).write_bytes(content)
-        assert render(read_status(tmp_path, []))
+        assert render(read_status(tmp_path, Queue()))
 
 
 def test_a_run_that_only_waits_is_shown_and_what_slurm_holds_has_a_remedy(tmp_path: Path) -> None:
-    (tmp_path / "jobs.tsv").write_text("9\t9\t-\t1\n")
     (tmp_path / "job").write_text("9\n")
-    found = read_status(tmp_path, ["9|PENDING|N/A|launch failed requeued held|(null)"])
+    found = read_status(tmp_path, Queue(["9|9_1|PENDING|N/A||launch failed requeued held"]))
     assert found["state"] == "waiting" and "scontrol release 9" in render(found)
-    assert read_status(tmp_path, ["9|PENDING|N/A|Priority|(null)"])["remedy"] is None
+    assert read_status(tmp_path, Queue(["9|9_1|PENDING|N/A||Priority"]))["remedy"] is None
+    held = read_status(tmp_path, Queue(["9|9_1|RESV_DEL_HOLD|N/A||Reservation"]))
+    assert "its reservation is gone" in render(held)
 
 
-def test_a_run_whose_job_slurm_does_not_know_is_gone_and_one_that_was_called_off_says_so(tmp_path: Path) -> None:
+def test_a_run_that_is_over_says_why_and_an_old_chain_what_to_do(tmp_path: Path) -> None:
     control = JobControl(chain(tmp_path), 100)
     control.status("running", 44)
-    assert read_status(tmp_path, ["7|RUNNING|N/A|None|(null)"])["state"] == "running"
+    (tmp_path / "over").write_text("7\t9\tno progress\t4 attempts in a row\n")
+    assert read_status(tmp_path, Queue())["state"] == "over: no progress"
     assert read_status(tmp_path)["state"] == "running", "no answer is no no"
-    assert read_status(tmp_path, [])["state"] == "gone"
-    (tmp_path / "jobs.tsv").write_text("7\t7\t-\t1\n7\tover\tasked\t9\n")
-    assert read_status(tmp_path, [])["state"] == "asked"
+    (tmp_path / "over").write_text("6\t9\tasked\t\n")
+    assert read_status(tmp_path, Queue())["state"] == "no slot is left: submit again", "of an earlier submission"
+    (tmp_path / "jobs.tsv").write_text("4\t4\t-\t1\n")
+    (tmp_path / "job").write_text("4\n")
+    assert "of an older version; a new submission goes on" in read_status(tmp_path, Queue())["state"]
 
 
 def test_gpu_hours_are_those_of_all_attempts(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A run of `nemo-ada train` with NeMo-RL's real set-up (launch_driver.py), struck in every phase of a step.
 
 1. The driver is killed in one phase after another, each time in the first step that it had not saved.
-2. The Ray head dies under the driver: the attempt ends with an error, the job chain may go on.
+2. The Ray head dies under the driver: the attempt ends with an error, the next slot may go on.
 3. A worker of the engine dies: its responses fail, and the attempt ends with the code for a lost process.
 4. The environment's process dies: Ray starts another one, and the run does not even stop.
 

@@ -163,9 +163,7 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
         phase()
         getattr(checkpointer, end)(str(tmp_path / "tmp_step_3"))
     assert json.loads((tmp_path / "tmp_step_3" / "inputs.json").read_text()) == {"data": "digest"}
-    assert json.loads((tmp_path / "pace.json").read_text())["saved_step"] == 3, (
-        "a job chain ends where this stands still"
-    )
+    assert json.loads((tmp_path / "pace.json").read_text())["saved_step"] == 3, "a run ends where this stands still"
     assert beats == ["sampling", "evaluation", "evaluation", "sampling", "save"]
     assert {name: vars(loop)[name] for name in originals} == originals
     assert control.closing - MARGIN_SECONDS == progress.pause_seconds == 9.0

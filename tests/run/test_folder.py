@@ -11,6 +11,7 @@ import pytest
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_folder
 from nemo_ada.run.folder import CHANGES, RunDir, fingerprint, read_lines
+from nemo_ada.run.provenance import latest
 
 KILLED = "0f" * 16  # the random part of a temporary name
 CONFIG = {"grpo": {"seed": 0, "max_num_steps": 5}, "run_dir": "x", "task": {"name": "t"}}
@@ -249,3 +250,23 @@ def test_the_share_of_failures_that_a_run_bears_may_change(tmp_path):
     run.open(config, resume=True)
     run.close()
     RunDir(tmp_path).check({"reinforce_ada": {"max_failed_share": 0.5, "preset": "grpo"}}, resume=True)
+
+
+def test_environment_json_has_a_line_per_attempt_and_other_software_is_said(tmp_path, monkeypatch, caplog):
+    for attempt, number in (("7_1", "1.0"), ("7_2", "1.0"), ("7_3", "2.0")):
+        monkeypatch.setenv("ATTEMPT_DIR", f"/runs/x/attempts/{attempt}")
+        monkeypatch.setattr("nemo_ada.run.provenance.__version__", number)
+        run = RunDir(tmp_path / "run")
+        caplog.clear()
+        run.open({"a": 1}, resume=True)
+        run.close()
+        assert ("other software than its last attempt: nemo_ada changed" in caplog.text) == (attempt == "7_3")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "environment.json").read_text().splitlines()]
+    assert [(line["attempt"], line["nemo_ada"]) for line in lines] == [("7_1", "1.0"), ("7_2", "1.0"), ("7_3", "2.0")]
+
+
+def test_an_environment_json_of_before_is_read_and_goes_on(tmp_path):
+    (tmp_path / "environment.json").write_text(json.dumps({"nemo_ada": "0.9", "commit": "abc"}, indent=1))
+    assert latest(tmp_path / "environment.json")["nemo_ada"] == "0.9"
+    (tmp_path / "environment.json").open("a").write("\n" + json.dumps({"nemo_ada": "1.0"}) + "\n")
+    assert latest(tmp_path / "environment.json") == {"nemo_ada": "1.0"}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.lab.status import GONE, look, read_status, runs_below, state_of
+from nemo_ada.lab.status import GONE, Queue, look, read_status, runs_below, state_of
 from nemo_ada.run.files import in_use, lock_file
 from nemo_ada.run.job_control import JobControl
 from tests.lab.report.made_runs import make_run
@@ -74,7 +74,7 @@ def test_no_content_ends_the_command_or_hides_another_run(tmp_path: Path, files:
     good, bad = made(tmp_path / "runs" / "good"), made(tmp_path / "runs" / "bad")
     for name, text in files.items():
         (bad / name).write_text(text)
-    found = {one["run"]: one for one in look(runs_below(tmp_path / "runs"), [])}
+    found = {one["run"]: one for one in look(runs_below(tmp_path / "runs"), Queue())}
     assert found[str(good)]["state"] == "stopped" and str(bad) in found
     assert len(json.dumps(found[str(bad)])) < 100_000
 

@@ -97,13 +97,12 @@ def test_every_usual_name_of_a_secret_is_known_and_no_name_of_a_special_token():
 
 def test_the_batch_script_knows_the_same_names(capfd, monkeypatch):
     """Its Python part is asked for every name, and through bash for one of each kind."""
-    monkeypatch.delitem(sys.modules, "chain", raising=False)  # tests/slurm has a module of that name
     monkeypatch.setattr(sys, "path", list(sys.path))
-    chain = runpy.run_path(str(ROOT / "slurm" / "submission.py"))
+    submission = runpy.run_path(str(ROOT / "slurm" / "submission.py"))
 
     def refused(name: str) -> bool:
         with contextlib.suppress(SystemExit):
-            chain["arguments"](f"{name}=x", "configs/a.yaml")
+            submission["arguments"](f"{name}=x", "configs/a.yaml")
         return "is a secret" in capfd.readouterr().err
 
     assert {name: refused(name) for name in NAMES} == NAMES

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import Cluster
@@ -19,7 +24,7 @@ SCRIPT = ROOT / "slurm" / "train_7b_ada.sh"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A submitted chain of jobs."""
+    """A submitted run: an array of slots. `job` is its id."""
 
     cluster: Cluster
     folder: Path
@@ -51,36 +56,44 @@ class Run:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                pytest.fail(f"not within {seconds} s; still there: {self.cluster.processes()}\n{self.log()}")
+                queue = self.cluster.run("squeue", "-r", "-o", "%i %T %r %S")
+                pytest.fail(f"not within {seconds} s; still there: {self.cluster.processes()}\n{queue}\n{self.log()}")
             time.sleep(0.2)
 
     def over(self, *reasons: str, seconds: float = PATIENCE) -> None:
-        """Wait until this job's chain says that it is over, for one of these reasons, and no job of the run is left."""
-        chain = str(self.job)
-        self.until(lambda: [line[0] for line in self.ledger(chain)[-1:]] == ["over"] and not self.left(), seconds)
-        assert self.ledger(chain)[-1][1] in reasons, self.log()
+        """Wait until this run says that it is over, for one of these reasons, and SLURM has no slot of it."""
+        self.until(lambda: self.said_over()[:1] == [str(self.job)] and not self.left(), seconds)
+        assert self.said_over()[2] in reasons, self.log()
 
-    def ledger(self, chain: str = "") -> list[list[str]]:
-        """The lines of jobs.tsv, of one chain or of all: each job with the one that it follows, and the end."""
-        path = self.run_dir / "jobs.tsv"
-        lines = [line.split("\t") for line in path.read_text().splitlines()] if path.exists() else []
-        return [line[1:3] for line in lines if chain in ("", line[0])]
+    def said_over(self) -> list[str]:
+        """The file `over`: array, time, reason, detail."""
+        path = self.run_dir / "over"
+        return path.read_text().rstrip("\n").split("\t") if path.exists() else []
 
-    def left(self) -> set[str]:
-        """The jobs of the chain that SLURM still has."""
-        there = self.cluster.run("squeue", "-h", "-r", "-o", "%i").split()
-        return {job for job, _ in self.ledger()} & set(there)
+    def left(self, *states: str) -> list[str]:
+        """The slots that SLURM still has, in one of these states."""
+        said = self.cluster.run("squeue", "-h", "-r", "-j", f"{self.job},{self.job}", "-o", "%i|%T")
+        slots = [line.split("|") for line in said.split()]
+        return [slot for slot, state in slots if not states or state in states]
 
     def current(self) -> str:
-        """The job that trains, or did last."""
+        """The slot that trains, or did last."""
         return (self.run_dir / "job").read_text().strip()
 
     def signal(self) -> None:
-        """Send the job that trains the signal that SLURM sends before its end."""
-        self.cluster.run("scancel", "--signal=USR1", "--batch", self.current())
+        """Send the slot that trains the signal that SLURM sends before its end."""
+        job = self.cluster.run("squeue", "-h", "-t", "R", "-j", f"{self.job},{self.job}", "-o", "%A").split()[0]
+        with suppress(subprocess.CalledProcessError):  # SLURM 22.05 ends with 229 for a slot, and has sent it
+            self.cluster.run("scancel", "--signal=USR1", "--batch", job)
 
-    def ends(self, *states: str, seconds: float = PATIENCE) -> None:
-        try:
-            self.cluster.wait(self.job, *states, seconds=seconds)
-        except TimeoutError as error:
-            pytest.fail(f"{error}\n{self.log()}")
+    def gone(self, seconds: float = PATIENCE) -> None:
+        """Wait until SLURM has no slot of this run, and no process of it is left."""
+        self.until(lambda: not self.left() and not self.cluster.processes(), seconds)
+
+    def status(self) -> dict[str, Any]:
+        """What `nemo-ada status` says of this run."""
+        tool = str(Path(sys.executable).parent / "nemo-ada")
+        command = [tool, "status", str(self.run_dir), "--json"]
+        shown = subprocess.run(command, env=self.cluster.env, capture_output=True, text=True, check=True).stdout
+        found: dict[str, Any] = json.loads(shown)[0]
+        return found

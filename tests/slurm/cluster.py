@@ -20,7 +20,9 @@ from pathlib import Path
 from tests.patience import PATIENCE
 
 BINARIES = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
+DAEMONS = ("munged", "slurmd", "slurmdbd", "mariadbd")
 GPUS = 8
+MOST_JOBS = 3  # of a user in the queue, where there are accounts
 
 
 def search_path() -> str:
@@ -47,8 +49,8 @@ def free_port() -> int:
 class Cluster:
     """A running cluster of unequal nodes; `env` is what commands need to find it."""
 
-    def __init__(self, folder: Path, nodes: Sequence[str], rule: str = "") -> None:
-        self.folder, self.nodes, self.rule = folder, list(nodes), rule
+    def __init__(self, folder: Path, nodes: Sequence[str], rule: str = "", accounts: bool = False) -> None:
+        self.folder, self.nodes, self.rule, self.accounts = folder, list(nodes), rule, accounts
         self.env = {"PATH": search_path(), "SLURM_CONF": str(folder / "slurm.conf"), "HOME": str(folder)}
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._controller: subprocess.Popen[bytes]
@@ -64,6 +66,9 @@ class Cluster:
         (self.folder / "slurm.conf").write_text(self._conf(), encoding="utf-8")
         for number in range(GPUS):  # files in place of devices: the scripts' --gpus-per-node=8 is granted
             (self.folder / f"gpu{number}").touch()
+        prolog = self.folder / "prolog.sh"
+        prolog.write_text(f"#!/bin/bash\n[ ! -e {self.folder}/prolog-fails-$SLURMD_NODENAME ]\n")
+        prolog.chmod(0o755)
         (self.folder / "job_submit.lua").write_text(self.rule, encoding="utf-8")
         gres = f"Name=gpu File={self.folder}/gpu[0-{GPUS - 1}]\n"
         (self.folder / "gres.conf").write_text(gres, encoding="utf-8")
@@ -73,12 +78,45 @@ class Cluster:
             f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed",
         )  # fmt: skip
         self._until(lambda: (munge / "socket").exists(), "munged's socket")
+        if self.accounts:
+            self._keep_accounts()
         self._controller = self._spawn("slurmctld", "-D")
         for node in self.nodes:
             self.raise_node(node)
         self._until(
             lambda: self.run("sinfo", "-h", "-o", "%T %D").split() == ["idle", str(len(self.nodes))], "idle nodes"
         )
+
+    def _keep_accounts(self) -> None:
+        """A data base of our own, and slurmdbd before it. The user root may have MOST_JOBS jobs in the queue."""
+        data, sql, port = self.folder / "db", free_port(), free_port()
+        make = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={data}", "--skip-test-db"]
+        subprocess.run(make, env=self.env, capture_output=True, check=True, timeout=PATIENCE)
+        self._spawn(
+            "mariadbd", "--no-defaults", "--user=root", f"--datadir={data}", f"--socket={self.folder}/db.socket",
+            f"--port={sql}", "--bind-address=127.0.0.1", "--skip-grant-tables", "--skip-log-bin",
+            "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0",
+        )  # fmt: skip
+        self._until(lambda: (self.folder / "db.socket").exists(), "MariaDB's socket")
+        host, secret = socket.gethostname().split(".")[0], f"{self.folder}/munge/socket"
+        with (self.folder / "slurm.conf").open("a") as conf:
+            conf.write(
+                f"AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=127.0.0.1\n"
+                f"AccountingStoragePort={port}\nAccountingStoragePass={secret}\nAccountingStorageTRES=gres/gpu\n"
+                "AccountingStorageEnforce=associations,limits,qos\nJobAcctGatherType=jobacct_gather/linux\n"
+            )
+        dbd = self.folder / "slurmdbd.conf"
+        dbd.touch(mode=0o600)
+        dbd.write_text(
+            f"AuthType=auth/munge\nAuthInfo=socket={secret}\nDbdHost={host}\nDbdAddr=127.0.0.1\nDbdPort={port}\n"
+            f"SlurmUser=root\nStorageType=accounting_storage/mysql\nStorageHost=127.0.0.1\nStoragePort={sql}\n"
+            f"StorageUser=slurm\nStorageLoc=accounts\nCommitDelay=1\nLogFile={self.folder}/slurmdbd.log\n"
+            f"PidFile={self.folder}/slurmdbd.pid\n"
+        )
+        self._spawn("slurmdbd", "-D")
+        self._until(lambda: self.run("sacctmgr", "-n", "show", "cluster") is not None, "slurmdbd")
+        for words in ("add cluster test", f"modify user root set maxsubmitjobs={MOST_JOBS}"):
+            self.run("sacctmgr", "-i", *words.split())
 
     def _conf(self) -> str:
         host = socket.gethostname().split(".")[0]
@@ -93,10 +131,10 @@ class Cluster:
             "SlurmdParameters=config_overrides",  # more CPUs than this machine has
             "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
             "JobRequeue=1", "KillWait=15", "InactiveLimit=0", "MessageTimeout=20", "SchedulerType=sched/backfill",
-            "AccountingStorageType=accounting_storage/none",
             "SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=0,preempt_send_user_signal",
             f"StateSaveLocation={self.folder}/state", f"SlurmdSpoolDir={self.folder}/spool-%n",
             f"SlurmctldPidFile={self.folder}/slurmctld.pid", f"SlurmdPidFile={self.folder}/slurmd-%n.pid",
+            f"Prolog={self.folder}/prolog.sh", "PrologFlags=Alloc", "MaxArraySize=100", "MinJobAge=900",
             f"SlurmctldLogFile={self.folder}/slurmctld.log", f"SlurmdLogFile={self.folder}/slurmd-%n.log",
         ]  # fmt: skip
         for weight, node in enumerate(self.nodes, 1):  # SLURM takes the node of the lowest weight first
@@ -109,6 +147,8 @@ class Cluster:
         lines.append(f"PartitionName=again {where} PriorityTier=1 PreemptMode=REQUEUE")
         if self.rule:
             lines.append("JobSubmitPlugins=lua")
+        if not self.accounts:
+            lines.append("AccountingStorageType=accounting_storage/none")
         return "\n".join(lines) + "\n"
 
     def _spawn(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
@@ -203,7 +243,7 @@ class Cluster:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            daemon = name in ("munged", "slurmd") or command.startswith("slurmctld") or "/slurmctld " in command
+            daemon = name in DAEMONS or command.startswith("slurmctld") or "/slurmctld " in command
             if not daemon and not rest.startswith("Z") and any(mark in environment for mark in marks):
                 found[int(entry.name)] = command
         return found
@@ -227,9 +267,9 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path, nodes: Sequence[str] = ("n1",), rule: str = "") -> Iterator[Cluster]:
-    """A cluster for the duration of the block. rule: the site's own job_submit.lua."""
-    running = Cluster(folder, nodes, rule)
+def cluster(folder: Path, nodes: Sequence[str] = ("n1",), rule: str = "", accounts: bool = False) -> Iterator[Cluster]:
+    """A cluster for the duration of the block. rule: the site's own job_submit.lua; accounts: slurmdbd with limits."""
+    running = Cluster(folder, nodes, rule, accounts)
     try:
         running.start()
         yield running

@@ -78,13 +78,15 @@ def start(tmp_path: Path) -> Callable[..., Run]:
             "END_SECONDS": "15",
             "HEALTH": "0",
             "PREFLIGHT": "0",
+            "RETRY_SECONDS": "1",
             **settings,
         }
         site = tmp_path / "site.env"
         site.write_text("".join(f'{name}="{value}"\n' for name, value in values.items()))
         where = {"NEMO_ADA_SITE": str(site), "NEMO_ADA_HOME": str(ROOT), **(shell or {})}
         if itself:
-            printed = cluster.run("bash", "-c", 'exec "$@" 2>&1', "bash", "bash", str(SCRIPT), *arguments, **where)
+            words = ("bash", str(ROOT / "slurm" / script), *arguments)
+            printed = cluster.run("bash", "-c", 'cd "$0" && exec "$@" 2>&1', str(tmp_path), *words, **where)
             return Run(cluster, tmp_path, int(printed.split()[-1]), printed=printed)
         job = cluster.submit(ROOT / "slurm" / script, *arguments, cwd=tmp_path, options=options, **where)
         return Run(cluster, tmp_path, job)

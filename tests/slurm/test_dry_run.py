@@ -36,15 +36,15 @@ CASES = {
     "7b_apptainer": ("train_7b_ada.sh", {"RUNTIME": "apptainer", "CONTAINER": "/images/nemo-ada.sif"}, []),
     "7b_first_hour": (
         "train_7b_ada.sh",
-        {"LAUNCH": '"nemo-ada rehearse --gpu --full"', "REQUEUE": "none"},
-        ["grpo.seed=1"],
+        {"LAUNCH": '"nemo-ada rehearse --gpu --full"'},
+        ["--array=1", "grpo.seed=1"],
     ),
     "prepare": ("prepare.sh", {"NODE_SETUP": "/shared/venv.sh"}, ["--partition=cpu", "grpo.seed=1"]),
     "export": ("export.sh", {"RUNTIME": "apptainer"}, ["--dependency=afterok:7"]),
     "32b_container": ("train.sh", {}, ["configs/qwen2.5-32b.yaml", "--nodes=4"]),
-    "70b_resubmit": (
+    "70b_umask": (
         "train.sh",
-        {"REQUEUE": "resubmit"},
+        {"RUN_UMASK": "027"},
         ["configs/llama-3.3-70b-instruct.yaml", "configs/methods/grpo8.yaml", "--nodes=8", "grpo.seed=1"],
     ),
 }
@@ -80,7 +80,15 @@ def test_dry_run_prints_the_golden_commands(case: str, tmp_path: Path) -> None:
 
 def test_the_front_door_asks_for_one_node_of_eight_gpus() -> None:
     text = (ROOT / "slurm" / FRONT_DOOR).read_text()
-    lines = ("--nodes=1", "--signal=B:USR1@900", "--no-requeue", "--open-mode=append", "--gpus-per-node=8", "--mem=0")
+    lines = (
+        "--nodes=1",
+        "--signal=B:USR1@900",
+        "--no-requeue",
+        "--array=1-20%1",
+        "--open-mode=append",
+        "--gpus-per-node=8",
+        "--mem=0",
+    )
     for line in lines:
         assert f"#SBATCH {line}\n" in text
     assert (ROOT / re.findall(HEADER["config"], text)[0]).is_file()
@@ -101,11 +109,9 @@ def test_train_sh_asks_for_what_the_plan_says_and_the_users_options_come_last(tm
     assert done.returncode == 0, done.stderr
     printed = re.search(r"^\+ sbatch (.+)$", done.stdout, re.M)
     assert printed is not None
-    assert re.sub(r"@\d+", "@N", printed[1].replace(str(ROOT), "@ROOT@")) == (
-        "--parsable --export=ALL --chdir=/shared/runs/qwen2.5-32b-grpo8 "
-        "--output=/shared/runs/qwen2.5-32b-grpo8/attempts/slurm-%x-%j.log "
-        "--job-name=qwen2.5-32b-grpo8 --nodes=4 --time=10:00:00 --signal=B:USR1@N "
-        "--time=10:00:00 "
+    assert re.sub(r"(@|1-)\d+", r"\1N", printed[1].replace(str(ROOT), "@ROOT@")) == (
+        "--parsable --export=ALL --job-name=qwen2.5-32b-grpo8 --nodes=4 --time=10:00:00 --signal=B:USR1@N "
+        "--time=10:00:00 --array=1-N%1 "
         "@ROOT@/slurm/train.sh @ROOT@/configs/qwen2.5-32b.yaml @ROOT@/configs/methods/grpo8.yaml grpo.seed=1"
     )
     assert "on 4 node(s)" in done.stdout
@@ -118,15 +124,16 @@ def test_train_sh_asks_for_what_the_plan_says_and_the_users_options_come_last(tm
 def test_the_front_doors_signal_comes_as_early_as_the_plan_of_each_method_asks(method: Path) -> None:
     found = {name: re.search(pattern, (ROOT / "slurm" / FRONT_DOOR).read_text()) for name, pattern in HEADER.items()}
     config, time, lead = (match[1] for match in found.values() if match is not None)
-    options = PlanOptions(time, compare=False)
-    assert int(lead) >= make_plan(ROOT / config, [str(method)], options).slots.lead
+    plan = make_plan(ROOT / config, [str(method)], PlanOptions(time, compare=False))
+    assert int(lead) >= plan.slots.lead
 
 
 REFUSED = [
     # what is set in site.env (None: not at all), what the environment has, words of the script -> what is said
     ({"CONTAINER": None}, {}, (), "CONTAINER is not set"),
     ({"NEMO_RL_HOME": None}, {}, (), "NEMO_RL_HOME is not set"),
-    ({"REQUEUE": "maybe"}, {}, (), "REQUEUE=maybe: choose resubmit"),
+    ({"RUN_UMASK": "002"}, {}, (), "RUN_UMASK=002: a run is its owner's"),
+    ({"CACHE_UMASK": "group"}, {}, (), "CACHE_UMASK=group: write three octal digits"),
     ({"POLL_SECONDS": "soon"}, {}, (), "POLL_SECONDS=soon must be a whole number"),
     ({"RUNTIME": "docker"}, {}, (), "choose pyxis, apptainer or none"),
     ({"RUNTIME": "apptainer", "CONTAINER": ""}, {}, (), "needs an image: set CONTAINER"),

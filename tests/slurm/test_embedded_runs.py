@@ -1,8 +1,8 @@
-"""The same job chain with the CPU back end: real vLLM, Megatron-core and Ray under a real SLURM.
+"""The same run with the CPU back end: real vLLM, Megatron-core and Ray under a real SLURM.
 
-1. USR1 before the limit: the run saves, the job is requeued, resumes and ends `done`; every step once.
-2. The driver is killed in the middle of a step: the chain goes on from the last save, and the metrics are those of the
-   first run.
+1. USR1 before the limit: the run saves, the next slot resumes and ends `done`; every step once.
+2. The driver is killed in the middle of a step: the next slot goes on from the last save, and the metrics are those
+   of the first run.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def test_a_run_over_two_jobs_and_one_whose_driver_was_killed_are_the_same_run(
 ) -> None:
     stopped = launch(one_node)
     stopped.until(lambda: len(records(stopped.run_dir)) >= 1)
-    one_node.run("scancel", "--signal=USR1", "--batch", str(stopped.job))
-    stopped.ends("COMPLETED")
+    stopped.signal()
+    stopped.over("done")
     assert stopped.attempts() == 2
     assert f"ended: done, step {STEPS} of {STEPS}" in stopped.log()
     expected = records(stopped.run_dir)
@@ -89,7 +89,7 @@ def test_a_run_over_two_jobs_and_one_whose_driver_was_killed_are_the_same_run(
     killed = launch(one_node)
     killed.until(lambda: len(records(killed.run_dir)) >= 3)
     os.kill(json.loads((killed.run_dir / "status.json").read_text())["pid"], signal.SIGKILL)
-    killed.ends("COMPLETED")
+    killed.over("done")
     assert killed.attempts() == 2
     assert "ended: interrupted" in killed.log()
     assert records(killed.run_dir) == expected

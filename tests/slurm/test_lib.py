@@ -3,10 +3,11 @@
 1. The watchdog gives a start START_SECONDS and an attempt that has made a step STALL_SECONDS.
 2. The environment wins over site.env, whatever its form, and only what it brought reaches the job.
 3. sbatch's options may stand anywhere; nodes that do not fit the configuration and errors of the check are refused.
-4. Attempts in a row that save no new step end a chain, whatever their causes; a stop file is ours only if it says so.
+4. Attempts in a row that save no new step end a run, whatever their causes; a stop file is ours only if it says so.
 5. The nodes run the checkout's code.
 6. Nothing is submitted unchecked by accident; inside another job the script asks where to train.
-7. An unhealthy node is named and left out of the next job.
+7. An unhealthy node is named and left out of the slots that wait.
+8. Where SLURM refuses the slots that are asked for, fewer are.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pwd
 import re
 import resource
 import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ import pytest
 
 from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
+from tests.people import OTHER, needs_two_users
 from tests.slurm.test_dry_run import call
 
 pytestmark = pytest.mark.long
@@ -75,44 +79,60 @@ def tools(folder: Path, check: int) -> dict[str, str]:
 # --- SLURM's answers ---
 
 
-def answers(folder: Path, *texts: str) -> dict[str, str]:
-    """A PATH with a scontrol that fails with these texts, one per call, and then succeeds."""
-    for number, text in enumerate(texts):
-        (folder / f"answer{number}").write_text(text + "\n")
-    scontrol = (
-        f"printf x >>{folder}/calls\nn=$(($(wc -c <{folder}/calls) - 1))\n"
-        f"if [ -e {folder}/answer$n ]; then cat {folder}/answer$n >&2; exit 1; fi"
-    )
-    return programs(folder, scontrol=scontrol) | {"AGAIN_SECONDS": "0"}
+def decision(name: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """One decision of slots.py for slot 7_3 of array 7, whose folder in attempts/ is `folder` where it needs one."""
+    given = {
+        "PATH": os.environ["PATH"], "RUN_DIR": str(folder), "ATTEMPT_DIR": str(folder), "ARRAY": "7", "SLOT": "7_3",
+        "SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_MIN": "1",
+        "STARTED": "1", "MAX_WITHOUT_STEP": "4", "RETRY_SECONDS": "600", "ANSWER_SECONDS": "1", "AGAIN_SECONDS": "0",
+        "NODE_NAMES": "n1", "LOG_TO": "2", **variables,
+    }  # fmt: skip
+    command = [sys.executable, str(ROOT / "slurm" / "slots.py"), name]
+    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+SLURM = """
+echo "$0 $*" >>{folder}/calls
+case ${{0##*/}} in
+  squeue) {squeue} ;;
+  scontrol) {scontrol} ;;
+  *) {other} ;;
+esac
+"""
+
+
+def slurm(folder: Path, squeue: str = "echo '7|3|R'; echo '7|4|PD'; echo '7|5|PD'", scontrol: str = "true",
+          other: str = "true") -> dict[str, str]:  # fmt: skip
+    """A PATH with a SLURM of these answers, whose calls are in the file `calls`."""
+    text = SLURM.format(folder=folder, squeue=squeue, scontrol=scontrol, other=other)
+    return programs(folder, **dict.fromkeys(("squeue", "scontrol", "scancel", "sinfo", "sacct"), text))
+
+
+def asked(folder: Path, program: str, first: str = "") -> list[str]:
+    """The words of the calls of a program, of those that begin with `first`."""
+    if not (folder / "calls").exists():
+        return []
+    calls = [line.split("/")[-1].partition(" ")[::2] for line in (folder / "calls").read_text().splitlines()]
+    return [words for name, words in calls if name == program and words.startswith(first)]
 
 
 def test_whatever_slurm_says_it_is_asked_again(tmp_path: Path) -> None:
-    texts = ("error: Unspecified error", "error: Munge encode failed", "error: Socket timed out on send/recv operation")
-    done = bash("again 0 scontrol requeue 7 && echo went on", **answers(tmp_path, *texts))
-    assert done.stdout.splitlines()[-1] == "went on", done.stderr
-    assert (tmp_path / "calls").read_text() == "xxxx"
+    (tmp_path / "attempts.tsv").write_text("7\t7_3\t1\t0\t7_3\n")
+    (tmp_path / "canary").touch()
+    failing = f"n=$(wc -l <{tmp_path}/calls); if [ $n -lt 5 ]; then echo 'error: Unspecified error' >&2; exit 1; fi"
+    path = slurm(tmp_path, squeue=failing + "; echo '7|4|PD'", scontrol=failing)
+    done = decision("ended", tmp_path, **path, ANSWER_SECONDS="60")
+    assert "1 slots wait; they start in 600 s at the earliest" in done.stderr, done
+    assert asked(tmp_path, "scontrol", "update") == ["update JobId=7_[4] StartTime=now+600"]
 
 
-def test_what_need_not_succeed_is_asked_for_a_few_times(tmp_path: Path) -> None:
-    done = bash("again 2 scontrol requeue 7 || echo gave up", **answers(tmp_path, *["error: I/O error"] * 9))
-    assert "gave up" in done.stdout and (tmp_path / "calls").read_text() == "xx"
-
-
-def test_no_answer_is_not_taken_for_a_no(tmp_path: Path) -> None:
-    """A job whose state SLURM does not tell is neither evicted nor followed by a second one."""
-    variables = {"SLURM_JOB_ID": "7", "RUN_DIR": str(tmp_path), "SCRIPT": "train.sh", "ANSWER_SECONDS": "1"}
-    ask = "code=0; decide waiting || code=$?; echo $code"
-    failing = programs(tmp_path, squeue=f"printf x >>{tmp_path}/calls; exit 1")
-    assert bash(ask, **variables, **failing).stdout == "2\n" and (tmp_path / "calls").read_text() == "xx"
-    assert bash(ask, **variables, **programs(tmp_path, squeue="true")).stdout == "1\n", "nobody waits"
-    line = "8|afterany:7(unfulfilled)|/project/slurm/train.sh"
-    assert bash(ask, **variables, **programs(tmp_path, squeue=f"echo '{line}'")).stdout == "0\n"
-    (tmp_path / "jobs.tsv").unlink()
-    assert bash(ask, **variables, **programs(tmp_path, squeue=f"echo '{line.replace(':7', ':77')}'")).stdout == "1\n"
-    begun = programs(tmp_path, squeue=f"echo '{line.replace('afterany:7(unfulfilled)', '(null)')}'")
-    assert bash(ask, **variables, **begun).stdout == "1\n"
-    (tmp_path / "jobs.tsv").write_text("7\t7\t-\t1\n7\t8\t7\t1\n")
-    assert bash(ask, CHAIN="7", **variables, **begun).stdout == "0\n", "on a lost node the script outlives its job"
+def test_a_silent_slurm_is_not_taken_for_a_no(tmp_path: Path) -> None:
+    """The slots that wait are put off all the same, by the array's own id."""
+    (tmp_path / "attempts.tsv").write_text("7\t7_3\t1\t0\t7_3\n")
+    (tmp_path / "canary").touch()
+    done = decision("ended", tmp_path, **slurm(tmp_path, squeue="exit 1"))
+    assert "SLURM did not take `squeue" in done.stderr and "this was the last one" not in done.stderr
+    assert asked(tmp_path, "scontrol", "update") == ["update JobId=7 StartTime=now+600"]
 
 
 SHOWN = 'if [ "$2" = job ]; then echo "JobId=7 EndTime={end} Deadline=N/A"; else {config}; fi'
@@ -121,9 +141,9 @@ SHOWN = 'if [ "$2" = job ]; then echo "JobId=7 EndTime={end} Deadline=N/A"; else
 def test_times_are_read_whatever_format_the_users_shell_asks_slurm_for(tmp_path: Path) -> None:
     when = '$(if [ "$SLURM_TIME_FORMAT" = standard ]; then echo 2026-11-26T12:00:00; else echo "26 Nov"; fi)'
     path = programs(tmp_path, scontrol=SHOWN.format(end=when, config="exit 1"))
-    variables = {"SLURM_JOB_ID": "7", "SLURM_TIME_FORMAT": "%d %b", "TZ": "UTC", "ANSWER_SECONDS": "1"}
+    variables = {"SLOT": "7", "SLURM_TIME_FORMAT": "%d %b", "TZ": "UTC", "ANSWER_SECONDS": "1"}
     done = bash("decide job-end; echo $ANSWER", **variables, **path)
-    assert done.stdout.strip() == "1795694400", done.stderr
+    assert done.stdout.splitlines()[-1] == "1795694400", done.stderr
 
 
 @pytest.mark.parametrize("ahead", [0, 600, -600])
@@ -136,13 +156,13 @@ def test_the_jobs_end_is_counted_by_the_nodes_clock(tmp_path: Path, ahead: int) 
             config=f"echo Configuration data as of $(date -d '{-ahead} seconds' +%Y-%m-%dT%H:%M:%S)",
         ),
     )
-    done = bash("decide job-end; echo $((ANSWER - $(date +%s)))", SLURM_JOB_ID="7", **path)
+    done = bash("decide job-end; echo $((ANSWER - $(date +%s)))", SLOT="7", **path)
     *said, left = done.stdout.splitlines()
     assert abs(int(left) - 3600) <= PATIENCE and ["s ahead of the controller's" in line for line in said] == [
         True
     ] * bool(ahead)
     programs(tmp_path, scontrol="echo JobId=7 EndTime=Unknown Deadline=N/A")
-    assert bash("decide job-end; echo $ANSWER.", SLURM_JOB_ID="7", **path).stdout == ".\n", "a job without a limit"
+    assert bash("decide job-end; echo $ANSWER.", SLOT="7", **path).stdout == ".\n", "a job without a limit"
 
 
 def test_a_submission_takes_its_variables_along_whatever_the_shell_says(tmp_path: Path) -> None:
@@ -181,20 +201,20 @@ def test_a_cold_start_may_be_silent_for_longer_than_a_run_that_steps(
 # --- site.env and the environment ---
 
 FORMS = {
-    "plain": "REQUEUE=requeue\nMAX_WITHOUT_STEP=50\n",
-    "export": "export REQUEUE=requeue MAX_WITHOUT_STEP=50\n",
-    "declare": 'declare -gx REQUEUE="requeue"\nMAX_WITHOUT_STEP=$((25 * 2))\n',
+    "plain": "RAY_AUTH=token\nMAX_WITHOUT_STEP=50\n",
+    "export": "export RAY_AUTH=token MAX_WITHOUT_STEP=50\n",
+    "declare": 'declare -gx RAY_AUTH="token"\nMAX_WITHOUT_STEP=$((25 * 2))\n',
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_environment_wins_over_site_env(tmp_path: Path, form: str) -> None:
     text = "".join(f"{key}={value}\n" for key, value in SITE.items()) + FORMS[form] + "PATH=/site/bin:$PATH\n"
-    given = {"REQUEUE": "none", "MAX_WITHOUT_STEP": "3", "RUN_ROOT": "/tmp/xyz", "DRY_RUN": "1"}
+    given = {"RAY_AUTH": "disabled", "MAX_WITHOUT_STEP": "3", "RUN_ROOT": "/tmp/xyz", "DRY_RUN": "1"}
     done = script(tmp_path, site=text, **given)
     assert done.returncode == 0, done.stderr
-    assert "from the environment, not from" in done.stdout and "MAX_WITHOUT_STEP REQUEUE RUN_ROOT" in done.stdout
-    assert "attempt 1 of this chain" in done.stdout and "REQUEUE=none: submit" in done.stdout
+    assert "from the environment, not from" in done.stdout and "MAX_WITHOUT_STEP RAY_AUTH RUN_ROOT" in done.stdout
+    assert "attempt 1 of array" in done.stdout
     assert "run directory /tmp/xyz/qwen2.5-math-7b" in done.stdout
 
 
@@ -221,7 +241,7 @@ def test_a_checkout_of_the_submitting_machine_is_for_the_check_where_the_job_has
     assert (tmp_path / "checked").read_text().strip() == str(tmp_path)
     job = dict(line.partition("=")[::2] for line in (tmp_path / "environment").read_text().splitlines())
     assert job["NEMO_RL_HOME"] == ("/opt/nemo-rl" if container else str(tmp_path))
-    inside = f"read_site {tmp_path}/site.env >&2; echo $NEMO_RL_HOME"
+    inside = f'read_site x "$(<{tmp_path}/site.env)" >&2; echo $NEMO_RL_HOME'
     assert bash(inside, NEMO_RL_HOME=str(tmp_path)).stdout.strip() == job["NEMO_RL_HOME"]
 
 
@@ -242,14 +262,32 @@ def test_a_site_env_that_bash_cannot_read_is_named(tmp_path: Path, text: str) ->
     assert done.returncode == 2 and str(tmp_path / "site.env") in done.stderr.splitlines()[-1], done
 
 
+@needs_two_users
+def test_a_site_env_of_somebody_else_that_was_only_found_is_refused(tmp_path: Path) -> None:
+    """What NEMO_ADA_SITE names was not found, so it may be anybody's."""
+    (tmp_path / "project").mkdir()
+    for name in ("nemo_ada", "configs"):
+        (tmp_path / "project" / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "slurm", tmp_path / "project" / "slurm")
+    site = tmp_path / "project" / "slurm" / "site.env"
+    site.write_text(f"touch {tmp_path}/ran\nCONTAINER=\nNEMO_RL_HOME=/opt/nemo-rl\n")
+    os.chown(site, OTHER, OTHER)
+    command = ["bash", str(tmp_path / "project" / "slurm" / "train_7b_ada.sh")]
+    given = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "NEMO_ADA_HOME": str(tmp_path / "project")}
+    done = subprocess.run(command, env=given, cwd="/", capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 2 and f"it belongs to user {pwd.getpwuid(OTHER).pw_name}" in done.stderr, done
+    assert not (tmp_path / "ran").exists()
+    named = subprocess.run(command, env=given | {"NEMO_ADA_SITE": str(site)}, cwd="/", capture_output=True, text=True)
+    assert named.returncode == 0 and (tmp_path / "ran").exists(), named
+
+
 # --- arguments ---
 
 
 def test_options_of_sbatch_may_stand_anywhere_and_go_in_front_of_the_script(tmp_path: Path) -> None:
     done = script(tmp_path, "--qos=high", "grpo.seed=1", "--mem=0", "~a.b", "-Apayer", DRY_RUN="1")
     assert done.returncode == 0, done.stderr
-    output = "--output=/shared/runs/qwen2.5-math-7b/attempts/slurm-%x-%j.log"
-    options = f"--parsable --export=ALL --chdir=/shared/runs/qwen2.5-math-7b {output} --qos=high --mem=0 -Apayer"
+    options = "--parsable --export=ALL --qos=high --mem=0 -Apayer --array=1-20%1"
     assert f"+ sbatch {options} {ROOT}/slurm/train_7b_ada.sh grpo.seed=1 \\~a.b" in done.stdout
     assert "resume=auto grpo.seed=1 \\~a.b\n" in done.stdout
 
@@ -271,17 +309,17 @@ def test_a_direct_sbatch_checks_its_nodes_before_the_driver(tmp_path: Path) -> N
     assert (tmp_path / "checked").read_text().startswith("check --no-verifier --nodes=1 x.yaml run_dir=")
 
 
-def test_a_chain_finds_the_same_yamls_again(tmp_path: Path) -> None:
-    """All YAMLs are words of the script in every job. A CONFIG of the shell does not count beside them."""
+def test_each_slot_finds_the_same_yamls(tmp_path: Path) -> None:
+    """All YAMLs are words of the script in every slot. A CONFIG of the shell does not count beside them."""
     methods = f"{ROOT}/configs/methods"
     words = ("configs/qwen2.5-math-7b.yaml", "grpo.seed=1", "configs/methods/grpo8.yaml", "configs/methods/fp8.yaml")
-    site = "".join(f"{key}={value}\n" for key, value in SITE.items()) + "REQUEUE=resubmit\n"
+    site = "".join(f"{key}={value}\n" for key, value in SITE.items())
     done = script(tmp_path, *words, name="train.sh", site=site, DRY_RUN="1", PREFLIGHT="0", CONFIG="a.yaml")
     assert done.returncode == 0, done.stderr
     submitted = [line for line in done.stdout.splitlines() if line.startswith("+ sbatch")]
     first = f"{ROOT}/configs/qwen2.5-math-7b.yaml"
     layers = f"{ROOT}/slurm/train.sh {first} {methods}/grpo8.yaml {methods}/fp8.yaml grpo.seed=1"
-    assert len(submitted) == 2 and all(line.endswith(layers) for line in submitted)
+    assert len(submitted) == 1 and submitted[0].endswith(layers)
     assert (
         f"+ nemo-ada train {ROOT}/configs/qwen2.5-math-7b.yaml run_dir=/shared/runs/qwen2.5-math-7b-grpo8-fp8 "
         f"resume=auto {methods}/grpo8.yaml {methods}/fp8.yaml grpo.seed=1" in done.stdout
@@ -364,39 +402,122 @@ def test_a_site_without_gpus_in_slurm_takes_their_number_from_the_last_yaml(tmp_
         assert f"check of the node: {gpus} GPUs" in done.stdout, done
 
 
-# --- what ends a chain ---
+REFUSALS = {  # slots that SLURM takes -> what the run gets
+    3: ("--array=1-2%1", "SLURM refuses 20 slots for this run (see above), and takes 2"),
+    1: ("--array=1", "SLURM refuses 20 slots for this run (see above), and takes 1"),
+    0: ("--array=", "SLURM refuses 20 slots for this run (see above), and takes 1"),
+}
 
 
-def claims(folder: Path, *jobs: str, squeue: str) -> list[subprocess.Popen[str]]:
-    """Jobs that ask at the same time to train in a folder. squeue: what SLURM says about the jobs $4."""
+@pytest.mark.parametrize("most", REFUSALS)
+def test_where_slurm_refuses_so_many_slots_fewer_are_asked_for(tmp_path: Path, most: int) -> None:
+    """0 stands for a site without arrays: MaxArraySize=0."""
+    sbatch = f"""for word; do case $word in --array=*) array=${{word#--array=}} ;; esac; done
+echo "$array" >>{tmp_path}/arrays
+array=${{array%\\%1}}; [ -z "$array" ] || [ ${{array#1-}} -le {most} ] || {{ echo "sbatch: error: limit" >&2; exit 1; }}
+echo 7"""
+    done = script(tmp_path, PREFLIGHT="0", **programs(tmp_path, sbatch=sbatch))
+    array, said = REFUSALS[most]
+    assert done.returncode == 0 and said in done.stdout, done
+    assert (tmp_path / "arrays").read_text().splitlines()[-1] == array.partition("=")[2]
+    assert "a new submission goes on" in done.stdout and done.stderr.count("sbatch: error: limit") == 1
+    assert done.stdout.endswith("Submitted batch job 7\n")
+
+
+@pytest.mark.parametrize("said", ["Socket timed out on send/recv operation", "Invalid account"])
+def test_a_submission_that_slurm_does_not_take_at_all_says_so(tmp_path: Path, said: str) -> None:
+    """Where its answer is not clear a second submission could make a second array."""
+    sbatch = f'echo x >>{tmp_path}/calls; echo "sbatch: error: {said}" >&2; exit 1'
+    done = script(tmp_path, PREFLIGHT="0", **programs(tmp_path, sbatch=sbatch))
+    assert done.returncode == 2 and said in done.stderr, done
+    clear = "Invalid" in said
+    assert ("nothing was submitted" if clear else "look at squeue --me") in done.stderr
+    assert len((tmp_path / "calls").read_text().split()) == (6 if clear else 1)
+
+
+def test_a_runs_slots_go_one_after_another(tmp_path: Path) -> None:
+    for words, array in ((("--array=1-7",), "1-7%1"), (("--array=1",), "1"), (("-a3,5",), "3,5%1")):
+        done = script(tmp_path, *words, DRY_RUN="1", PREFLIGHT="0")
+        assert f" --array={array} " in done.stdout.replace("\\", "") and done.stdout.count("--array") == 1, done
+    assert "write --array=1-7%1" in script(tmp_path, "--array=1-7%2", DRY_RUN="1", PREFLIGHT="0").stderr
+
+
+def test_a_tool_whose_interpreter_is_closed_to_others_is_named(tmp_path: Path) -> None:
+    path = tools(tmp_path, 0)
+    (tmp_path / "bin" / "nemo-ada").write_text("#!/root/of/the/admin/python3\n")
+    done = script(tmp_path, **path, NEMO_RL_HOME=str(tmp_path))
+    assert done.returncode == 2 and "its interpreter is /root/of/the/admin/python3" in done.stderr, done
+
+
+def test_a_yaml_of_the_working_folder_is_the_one_that_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    mine = tmp_path / "configs" / "qwen2.5-32b.yaml"
+    mine.touch()
+    site = tmp_path / "site.env"
+    site.write_text("".join(f"{key}={value}\n" for key, value in SITE.items()))
+    given = {
+        "PATH": os.environ["PATH"],
+        "DRY_RUN": "1",
+        "NEMO_ADA_SITE": str(site),
+        "PREFLIGHT": "0",
+        "RUN_DIR": "here",
+    }
+    command = ["bash", str(ROOT / "slurm" / "train.sh"), str(mine.relative_to(tmp_path))]
+    done = subprocess.run(
+        command, env=given, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert f"nemo-ada train {mine} run_dir={tmp_path}/here " in done.stdout
+
+
+# --- the beginning of a slot, and what ends a run ---
+
+
+def begins(
+    folder: Path, attempts: list[tuple[str, int]], shown: str = "exit 1", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """What slot 7_3 says. attempts: reason and last saved step at its start, one per attempt of this array."""
     (folder / "attempts").mkdir(exist_ok=True)
-    path = programs(folder, squeue=squeue)
-    environment = {"RUN_DIR": str(folder), "RETRY_SECONDS": "600", **path}
-    path["ANSWER_SECONDS"] = "1"
-    command = [sys.executable, str(ROOT / "slurm" / "chain.py"), "claim"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return [subprocess.Popen(command, env={**environment, "SLURM_JOB_ID": job}, **pipes) for job in jobs]
+    lines = [f"7\t7_{n}\t0\t{saved}\t7_{n}\t9\t{reason}\tseen\n" for n, (reason, saved) in enumerate(attempts)]
+    (folder / "attempts.tsv").write_text("".join(lines))
+    return decision("begin", folder, **{"MAX_WITHOUT_STEP": "3", **slurm(folder, scontrol=shown), **variables})
 
 
-def test_of_jobs_that_start_at_the_same_time_one_trains_and_the_others_say_why_not(tmp_path: Path) -> None:
-    running = claims(tmp_path, *"123456", squeue="echo ${4%,*}'|R'")
-    said = [process.communicate(timeout=PATIENCE)[1] for process in running]
-    assert sorted(process.returncode for process in running) == [0, 2, 2, 2, 2, 2]
-    owner = (tmp_path / "job").read_text().strip()
-    assert sum(f"job {owner} still runs in {tmp_path}" in text for text in said) == 5
+def test_of_arrays_that_begin_at_the_same_time_one_trains_and_the_others_say_why_not(tmp_path: Path) -> None:
+    (tmp_path / "attempts").mkdir()
+    path = slurm(tmp_path, squeue="echo ${4%%,*}'|1|R'")
+    with ThreadPoolExecutor(6) as pool:
+        ask = [
+            pool.submit(decision, "begin", tmp_path, ARRAY=n, SLOT=f"{n}_1", SLURM_ARRAY_JOB_ID=n, **path)
+            for n in "123456"
+        ]
+    done = [one.result() for one in ask]
+    assert sorted(one.returncode for one in done) == [0, 12, 12, 12, 12, 12], done
+    owner = (tmp_path / "job").read_text().strip().partition("_")[0]
+    assert sum(f"array {owner} has 1 slots in SLURM's queue" in one.stderr for one in done) == 5
+    assert len(asked(tmp_path, "scancel")) == 5, "the arrays that cannot train take their slots back"
 
 
-def test_a_job_that_is_ending_is_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "job").write_text("1\n")
-    (process,) = claims(tmp_path, "2", squeue=f"[ -e {tmp_path}/gone ] || echo '1|CG'; echo '2|R'")
-    assert process.stdout is not None and "waiting for its end" in process.stdout.readline()
-    assert (tmp_path / "job").read_text() == "1\n"
-    (tmp_path / "gone").touch()
-    assert process.wait(PATIENCE) == 0 and (tmp_path / "job").read_text() == "2\n"
+def test_a_slot_that_is_ending_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "attempts").mkdir()
+    (tmp_path / "job").write_text("1_1\n")
+    gone = f"n=$(grep -c squeue {tmp_path}/calls); [ $n -gt 2 ] || echo '1|1|CG'; echo '7|3|R'"
+    done = decision("begin", tmp_path, **slurm(tmp_path, squeue=gone))
+    assert done.returncode == 0 and "slot 1_1 has not ended yet; waiting for its end" in done.stderr
+    assert (tmp_path / "job").read_text() == "7_3\n"
+
+
+def test_two_slots_of_one_array_do_not_train_at_once(tmp_path: Path) -> None:
+    """`--array=1-3` without %1. The slot says so to SLURM, and the others wait then."""
+    (tmp_path / "attempts").mkdir()
+    (tmp_path / "job").write_text("7_1\n")
+    done = decision("begin", tmp_path, **slurm(tmp_path, squeue="echo '7|1|R'; echo '7|3|R'"))
+    assert done.returncode == 12 and "a run has one at a time" in done.stderr
+    assert asked(tmp_path, "scontrol", "update") == ["update JobId=7 ArrayTaskThrottle=1"]
+    assert (tmp_path / "job").read_text() == "7_1\n" and not asked(tmp_path, "scancel")
 
 
 @pytest.mark.parametrize(("saved", "goes_on"), [(0, False), (3, False), (4, True)])
-def test_a_chain_that_makes_steps_but_saves_no_new_one_ends(tmp_path: Path, saved: int, goes_on: bool) -> None:
+def test_a_run_that_makes_steps_but_saves_no_new_one_ends(tmp_path: Path, saved: int, goes_on: bool) -> None:
     """Each attempt made more steps than the one before it."""
     control = JobControl(tmp_path, 99)
     if saved:
@@ -404,18 +525,8 @@ def test_a_chain_that_makes_steps_but_saves_no_new_one_ends(tmp_path: Path, save
         control.observe_save(1.0)
     control.status("running", 60)
     done = begins(tmp_path, [("own failure", min(saved, 3)), ("wall", min(saved, 3))], MAX_WITHOUT_STEP="2")
-    assert ("trains\n" in done.stdout) == goes_on
-    assert ("saved no step beyond" in done.stdout) != goes_on
-
-
-def begins(folder: Path, attempts: list[tuple[str, int]], **variables: str) -> subprocess.CompletedProcess[str]:
-    """What the next job of a chain says. attempts: reason and last saved step at its start, one per attempt."""
-    (folder / "attempts").mkdir(exist_ok=True)
-    lines = [f"c\t{n}\t0\t{saved}\t{n}-0\t9\t{reason}\tseen\n" for n, (reason, saved) in enumerate(attempts)]
-    (folder / "attempts.tsv").write_text("".join(lines))
-    given = {"RUN_DIR": str(folder), "CHAIN": "c", "NEMO_ADA_CHAIN": "c", "SLURM_JOB_ID": "99", "NEMO_ADA_AFTER": "98"}
-    given |= programs(folder, scontrol="exit 1") | {"MAX_WITHOUT_STEP": "3", "ANSWER_SECONDS": "1"}
-    return bash("decide begin && echo trains", **{**given, **variables})
+    assert (done.returncode == 0) == goes_on
+    assert ("saved no step beyond" in done.stderr) != goes_on
 
 
 @pytest.mark.parametrize(
@@ -426,44 +537,85 @@ def begins(folder: Path, attempts: list[tuple[str, int]], **variables: str) -> s
         ([("node lost", 0), ("", 0), ("no space", 0)], False),
         ([("wall", 0), ("wall", 0), ("wall", 0), ("wall", 5)], True),
         ([("wall", n) for n in range(60)], True),
-        ([("wall", 0), ("asked", 4)], False),
+        ([("wall", 0), ("asked", 4)], True),
     ],
 )
-def test_attempts_in_a_row_without_a_new_step_end_a_chain_whatever_the_causes(
+def test_attempts_in_a_row_without_a_new_step_end_a_run_whatever_the_causes(
     tmp_path: Path, attempts: list[tuple[str, int]], goes_on: bool
 ) -> None:
     done = begins(tmp_path, attempts)
-    assert ("trains\n" in done.stdout) == goes_on, done
-    lines = (tmp_path / "jobs.tsv").read_text().splitlines()
-    assert ("\tover\t" in lines[-1]) != goes_on
+    assert (done.returncode == 0) == goes_on, done
+    assert (tmp_path / "over").exists() != goes_on and bool(asked(tmp_path, "scancel")) != goes_on
     if not goes_on:
         again = begins(tmp_path, [], MAX_WITHOUT_STEP="50")
-        assert "this chain is over" in again.stdout and "trains\n" not in again.stdout, (
-            "a job that was not cancelled in time"
-        )
+        assert again.returncode == 10 and "this run is over (no progress)" in again.stderr
+        assert asked(tmp_path, "scancel") == ["--state=PENDING 7"] * 2, "a slot that was not cancelled in time"
 
 
-def test_attempts_without_a_step_start_apart_twice_as_long_each_time(tmp_path: Path) -> None:
-    delays = []
+def test_slots_that_are_too_short_for_a_step_say_what_to_ask_for(tmp_path: Path) -> None:
+    assert "ask for more --time" in begins(tmp_path, [("wall", 0)] * 3).stderr
+    (tmp_path / "over").unlink()
+    assert "ask for more --time" not in begins(tmp_path, [("wall", 0), ("wall", 0), ("preempted", 0)]).stderr
+
+
+def test_slots_without_a_step_start_apart_twice_as_long_each_time(tmp_path: Path) -> None:
+    (tmp_path / "canary").touch()
     for count in range(1, 6):
-        begins(tmp_path, [("preempted", 0)] * count)
-        done = bash("decide options; echo $ANSWER", RUN_DIR=str(tmp_path), CHAIN="c", SLURM_JOB_ID="9", DRY_RUN="1",
-                    RETRY_SECONDS="600")  # fmt: skip
-        delays += re.findall(r"--begin=now\+(\d+)", done.stdout)
-    assert delays == ["600", "1200", "2400", "4800"]
+        (tmp_path / "attempts.tsv").write_text("7\t7_1\t0\t0\t7_1\t9\tpreempted\tx\n" * count)
+        decision("ended", tmp_path, MAX_WITHOUT_STEP="9", **slurm(tmp_path))
+    said = re.findall(r"StartTime=now\+(\d+)", (tmp_path / "calls").read_text())
+    assert said == ["600", "1200", "2400", "4800", "9600"]
+    assert "JobId=7_[4,5]" in asked(tmp_path, "scontrol", "update")[0], "the slot that runs cannot be put off"
 
 
-def test_a_job_that_is_not_the_chains_or_whose_folder_is_gone_does_not_train(tmp_path: Path) -> None:
-    begins(tmp_path, [])
-    (tmp_path / "jobs.tsv").write_text("c\t98\t-\t1\nc\t100\t98\t2\n")
-    assert "job 100 is the chain's, not this one" in begins(tmp_path, []).stdout
-    (tmp_path / "jobs.tsv").write_text("d\t98\t-\t1\n")
-    assert "another chain" in begins(tmp_path, []).stdout
-    (tmp_path / "jobs.tsv").write_text("c\t98\t-\t1\nc\t99\t98\t2\n")
-    assert begins(tmp_path, []).stdout == "trains\n"
-    (tmp_path / "attempts").rmdir()
-    gone = bash("decide begin || echo $?", RUN_DIR=str(tmp_path), CHAIN="c", NEMO_ADA_CHAIN="c", SLURM_JOB_ID="99")
-    assert gone.stdout == "2\n" and "is gone: restore it" in gone.stderr
+def test_a_run_whose_folder_is_gone_or_was_made_anew_does_not_begin_again(tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "log"
+    path = slurm(tmp_path)
+    first = decision("begin", run, **path)
+    assert first.returncode == 0 and first.stdout.startswith("1 "), first
+    shutil.rmtree(run)
+    gone = decision("begin", run, NEMO_ADA_CHECKED="1", **path)  # the submission had made it
+    assert gone.returncode == 12 and "is gone: restore it" in gone.stderr and not run.exists()
+    (run / "attempts").mkdir(parents=True)
+    with log.open("w+") as file:  # the log of the array
+        file.write("attempt 1 of array 7, slot 7_1 on 1 node(s): n1\n")
+        file.flush()
+        given = {"PATH": path["PATH"], "RUN_DIR": str(run), "ARRAY": "7", "SLOT": "7_3", "SLURM_ARRAY_JOB_ID": "7"}
+        command = [sys.executable, str(ROOT / "slurm" / "slots.py"), "begin"]
+        done = subprocess.run(command, env=given | {"LOG_TO": "1"}, stdout=file, check=False, timeout=PATIENCE)
+    assert done.returncode == 12 and "is gone: restore it" in log.read_text()
+
+
+@pytest.mark.parametrize(("older", "code"), [(True, 0), (False, 10)])
+def test_a_stop_file_that_is_older_than_the_submission_does_not_end_it(tmp_path: Path, older: bool, code: int) -> None:
+    (tmp_path / "STOP").touch()
+    if older:
+        os.utime(tmp_path / "STOP", (1, 1))
+    when = "echo JobId=9 SubmitTime=2020-11-26T12:00:00"
+    done = begins(tmp_path, [], when)
+    assert done.returncode == code and not (tmp_path / "STOP").exists(), done
+    assert (tmp_path / "over").exists() != older
+
+
+def test_a_chain_of_the_old_layout_is_named_and_its_last_save_counts(tmp_path: Path) -> None:
+    for name, text in {"jobs.tsv": "4\t4\t-\t1\n", "submission": "4\n", "job": "4\n"}.items():
+        (tmp_path / name).write_text(text)
+    done = begins(tmp_path, [])
+    assert done.returncode == 0 and "this folder's chain is of an older version" in done.stderr, done
+
+
+def test_a_full_run_folder_leaves_its_slots_to_better_days(tmp_path: Path) -> None:
+    """Nothing can be written down there, so the numbers of the slots say how long it has been so."""
+    (tmp_path / "attempts").mkdir()
+    full = "import os, runpy, sys\nfrom pathlib import Path\ndef no(*_): raise OSError(28, os.strerror(28))\n"
+    full += "Path.write_bytes = no\nsys.argv = ['slots.py', 'begin']\n"
+    full += f"runpy.run_path({str(ROOT / 'slurm/slots.py')!r}, run_name='__main__')"
+    given = {"RUN_DIR": str(tmp_path), "ARRAY": "7", "SLOT": "7_3", "SLURM_ARRAY_JOB_ID": "7", "RETRY_SECONDS": "600",
+             "SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_MIN": "1", **slurm(tmp_path)}  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", full], env=given, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 11 and "no space" in done.stdout and "Traceback" not in done.stderr, done
+    assert asked(tmp_path, "scontrol", "update") == ["update JobId=7_[4,5] StartTime=now+2400"]
+    assert not asked(tmp_path, "scancel")
 
 
 OUTCOMES = [
@@ -488,31 +640,57 @@ def test_exit_75_goes_on_and_only_an_end_by_itself_is_a_failure(
         (tmp_path / "driver.exit").write_text(code)
     if left is not None:
         (tmp_path / left).touch()
-    done = bash("decide ended", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path))
-    assert f" ended: {outcome}, step" in done.stdout, done
+    done = decision("ended", tmp_path, **slurm(tmp_path))
+    assert f" ended: {outcome}, step" in done.stderr, done
+    ends = outcome in ("done", "failed")
+    assert (tmp_path / "over").exists() == ends and asked(tmp_path, "scancel") == ["--state=PENDING 7"] * ends
 
 
 def test_the_state_of_an_earlier_attempt_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "status.json").write_text('{"state": "done"}')
     os.utime(tmp_path / "status.json", (1, 1))
     (tmp_path / "canary").touch()
-    assert "ended: interrupted" in bash("decide ended", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path)).stdout
+    assert "ended: interrupted" in decision("ended", tmp_path, **slurm(tmp_path)).stderr
+
+
+def test_an_orphan_on_a_lost_node_ends_nothing(tmp_path: Path) -> None:
+    """Its slot was given up by SLURM, and the next one trains."""
+    (tmp_path / "canary").touch()
+    (tmp_path / "status.json").write_text('{"state": "failed"}')
+    (tmp_path / "job").write_text("7_4\n")
+    done = decision("ended", tmp_path, **slurm(tmp_path))
+    assert done.returncode == 1 and "slot 7_4 trains here now" in done.stderr
+    assert not (tmp_path / "over").exists() and not (tmp_path / "calls").exists()
+
+
+def test_the_reason_is_written_before_anything_is_cancelled(tmp_path: Path) -> None:
+    (tmp_path / "canary").touch()
+    (tmp_path / "status.json").write_text('{"state": "done"}')
+    decision("ended", tmp_path, **slurm(tmp_path, other=f"cp {tmp_path}/over {tmp_path}/seen"))
+    assert (tmp_path / "seen").read_text().split("\t")[::2] == ["7", "done"]
 
 
 @pytest.mark.parametrize(
-    ("content", "ours"), [("", False), ("enough\n", False), ("slurm: job 3 is about to end\n", True)]
-)
-def test_a_stop_file_is_ours_only_if_it_says_so(tmp_path: Path, content: str, ours: bool) -> None:
-    assert "user" not in bash("users_stop && echo user", RUN_DIR=str(tmp_path)).stdout
-    (tmp_path / "STOP").write_text(content)
-    assert ("user" in bash("users_stop && echo user", RUN_DIR=str(tmp_path)).stdout) != ours
-
-
-def test_a_touch_makes_our_stop_file_the_users(tmp_path: Path) -> None:
-    ask = "SLURM_JOB_ID=3 on_usr1 >&2; users_stop && echo user; sleep 0.05; "
-    assert bash(ask + "on_usr1; users_stop && echo user", RUN_DIR=str(tmp_path)).stdout == ""
-    (tmp_path / "STOP").unlink()
-    assert bash(ask + "touch $RUN_DIR/STOP; users_stop && echo user", RUN_DIR=str(tmp_path)).stdout == "user\n"
+    ("content", "touched", "ours"),
+    [("", False, False), ("enough\n", False, False), ("slurm: slot 7_3 is about to end\n", False, True),
+     ("slurm: slot 7_3 is about to end\n", True, False)],
+)  # fmt: skip
+def test_a_stop_file_is_ours_only_if_it_says_so_and_nobody_has_touched_it(
+    tmp_path: Path, content: str, touched: bool, ours: bool
+) -> None:
+    (tmp_path / "canary").touch()
+    (tmp_path / "status.json").write_text('{"state": "stopped"}')
+    if ours or touched:
+        bash("SLOT=7_3 on_usr1", RUN_DIR=str(tmp_path))
+        assert (tmp_path / "STOP").read_text() == content
+    else:
+        (tmp_path / "STOP").write_text(content)
+    if touched:
+        now = time.time() + 1
+        os.utime(tmp_path / "STOP", (now, now))
+    done = decision("ended", tmp_path, **slurm(tmp_path))
+    assert ("a stop file that was not ours" in done.stderr) != ours, done
+    assert (tmp_path / "over").exists() != ours
 
 
 CAUSES = [
@@ -529,14 +707,12 @@ CAUSES = [
 
 @pytest.mark.parametrize(("left", "reason"), CAUSES)
 def test_each_attempt_says_why_it_ended(tmp_path: Path, left: dict[str, str], reason: str) -> None:
-    folder = tmp_path / "attempts" / "7-0"
-    folder.mkdir(parents=True)
-    for name, text in {"canary": "7", **left}.items():
-        (folder / name).write_text(text)
-    given = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(folder), "CHAIN": "7", "SLURM_JOB_ID": "7", "STARTED": "1"}
-    given["NEMO_ADA_OPTIONS"] = "--nodes=1"
-    done = bash("NODES=(n1); decide record; echo $ANSWER; decide ended", MAX_WITHOUT_STEP="4", **given)
-    assert done.stdout.startswith("1\n") and f"reason: {reason}\n" in done.stdout, done
+    path = slurm(tmp_path)
+    number, folder = decision("begin", tmp_path, **path).stdout.split()
+    for name, text in left.items():
+        (Path(folder) / name).write_text(text)
+    done = decision("ended", tmp_path, ATTEMPT_DIR=folder, **path)
+    assert number == "1" and f"reason: {reason}\n" in done.stderr, done
     assert (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason
 
 
@@ -547,19 +723,21 @@ def test_each_attempt_says_why_it_ended(tmp_path: Path, left: dict[str, str], re
         ("PREEMPTED", "preempted"),
         ("TIMEOUT", "wall"),
         ("NODE_FAIL", "node lost"),
-        ("", "node lost"),
+        ("FAILED", "killed"),
+        ("", "wall"),
     ],
 )
-def test_an_attempt_whose_script_was_killed_gets_its_reason_from_the_next(
+def test_an_attempt_whose_script_was_killed_gets_slurms_word_from_the_next(
     tmp_path: Path, state: str, reason: str
 ) -> None:
-    (tmp_path / "attempts" / "7-0").mkdir(parents=True)
-    (tmp_path / "attempts.tsv").write_text("7\t7\t1\t0\t7-0\n")
-    path = programs(tmp_path, scontrol=f"echo JobId=$5 JobState={state} Reason=None" if state else "exit 1")
-    given = {"RUN_DIR": str(tmp_path), "CHAIN": "7", "NEMO_ADA_CHAIN": "7", "NEMO_ADA_AFTER": "7", "SLURM_JOB_ID": "8"}
-    done = bash("decide begin && echo trains", **given, **path, MAX_WITHOUT_STEP="9", ANSWER_SECONDS="1")
-    assert ("trains\n" in done.stdout) == (reason != "asked"), done
-    assert (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason, done
+    """Where SLURM has forgotten the slot, its accounts know it."""
+    (tmp_path / "attempts").mkdir()
+    (tmp_path / "attempts.tsv").write_text("7\t7_2\t1\t0\t7_2\n")
+    shown = f"echo JobId=$5 JobState={state} Reason=None" if state else "exit 1"
+    done = decision("begin", tmp_path, **slurm(tmp_path, scontrol=shown, other="echo 'TIMEOUT'"))
+    assert done.returncode == 0, done
+    line = (tmp_path / "attempts.tsv").read_text().splitlines()[0].split("\t")
+    assert line[6] == reason and f"SLURM says {state or 'TIMEOUT'}" in line[7]
 
 
 # --- the node's side ---
@@ -714,9 +892,9 @@ def test_a_contained_error_is_said_and_a_finished_run_is_done_on_whatever_node(t
     (tmp_path / "status.json").write_text('{"state": "done", "step": 3, "max_steps": 3}')
     (tmp_path / "judged-n2").write_text('{"said": ["GPU 3: 1 uncorrected ECC errors: contained"]}')
     (tmp_path / "bad-n1").write_text("GPU 0 counted 2 uncorrected ECC errors")
-    done = bash("decide ended; echo $ANSWER", RUN_DIR=str(tmp_path), ATTEMPT_DIR=str(tmp_path))
-    assert "ended: done, step 3 of 3" in done.stdout and done.stdout.endswith("\nend\n")
-    assert "node n2: GPU 3: 1 uncorrected ECC errors: contained" in done.stdout
+    done = decision("ended", tmp_path, **slurm(tmp_path))
+    assert "ended: done, step 3 of 3" in done.stderr and done.returncode == 0
+    assert "node n2: GPU 3: 1 uncorrected ECC errors: contained" in done.stderr
 
 
 @pytest.mark.slow  # each node imports torch
@@ -737,77 +915,34 @@ def test_an_all_reduce_adds_over_the_nodes_and_names_one_that_does_not_come(tmp_
     assert (tmp_path / "bad-n2").exists() and not (tmp_path / "bad-n1").exists()
 
 
-def left_out(folder: Path, bad: dict[str, str], nodes: str, options: str = "") -> subprocess.CompletedProcess[str]:
-    """What the chain does after an attempt of `nodes` in which the `bad` ones gave a cause; n5 is left out already.
+def left_out(folder: Path, bad: dict[str, str], nodes: str) -> tuple[str, list[str]]:
+    """What is said and asked of SLURM after a slot of `nodes` in which the `bad` ones gave a cause.
 
-    options: those of the first submission, one per line.
+    n5 is left out already. The user has left out n6, n8 and n9, and asked for n2.
     """
     for name, cause in bad.items():
         (folder / f"bad-{name}").write_text(f"{cause}\n")
-    (folder / "attempts.tsv").write_text("c\t1\t0\t0\nc\t2\t0\t0\n")
-    (folder / "left_out.tsv").write_text("c\t1\tn5\tsees 7 GPUs\n")
-    variables = {
-        "ATTEMPT_DIR": str(folder), "RUN_DIR": str(folder), "REQUEUE": "resubmit", "SLURM_JOB_ID": "2", "CHAIN": "c",
-        "NEMO_ADA_OPTIONS": options, "MAX_WITHOUT_STEP": "4",
-    }  # fmt: skip
-    return bash(f"NODES=({nodes}); decide ended && echo $ANSWER && decide options && echo $ANSWER", **variables)
+    (folder / "attempts.tsv").write_text("7\t7_2\t0\t0\n7\t7_3\t0\t0\t" + folder.name + "\n")
+    (folder / "left_out.tsv").write_text("7\t7_2\tn5\tsees 7 GPUs\n")
+    shown = "if [ $2 = job ]; then echo JobId=9 ReqNodeList=n2 ExcNodeList=n6,n[8-9] NodeList=n1; fi"
+    done = decision("ended", folder, NODE_NAMES=nodes, **slurm(folder, scontrol=shown))
+    return done.stderr, asked(folder, "scontrol", "update")
 
 
-def test_the_next_job_leaves_unhealthy_nodes_out(tmp_path: Path) -> None:
-    done = left_out(tmp_path, {"n2": "nvidia-smi sees 7 GPUs"}, "n1 n2", options="--qos=x\n--exclude=n6,n[8-9]")
-    assert "ended: unhealthy" in done.stdout and "\nwithout\n" in done.stdout
-    assert "node n2 is unhealthy: nvidia-smi sees 7 GPUs" in done.stdout
-    assert done.stdout.endswith("--qos=x --exclude=n6,n[8-9],n5,n2\n"), "one list, the user's and ours"
+def test_unhealthy_nodes_are_left_out_beside_the_users_own(tmp_path: Path) -> None:
+    said, updates = left_out(tmp_path, {"n2": "nvidia-smi sees 7 GPUs"}, "n1 n2")
+    assert "ended: unhealthy" in said and "node n2 is unhealthy: nvidia-smi sees 7 GPUs" in said
+    assert updates == [
+        *(f"update JobId=7_{slot} ReqNodeList=" for slot in (4, 5)),
+        "update JobId=7_[4,5] StartTime=now+1200 ExcNodeList=n6,n[8-9],n5,n2",
+    ]
     assert (tmp_path / "attempts.tsv").read_text().splitlines()[1].split("\t")[6] == "node lost"
 
 
 def test_a_cause_that_every_node_of_the_job_gives_condemns_none(tmp_path: Path) -> None:
-    done = left_out(tmp_path, {"n1": "/tmp has 3 GiB", "n2": "/tmp has 5 GiB"}, "n1 n2", options="--nodes=2")
-    assert "every node of the job gives the same cause" in done.stdout and "\nagain\n" in done.stdout, done
-    assert done.stdout.endswith("--exclude=n5\n")
-
-
-JOB = (
-    "JobId=41 JobName=my job Account=(null) QOS=normal TimeLimit={limit} Partition=gpu ExcNodeList=n7 Features=a|b "
-    "MinMemoryNode=0 Nice=0 Comment=two words TresPerNode=gres:gpu:h100:2 StdOut=/logs/41/my-41.log Reservation=(null)"
-)
-
-
-@pytest.mark.parametrize(
-    ("limit", "settings", "signal"),
-    [
-        ("00:02:00", {}, ["--signal=B:USR1@30"]),  # the header's 900 s are longer than the job
-        ("00:02:00", {"SBATCH_SIGNAL": "B:USR1@20"}, []),
-        ("04:00:00", {}, []),
-        ("UNLIMITED", {}, []),
-    ],
-)
-def test_a_direct_sbatch_is_replayed_from_what_slurm_shows_of_its_job(
-    tmp_path: Path, limit: str, settings: dict[str, str], signal: list[str]
-) -> None:
-    path = programs(tmp_path, scontrol=f"echo '{JOB.format(limit=limit)}'")
-    given = {"RUN_DIR": str(tmp_path), "CHAIN": "41", "SLURM_JOB_ID": "41", "LEAD": "900", **path, **settings}
-    done = bash("NODES=(n1 n2); ATTEMPT_DIR=x/41-0; decide record; decide options; printf '%s' \"$ANSWER\"", **given)
-    words = [
-        "--dependency=afterany:41", "--no-requeue", "--nodes=2", "--job-name=my job", "--qos=normal", "--partition=gpu",
-        f"--time={limit}", "--constraint=a|b", "--mem=0", "--comment=two words", "--gpus-per-node=h100:2",
-        "--output=/logs/41/my-%j.log", *signal, "--exclude=n7",
-    ]  # fmt: skip
-    said, printed = [], done.stdout.splitlines()
-    if not settings:
-        said = [line for line in printed if "SLURM does not show --signal" in line]
-        assert len(said) == 1, done
-    assert sorted(printed) == sorted([*said, *words]), done
-    assert (tmp_path / "submission").read_text().splitlines()[0] == "41"
-
-
-def test_the_first_submission_is_replayed_without_what_was_meant_for_its_first_job(tmp_path: Path) -> None:
-    told = ["--begin=22:00", "--gpus-per-node=2", "--dependency=afterok:3", "--array=1-4", "-d", "--nodelist=n1", "-H",
-            "--signal=B:USR1@40", "--time=04:00:00", "--wait", "--waitfor=3"]  # fmt: skip
-    given = {"RUN_DIR": str(tmp_path), "CHAIN": "5", "SLURM_JOB_ID": "5", "NEMO_ADA_OPTIONS": "\n".join(told)}
-    done = bash('ATTEMPT_DIR=x/5-0; decide record; NEMO_ADA_OPTIONS=; decide options; echo "$ANSWER"', **given)
-    kept = ["--gpus-per-node=2", "--signal=B:USR1@40", "--time=04:00:00", "--waitfor=3"]
-    assert done.stdout.splitlines() == ["--dependency=afterany:5", "--no-requeue", *kept], done
+    said, updates = left_out(tmp_path, {"n1": "/tmp has 3 GiB", "n2": "/tmp has 5 GiB"}, "n1 n2")
+    assert "every node of the job gives the same cause" in said
+    assert updates == ["update JobId=7_[4,5] StartTime=now+1200"]
 
 
 @pytest.mark.parametrize(
@@ -827,9 +962,8 @@ def test_slurm_itself_says_whether_the_user_ends_the_job_wherever_its_log_goes(
     tmp_path: Path, facts: str, logged: str, reason: str
 ) -> None:
     (tmp_path / "srun.log").write_text(logged)
-    path = programs(tmp_path, scontrol=f"echo JobId=7 {facts}" if facts else "exit 1")
-    given = {"SLURM_JOB_ID": "7", "ATTEMPT_DIR": str(tmp_path), "RUN_DIR": str(tmp_path), "ANSWER_SECONDS": "1", **path}
-    assert bash("decide called-off; echo $ANSWER", **given).stdout == f"{reason}\n"
+    path = slurm(tmp_path, scontrol=f"echo JobId=9 {facts}" if facts else "exit 1")
+    assert decision("term", tmp_path, **path).stdout == f"{reason}\n"
 
 
 @pytest.mark.parametrize(("cpus", "wanted"), [("72(x2),36", "36"), ("8", "8"), ("4,16(x3)", "4")])
@@ -840,7 +974,7 @@ def test_a_step_over_unequal_nodes_asks_for_what_the_smallest_has(cpus: str, wan
 
 
 def test_what_the_users_shell_exports_under_our_names_is_not_meant_for_us(tmp_path: Path) -> None:
-    names = re.search(r"unset (ANSWER.*?USERS_STOP)", (ROOT / "slurm" / "lib.sh").read_text(), re.S)
+    names = re.search(r"unset (ANSWER.*?TOOL)\n", (ROOT / "slurm" / "lib.sh").read_text(), re.S)
     assert names is not None
     foreign = dict.fromkeys(names[1].replace("\\\n", " ").split(), "x")
     plain = script(tmp_path, DRY_RUN="1")
@@ -849,23 +983,24 @@ def test_what_the_users_shell_exports_under_our_names_is_not_meant_for_us(tmp_pa
 
 def test_the_decisions_need_no_more_than_python_3_6(tmp_path: Path) -> None:
     """A batch host may have nothing newer."""
-    for name in ("chain.py", "submission.py"):
+    for name in ("shared.py", "slots.py", "submission.py"):
         ast.parse((ROOT / "slurm" / name).read_text(), feature_version=(3, 6))
-    command = [sys.executable, "-I", "-S", str(ROOT / "slurm" / "chain.py"), "space"]
-    done = subprocess.run(command, env={"RUN_DIR": str(tmp_path)}, check=False, timeout=PATIENCE)
+    command = [sys.executable, "-I", "-S", str(ROOT / "slurm" / "slots.py"), "stalled"]
+    done = subprocess.run(command, env={"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(tmp_path)}, timeout=PATIENCE)
     assert done.returncode == 0, "no package is imported"
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"c\t1\n", b"[" * 200_000, b"c\t1\t0\t3\n\xff\n"])
-def test_damaged_files_of_a_run_end_no_chain_without_a_reason(tmp_path: Path, content: bytes) -> None:
-    for name in ("attempts.tsv", "jobs.tsv", "submission", "left_out.tsv", "pace.json", "status.json"):
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"7\t1\n", b"[" * 200_000, b"7\t1\t0\t3\n\xff\n"])
+def test_damaged_files_of_a_run_end_nothing_without_a_reason(tmp_path: Path, content: bytes) -> None:
+    for name in ("attempts.tsv", "jobs.tsv", "job", "left_out.tsv", "pace.json", "status.json", "STOP.ours"):
         (tmp_path / name).write_bytes(content)
-    (tmp_path / "canary").touch()
-    variables = {"RUN_DIR": str(tmp_path), "ATTEMPT_DIR": str(tmp_path), "CHAIN": "c", "MAX_WITHOUT_STEP": "50"}
-    variables |= programs(tmp_path, squeue="exit 1", scontrol="exit 1") | {"ANSWER_SECONDS": "1"}
-    variables["NEMO_ADA_OPTIONS"] = "--nodes=1"
-    done = bash("decide begin && decide stalled && decide record && decide ended && decide options", **variables)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done
+    path = slurm(tmp_path, squeue="true", scontrol="exit 1")
+    first = decision("begin", tmp_path, MAX_WITHOUT_STEP="50", **path)
+    assert first.returncode == 0, first
+    for name in ("stalled", "term", "ended"):
+        done = decision(name, tmp_path, MAX_WITHOUT_STEP="50", ATTEMPT_DIR=first.stdout.split()[1], **path)
+        assert "Traceback" not in done.stderr, done
+    assert not asked(tmp_path, "scancel")
 
 
 RAY_OF_N1 = """

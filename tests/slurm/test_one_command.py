@@ -1,4 +1,4 @@
-"""slurm/prepare.sh and slurm/export.sh on a real SLURM: jobs of one node around a chain."""
+"""slurm/prepare.sh and slurm/export.sh on a real SLURM: jobs of one node around a run."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_a_job_prepares_and_an_export_job_follows_a_job(
     embedded(tmp_path / "run", 10)
     after = (f"--dependency=afterok:{prepared.job}",)
     exported = start(one_node, script="export.sh", options=after, **settings)
-    prepared.ends("COMPLETED")
-    exported.ends("COMPLETED")
+    exported.until(lambda: not one_node.jobs())
+    assert [one_node.state(run.job) for run in (prepared, exported)] == ["COMPLETED"] * 2, exported.log()
     log = exported.log()
     assert "* fetch org/small" in log and "all of it was loaded again" in log
     assert json.loads((tmp_path / "run/hf/step_000010/config.json").read_text()) == {"step": 10}

@@ -1,4 +1,4 @@
-"""`nemo-ada check --site` on a real SLURM: it says what will not work for a chain of jobs."""
+"""`nemo-ada check --site` on a real SLURM: it says what will not work for a run of slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chain with everything in it: a wall, a preemption, a lost node, a full disk and a silent controller. Each step of
+"""A run with everything in it: a wall, a preemption, a lost node, a full disk and a silent controller. Each step of
 the run is made once, `nemo-ada status` tells the story, and the undisturbed slot made what `plan` says.
 """
 
@@ -45,11 +45,13 @@ def test_six_slots_make_each_step_once(two_nodes: Cluster, start: Callable[..., 
     first_slot = len(run.steps())
     # 2: another job takes the nodes
     reaches(first_slot + 10)
-    two_nodes.submit(urgent, cwd=tmp_path, options=("--partition=urgent", "--nodes=2", "--exclusive"))
+    two_nodes.submit(
+        urgent, cwd=tmp_path, options=("--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null")
+    )
     run.until(lambda: run.attempts() == 3)
     # 3: the node is lost
     reaches(len(run.steps()) + 10)
-    node = two_nodes.run("squeue", "-h", "-j", run.current(), "-o", "%N").strip()
+    node = two_nodes.run("squeue", "-h", "-t", "R", "-j", f"{run.job},{run.job}", "-o", "%N").strip()
     two_nodes.lose_node(node)
     try:
         run.until(lambda: run.attempts() == 4)
@@ -63,6 +65,7 @@ def test_six_slots_make_each_step_once(two_nodes: Cluster, start: Callable[..., 
     with two_nodes.silent_controller():
         os.kill(two_nodes.batch_script(), signal.SIGUSR1)
         time.sleep(SILENT_SECONDS)
+    assert run.status()["waiting"] > 0
     # 6 and what follows: to the end
     run.over("done")
     assert run.steps() == list(range(1, STEPS + 1)), "each step once, in order"

@@ -29,8 +29,12 @@ STEP = re.compile(r"\*\*(\d+)\. (?:(?!\*\*\d).)*?```bash\n(.*?)```", re.DOTALL)
 DRIVER = """#!/bin/bash
 for word; do case $word in run_dir=*) dir=${word#*=} ;; esac; done
 echo "$WANDB_MODE" >"$dir/mode"
-mkdir -p "$HF_HOME/hub/models--org--name/blobs" && echo >"$HF_HOME/hub/models--org--name/blobs/$UID" || exit 1
+echo "$1" >"$dir/yaml"
 echo '{"state": "done", "step": 1, "max_steps": 1}' >"$dir/status.json"
+"""
+PREPARE = """#!/bin/bash
+[ "$1" = prepare ] || exit 9
+mkdir -p "$HF_HOME/hub/models--org--name/blobs" && echo >"$HF_HOME/hub/models--org--name/blobs/$UID"
 """
 MODULE = """module() {  # what a module file of ours needs of Lmod
   if [[ $1 == use ]]; then MODULES=$2; return; fi
@@ -51,8 +55,8 @@ RUN_ROOT=/shared/runs
 HF_HOME=/shared/huggingface
 LAUNCH=/shared/driver
 RAY_START=0 HEALTH=0 PREFLIGHT=0 POLL_SECONDS=1
+NODE_SETUP=/shared/setup
 unset SBATCH_ACCOUNT SBATCH_PARTITION
-umask 002
 """
 
 
@@ -82,9 +86,18 @@ class Walk:
         as_user: dict[str, Any] = {} if user is None else {"user": user, "group": GROUP, "extra_groups": []}
         environment = {**self.running.env, "HOME": str(cwd), "BASH_ENV": f"{self.folder}/module.sh", **variables}
         environment["PATH"] = f"{self.folder}/bin:{environment['PATH']}"
+        return self._said(load + self.steps[number], cwd, environment, as_user)
+
+    def run(self, text: str, cwd: Path, user: int, **variables: str) -> str:
+        """Run a command as a user of the group."""
+        environment = {**self.running.env, "HOME": str(cwd), **variables}
+        return self._said(text, cwd, environment, {"user": user, "group": GROUP, "extra_groups": []})
+
+    @staticmethod
+    def _said(text: str, cwd: Path, environment: dict[str, str], as_user: dict[str, Any]) -> str:
         done = subprocess.run(
-            ["bash", "-e", "-c", load + self.steps[number]], cwd=cwd, env=environment, umask=0o022, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False, **as_user,
+            ["bash", "-e", "-c", text], cwd=cwd, env=environment, umask=0o022, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=PATIENCE, check=False, **as_user,
         )  # fmt: skip
         return done.stdout + (f"exit code {done.returncode}" if done.returncode else "")
 
@@ -102,6 +115,8 @@ def test_the_page_of_a_groups_installation_is_walked_by_two_users(open_folder: P
         pytest.skip("the page clones a repository, and this tree is none")
     shared = open_folder / "shared"
     program(shared / "driver", DRIVER)
+    program(shared / "bin" / "nemo-ada", PREPARE)  # on the nodes, where there is no hub
+    (shared / "setup").write_text(f"export PATH={shared}/bin:$PATH\n")
     program(open_folder / "module.sh", MODULE)
     (open_folder / "settings").write_text(SETTINGS.replace("/shared", str(shared)))
     program(open_folder / "bin" / "editor", f'#!/bin/bash\ncat {open_folder}/settings >>"$1"\n')
@@ -128,23 +143,35 @@ def test_the_page_of_a_groups_installation_is_walked_by_two_users(open_folder: P
         run = shared / f"runs/user{OTHER}/first"
         modes = [(run.with_name(name) / "mode").read_text().strip() for name in ("first", "second")]
         assert modes == ["offline", "online"], "the user's own settings win"
-        closed = {
-            path.name for path in run.rglob("*") if path.stat().st_gid != GROUP or not path.stat().st_mode & 0o040
-        }
-        assert closed == {"ray-token"}, "the group reads all but the key of the job's Ray"
+        mine = f"{homes[OTHER]}/nemo-ada/mine.yaml\n"
+        assert (run.with_name("second") / "yaml").read_text() == mine, "a path means the file of the working folder"
+        found = [path for path in run.rglob("*") if not path.is_symlink()]
+        assert {path.name for path in found if path.stat().st_gid != GROUP} == set()
+        assert {path.name for path in found if not path.stat().st_mode & 0o040} == {"ray-token"}, "the group reads"
+        assert not [path for path in found if path.stat().st_mode & 0o022], "only its owner writes"
+        moved = walk.run(f"mv {run.parent} {run.parent}.moved", open_folder, SECOND)
+        assert "exit code" in moved and run.exists(), "nobody moves another user's folder away"
+        planted = walk.run(f"echo x >{run}/submission; echo x >>{run}/attempts.tsv", open_folder, SECOND)
+        assert planted.count("Permission denied") == 2, planted
         taken = walk.step(6, homes[SECOND], SECOND, USER=f"user{OTHER}")
         assert f"{run} belongs to user {OTHER}, who alone trains in it" in taken and "exit code 2" in taken
         ours = {"PATH": f"{sys.prefix}/bin:{search_path()}", "PYTHONPATH": str(ROOT)}
         shown = walk.step(8, open_folder, NEMO_ADA_SITE=f"{tree}/slurm/site.env", **ours)
         assert all(f"user{user}" in shown for user in homes) and shown.count("done") >= 4, shown
         stopped = walk.step(12, homes[OTHER], OTHER, USER=f"user{OTHER}")
-        assert not stopped and all((run.with_name(name) / "STOP").exists() for name in ("first", "second")), stopped
+        assert not stopped, stopped
+        program(open_folder / "admin" / "nemo-ada", f"#!{open_folder}/admin/home/python3\n")
+        (open_folder / "admin" / "home").mkdir(mode=0o700)
+        (open_folder / "admin" / "home" / "python3").symlink_to(sys.executable)
+        closed = {"PATH": f"{open_folder}/admin:{search_path()}", "PREFLIGHT": "1", "RUN_DIR": f"{run}-again"}
+        said = walk.run(f"{tree}/slurm/train.sh configs/qwen2.5-math-7b.yaml", homes[OTHER], OTHER, **closed)
+        assert f"its interpreter is {open_folder}/admin/home/python3" in said and "NEMO_RL_HOME" not in said, said
     assert not list(tree.rglob("*.log")) and not list((tree / "slurm").rglob("__pycache__"))
 
 
 def over(run: Path) -> None:
-    """Wait until the chain of a run is over."""
+    """Wait until a run is over."""
     deadline = time.monotonic() + PATIENCE
-    while "\tover\tdone" not in (run / "jobs.tsv").read_text():
+    while not (run / "over").exists():
         assert time.monotonic() < deadline, [path.read_text() for path in run.rglob("*.log")]
         time.sleep(0.3)

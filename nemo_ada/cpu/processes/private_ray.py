@@ -58,7 +58,7 @@ def start(folder: Path, **options: Any) -> None:
     """Start a Ray cluster of one node for this process. A node that does not come up is started again.
 
     A node may come up and never answer this process. That was seen twice, on a machine with many runnable processes.
-    Ray then waits for ever, so the signal ALRM ends this process. A job chain makes another attempt.
+    Ray then waits for ever, so the signal ALRM ends this process. The next slot makes another attempt.
 
     Args:
         folder: Folder of the node's files.

@@ -11,6 +11,9 @@ from nemo_ada.lab.plan.command import LONGER, PlanOptions, useful_slot
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.finding import Finding, error, ok
 
+TIMES_AS_MANY, SPARE = 2, 4
+"""Slots of the array: as many times what the forecast needs, and some for lost ones. A done run cancels the rest."""
+MOST_SLOTS = 1000  # SLURM's MaxArraySize of 1001, where the site sets none
 TIMES = ("04:00:00", *LONGER[:-1])
 
 
@@ -38,8 +41,9 @@ def sbatch_options(
         return [*name, "--nodes=1"]
     nodes, gpus = _cluster(Values(loaded))
     chosen, plan = useful_slot(config, overrides, times, options or PlanOptions(times[0]))
-    lead = plan.slots.lead
-    return [*name, f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={chosen}", f"--signal=B:USR1@{lead}"]
+    signal, slots = f"--signal=B:USR1@{plan.slots.lead}", TIMES_AS_MANY * plan.slots.count + SPARE
+    job = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={chosen}", signal]
+    return [*name, *job, f"--array=1-{min(slots, MOST_SLOTS)}%1"]
 
 
 def job_fits(config: Path, overrides: Sequence[str], *, nodes: str = "", gpus: str = "") -> Iterator[Finding]:

@@ -36,6 +36,7 @@ from nemo_ada.run.files import (
 from nemo_ada.run.folder import CONTRACT, RunDir
 from nemo_ada.run.json_lines import records
 from nemo_ada.run.limited import limited
+from nemo_ada.run.provenance import latest
 from nemo_ada.run.redaction import hide, printable
 from nemo_ada.run.start import environment, python
 from nemo_ada.run.start import run as run_process
@@ -174,7 +175,7 @@ def model_card(run: Path, folder: Path) -> str:
         folder: the folder of the checkpoint.
     """
     step, config, made = int(folder.name.removeprefix("step_")), run / "config.yaml", run / "environment.json"
-    values, about = Values(_mapping(config)), _mapping(made)
+    values, about = Values(_mapping(config)), latest(made)
     path = values.get("data.train.data_path")
     base = str(values.get("policy.model_name") or "")
     public = REPOSITORY.fullmatch(base) is not None and not os.path.exists(base)

@@ -1,4 +1,4 @@
-"""Is a dead process behind an error? Then a job chain goes on, because another attempt may succeed.
+"""Is a dead process behind an error? Then the next slot goes on, because another attempt may succeed.
 
 Ray drops `__cause__` when it sends an error from one process to another. So a process that knows the whole chain says
 what was lost before its error leaves it.

@@ -1,4 +1,4 @@
-"""`nemo-ada check --site`: SLURM itself says what will not work for a chain of jobs, and slurm/site.env gets it."""
+"""`nemo-ada check --site`: SLURM itself says what will not work for a run of slots, and slurm/site.env gets it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ ANSWER_SECONDS = 10.0
 PREEMPT_SECONDS = 25  # slurm/lib.sh
 SETTLED = ("SBATCH_EXPORT", "SLURM_TIME_FORMAT", "SLURM_CONF")  # slurm/ has an answer, or they name the cluster
 LEAST_SHM_GIB = 16
+FEW_SLOTS = 20
+THREADS_PER_CORE = 200  # that vLLM, Ray and the learners start at the most
 LAST_WORKER_PORT = 11000  # slurm/node.sh
 OUTSIDE = ("SBATCH_", "SQUEUE_", "SLURM_")
 
@@ -29,7 +31,7 @@ Wanted = dict[str, str]
 
 
 def cluster(seconds: float | None = None) -> Findings:
-    """What SLURM's configuration, the partition and this shell do to a chain of jobs.
+    """What SLURM's configuration, the partition and this shell do to a run, which is an array of slots.
 
     Settings that mend a finding are written to site.env, where there is none yet.
 
@@ -60,10 +62,7 @@ def _examined(seconds: float | None, wanted: Wanted) -> Findings:
     if not facts:
         yield error("SLURM", "scontrol show config gives no answer; mend SLURM_CONF or ask your site")
         return
-    if facts.get("JobRequeue") == "0" and site_setting("REQUEUE") == "requeue":
-        wanted["REQUEUE"] = "resubmit"
-        yield warning("REQUEUE", "the site has JobRequeue=0, so REQUEUE=requeue ends a chain; set REQUEUE=resubmit")
-    yield from _limits()
+    yield from _limits(facts)
     yield from _cache()
     if "SLURM_JOB_ID" in os.environ:
         yield from _node()
@@ -91,7 +90,7 @@ def _partition(seconds: float | None, wait: int, promised: int, wanted: Wanted) 
     limit = _seconds(facts.get("MaxTime", ""))
     if seconds is not None and limit is not None and seconds > limit:
         yield error("--time", f"{seconds:.0f} s are more than MaxTime={facts['MaxTime']} of partition "
-                    f"{facts.get('PartitionName')}; ask for less, and the chain goes on in the next job")  # fmt: skip
+                    f"{facts.get('PartitionName')}; ask for less, and the run goes on in the next slot")  # fmt: skip
     grace = _number(facts.get("GraceTime"))
     if facts.get("PreemptMode", "OFF") != "OFF" and promised > wait + grace:
         wanted["PREEMPT_SECONDS"] = str(max(1, wait + grace - 5))
@@ -101,17 +100,27 @@ def _partition(seconds: float | None, wait: int, promised: int, wanted: Wanted) 
              f"PreemptMode={facts.get('PreemptMode')}, GraceTime={grace}, KillWait={wait}")  # fmt: skip
 
 
-def _limits() -> Findings:
-    """How many jobs the user may have submitted: a chain has one that trains and one that waits."""
-    if "slurmdbd" not in _facts("config").get("AccountingStorageType", ""):
+def _limits(facts: dict[str, str]) -> Findings:
+    """How many slots a run may have in the queue, and whether the account's limits hold as the site means them."""
+    most = facts.get("MaxArraySize", "")
+    if most.isdigit() and int(most) < FEW_SLOTS:
+        yield warning("MaxArraySize", f"{most}: an array has {max(0, int(most) - 1)} slots at most, so a run takes "
+                      "several submissions; each goes on from the last save")  # fmt: skip
+    if "slurmdbd" not in facts.get("AccountingStorageType", ""):
         return
+    enforced = facts.get("AccountingStorageEnforce", "")
+    if "limits" in enforced and "safe" not in enforced:
+        yield warning("AccountingStorageEnforce", f"{enforced}: without `safe` SLURM kills a job that meets GrpTRESMins"
+                      " in its middle; with it such a job does not begin")  # fmt: skip
+    if "gpu" in facts.get("GresTypes", "") and "gres/gpu" not in facts.get("AccountingStorageTRES", ""):
+        yield warning("AccountingStorageTRES", "without gres/gpu SLURM counts no GPU hours, and no limit on them holds")
     own = _said("sacctmgr", "-nP", "show", "assoc", f"user={getuser()}", "format=maxsubmitjobs,qos").splitlines()
     names = {name for line in own for name in line.partition("|")[2].split(",") if name}
     rows = [_said("sacctmgr", "-nP", "show", "qos", name, "format=maxsubmitjobsperuser").strip() for name in names]
     limits = [int(cell) for line in (*own, *rows) if (cell := line.partition("|")[0]).isdigit()]
-    if limits and min(limits) < 2:
-        yield warning("REQUEUE", "a user may have one job submitted (MaxSubmitJobs), so no job waits beside the one "
-                      "that trains; set REQUEUE=requeue, or ask your site for two")  # fmt: skip
+    if limits and min(limits) < FEW_SLOTS:
+        yield warning("MaxSubmitJobs", f"a user may have {min(limits)} jobs submitted, and each slot of a run is one; "
+                      "a submission asks for fewer then, and a new one goes on when they are used up")  # fmt: skip
 
 
 def _cache() -> Findings:
@@ -120,10 +129,10 @@ def _cache() -> Findings:
     closed = [path for path in (cache, cache / "hub") if path.is_dir() and not os.access(path, os.W_OK)]
     if closed:
         yield error("HF_HOME", f"you cannot write to {closed[0]}; its owner opens it to the group: chmod -R g+rwX "
-                    f"{cache}, chmod g+s for its folders, and umask 002 in site.env")  # fmt: skip
+                    f"{cache}, chmod g+s for its folders, and CACHE_UMASK=002 (slurm/prepare.sh)")  # fmt: skip
     elif cache.is_dir() and cache.stat().st_mode & 0o2020 == 0o020:
         yield warning("HF_HOME", f"a group may write to {cache}, but what you download would not be the group's: "
-                      f"chmod g+s {cache}, and umask 002 in site.env")  # fmt: skip
+                      f"chmod g+s {cache}, and fill it by slurm/prepare.sh (CACHE_UMASK=002)")  # fmt: skip
 
 
 def _node() -> Findings:
@@ -132,6 +141,10 @@ def _node() -> Findings:
     if Path("/sys/class/infiniband").is_dir() and limit != resource.RLIM_INFINITY:
         yield warning("memlock", f"{limit >> 10} KiB may be locked, and NCCL wants no limit on InfiniBand; jobs take "
                       "the node's own limit (--propagate=NONE): raise it there")  # fmt: skip
+    most, cores = resource.getrlimit(resource.RLIMIT_NPROC)[0], os.cpu_count() or 1
+    if resource.RLIM_INFINITY != most < THREADS_PER_CORE * cores:
+        yield warning("ulimit -u", f"{most} processes and threads are allowed, and {cores} cores start up to "
+                      f"{THREADS_PER_CORE * cores}: raise it on the node")  # fmt: skip
     free = shutil.disk_usage("/dev/shm").free >> 30
     if free < LEAST_SHM_GIB:
         yield warning("/dev/shm", f"{free} GiB are free, and Ray's objects want {LEAST_SHM_GIB}: raise its size")

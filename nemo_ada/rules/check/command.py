@@ -8,8 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import backend_of
+from nemo_ada.config.load import backend_of, split_words
 from nemo_ada.config.parsing import parse
+from nemo_ada.config.paths import family
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
@@ -18,7 +19,7 @@ from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.check import gpu
 from nemo_ada.rules.check.capacity import checkpoint_disk, host_memory, learner_memory, rollout_memory
 from nemo_ada.rules.check.own_classes import own_classes
-from nemo_ada.rules.check.site import image
+from nemo_ada.rules.check.site import image, mounts
 from nemo_ada.rules.check.site import site as site_findings
 from nemo_ada.rules.check.verifier import references
 from nemo_ada.rules.check.verifier import verifier as verifier_findings
@@ -66,11 +67,17 @@ def examine(
                 *(() if gib else (skipped("gpu.memory", assumed(card_of(config))),)),
                 *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib, site=site),
                 *(site_findings(Values(config)) if site else ()),
+                *(mounts(Values(config), _yamls(path, overrides)) if site else ()),
             ]
         except UserError as problem:
             findings = [rulebook.of_error(problem)]
     judged = (*verifier_findings(), *audit(config, backend)) if verifier else ()
     return [*findings, *judged, *of_gpus]
+
+
+def _yamls(path: Path, overrides: Sequence[str]) -> list[Path]:
+    """Return the YAML, its overlays and the files that they build on, but those of NeMo-RL."""
+    return [file for yaml in split_words(path, overrides)[0] for file in family(Path(yaml).resolve())]
 
 
 def audit(config: Mapping[str, Any], backend: str) -> Findings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import netrc
 import os
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,12 +14,14 @@ from nemo_ada.rules.facts import hub
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout
 from nemo_ada.rules.facts.config_file import HOME
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop
-from nemo_ada.rules.facts.site import site_file, site_said, site_setting
+from nemo_ada.rules.facts.site import CODE, project, site_file, site_said, site_setting
 from nemo_ada.rules.facts.upstream import ADVICE, misfits
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import text_of
+from nemo_ada.run.folder import flatten
+from nemo_ada.run.inputs import files
 from nemo_ada.standing import shown
 
 SERVER = "https://api.wandb.ai"
@@ -126,6 +129,42 @@ def image() -> Findings:
         yield ok("CONTAINER", name)
     else:
         yield skipped("CONTAINER", f"{name}: an image of a registry is not looked up")
+
+
+def mounts(values: Values, yamls: Sequence[Path]) -> Findings:
+    """The container of a job shows what the job reads: YAMLs, data, templates, own code, HF_HOME.
+
+    The project, the run folder and MOUNTS are mounted. What a link leads to has to be, too.
+
+    Args:
+        values: the configuration.
+        yamls: the files that it is made from.
+    """
+    if not site_setting("CONTAINER"):
+        return
+    run_dir = job_folder(str(values.get("run_dir", DEFAULT_RUN_DIR)))
+    mounted = [(str(folder), str(folder)) for folder in (project().absolute(), run_dir)]
+    mounted += [(source, target or source) for source, target in _pairs(site_setting("MOUNTS"))]
+    cache, setup = site_setting("HF_HOME"), site_setting("NODE_SETUP")
+    checkout = Path(site_setting(HOME) or os.devnull).absolute()
+    read = {"YAML": yamls, "input": files(flatten(dict(values.config))), "NODE_SETUP": [Path(setup)] if setup else []}
+    read["HF_HOME"] = [Path(cache)] if cache else []
+    for what, paths in read.items():
+        for path in dict.fromkeys(name for one in paths for name in (one.absolute(), one.resolve())):
+            if not path.exists() or path.is_relative_to(checkout) or path.is_relative_to(CODE):
+                continue  # the image has its own checkout
+            if not any(path.is_relative_to(source) and source == target for source, target in mounted):
+                other = next((target for source, target in mounted if path.is_relative_to(source)), None)
+                at = f"MOUNTS shows it at {other}" if other else "no mount shows it"
+                yield error("MOUNTS", f"the job's container does not see {what} {path}: {at}; add "
+                            f"{path.parent}:{path.parent} to MOUNTS, or put it into the project")  # fmt: skip
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield source and target of SOURCE:TARGET[:FLAGS],...; the target is empty where it is the source's."""
+    for mount in filter(None, text.split(",")):
+        source, target, *_ = [*mount.split(":"), ""]
+        yield source.rstrip("/") or "/", target.rstrip("/")
 
 
 def _text(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
 from nemo_ada.lab.plan.command import PlanOptions
-from nemo_ada.lab.plan.sbatch import job_fits, sbatch_options
+from nemo_ada.lab.plan.sbatch import SPARE, job_fits, sbatch_options
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 QWEN_32B, GRPO8 = CONFIGS / "qwen2.5-32b.yaml", str(CONFIGS / "methods" / "grpo8.yaml")
@@ -34,7 +35,8 @@ def test_name_nodes_gpus_time_and_signal_come_from_the_configuration() -> None:
     short, long = (sbatch_options(QWEN_32B, [GRPO8, *words], options=FEW) for words in ([], ["cluster.num_nodes=8"]))
     assert short[:3] == ["--job-name=qwen2.5-32b-grpo8", "--nodes=4", "--gpus-per-node=8"]
     assert long[1] == "--nodes=8"
-    assert [option.partition("=")[0] for option in short[3:]] == ["--time", "--signal"]
+    assert [option.partition("=")[0] for option in short[3:]] == ["--time", "--signal", "--array"]
+    assert re.fullmatch(r"--array=1-\d+%1", short[5]) and int(short[5][10:-2]) > SPARE
     assert sbatch_options(QWEN_32B, [], ["10:00:00"], FEW)[3] == "--time=10:00:00"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.rules import data, setup
 from nemo_ada.rules.check import gpu, site, verifier
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
+from nemo_ada.rules.check.site import mounts
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.finding import exit_code
 from nemo_ada.verify import judge
@@ -347,3 +349,36 @@ def test_what_answers_anyone_is_a_warning(config, ray, keys, monkeypatch):
     monkeypatch.setenv("RAY_AUTH", ray)
     found = list(site.open_ports(Values(config)))
     assert [one.key for one in found] == keys and all(one.level == "warning" for one in found)
+
+
+def test_what_a_job_reads_and_its_container_does_not_see_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data behind a link and a YAML lie in folders of the user; MOUNTS has to have them at their own paths."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "train.jsonl").write_text("{}\n")
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "my.yaml").touch()
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    values = Values(
+        {"run_dir": str(tmp_path / "runs"), "data": {"train": {"data_path": f"{tmp_path}/data/train.jsonl"}}}
+    )
+
+    def missing(mounts_: str) -> set[str]:
+        monkeypatch.setenv("MOUNTS", mounts_)
+        found = list(mounts(values, [tmp_path / "mine" / "my.yaml"]))
+        assert all(finding.level == "error" and finding.key == "MOUNTS" for finding in found)
+        return {path for finding in found for path in re.findall(rf"{tmp_path}/([\w./]+?)[: ]", finding.message)[:1]}
+
+    monkeypatch.setenv("HF_HOME", str(cache))
+    monkeypatch.setenv("CONTAINER", "")
+    assert missing("") == set(), "bare nodes see everything"
+    monkeypatch.setenv("CONTAINER", "/image.sqsh")
+    everything = {"mine/my.yaml", "data/train.jsonl", "disk/train.jsonl", "cache"}
+    assert missing("") == everything
+    one, two = (f"{tmp_path}/{name}:{tmp_path}/{name}" for name in ("mine", "data"))
+    assert missing(f"{one},{two}:ro") == {"disk/train.jsonl", "cache"}, "the link's other end has to be there, too"
+    assert missing(f"{tmp_path}:/elsewhere") == everything, "the job looks at its own path"
+    assert missing(f"{tmp_path}:{tmp_path}") == set() == missing(str(tmp_path))
