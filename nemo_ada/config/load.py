@@ -30,7 +30,7 @@ from nemo_ada.config.paths import DATA_FILES, family, packaged, shipped
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import nodes, secret_keys, secret_values
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import here, shown
+from nemo_ada.standing import from_here, here, shown
 
 BACKENDS = ("embedded", "nemo_rl")
 RUN_DIR = "run_dir"
@@ -215,7 +215,8 @@ def find_code(config: DictConfig, paths: Sequence[Path], overrides: Sequence[str
         form = ":".join(name.rsplit(".", 1)) if key[-1] == "class" and ":" not in name else name
         found = by_name.find(dotted, form, folders)
         _value(config, *key[:-1])[key[-1]] = name if found == form else found
-        by_name.say(dotted, name, found, "the command line" if told else str(shown(Path(paths[0]))))
+        whose = next((path for path in reversed(paths) if _value(load_yaml(path), *key) == name), paths[0])
+        by_name.say(dotted, name, found, "the command line" if told else str(shown(from_here(Path(whose)))))
 
 
 def _sections(dotted: str) -> list[str]:

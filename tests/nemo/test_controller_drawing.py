@@ -161,9 +161,6 @@ def test_a_group_that_was_drawn_and_not_delivered_is_undone_when_it_is_drawn_aga
 
 
 REFUSED = [
-    ({"async_rl": {"sampler": {"name": "windowed"}}}, "async_rl.sampler.name"),
-    ({"async_rl": {"sampler": {"name": "weight_fifo"}}}, "async_rl.sampler.name"),
-    ({"async_rl": {"sampler": {"name": "ready_first"}}}, "async_rl.sampler.name"),
     ({"async_rl": {"max_buffered_rollouts": 5}}, "async_rl.max_buffered_rollouts"),
     ({"grpo__async_grpo": {"enabled": False}}, "grpo.async_grpo"),
     ({"grpo__use_dynamic_sampling": True}, "grpo.use_dynamic_sampling"),

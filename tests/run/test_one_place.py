@@ -32,6 +32,8 @@ READS_OF_THE_KERNEL = "/proc"
 EXCEPTIONS = {
     "verify/kernel.py": "opens folders for the kernel's Landlock, and reads none",
     "cpu/processes/actors.py": "reads /proc",
+    "run/cores.py": "reads the kernel's control groups",
+    "verify/outside.py": "asks the kernel whether a path is refused, and reads nothing",
     "rehearsal/standins": "they run in the place of libraries of a GPU, in NeMo-RL's processes",
     "cli/progress.py": "opens /dev/null",
     "verify/worker.py": "opens /dev/null",
