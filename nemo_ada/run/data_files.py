@@ -35,6 +35,8 @@ SEPARATORS = (",", ";", "\t", "|")
 ARRAYS = ("data", "rows", "records", "examples", "instances", "items", "problems", "questions", "train", "test")
 """Names of the array in a file that is one JSON object, in lower case."""
 SPLITS = ("train", "training", "test", "validation", "valid", "val", "dev", "eval")
+_NAME = re.compile(r"(?=.*[^\W\d])[\w .:/()%#@-]{1,64}")
+"""A name in the first row of an array of arrays. Otherwise that row is a record, and nobody says what its parts are."""
 _SPLIT = re.compile(rf"(?:^|[/._-])({'|'.join(SPLITS)})(?=[/._-]|$)")
 _NO_DATA = re.compile(r"(?:dataset_infos?|dataset_dict|state|index|.*config.*)\.json|cache-.*\.arrow|\..*")
 
@@ -212,7 +214,7 @@ def _records_of(content: list[Any]) -> list[Record] | None:
             return [{"messages": row} for row in content]
         return [part for row in content for part in row]
     names = content[0]
-    if all(isinstance(name, str) for name in names) and len(content) > 1:
+    if all(isinstance(name, str) and _NAME.fullmatch(name) for name in names) and len(content) > 1:
         return [dict(zip(names, row, strict=False)) for row in content[1:]]
     return None
 

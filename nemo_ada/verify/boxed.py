@@ -20,12 +20,12 @@ MAX_BETWEEN = 200  # characters between two boxes of one claim
 
 # What stands between two boxes. Mathematics and markup that change nothing are taken out before.
 _MARKUP = re.compile(
-    r"\\text\s*\{([^{}]*)\}|\$|\\[\[\]();,:! ]|\\(?:quad|qquad|left|right|displaystyle)(?![a-z])|\*\*|[()`]"
+    r"\\text\s*\{([^{}]*)\}|\$|\\\\|\\[\[\]();,:! ]|\\(?:quad|qquad|left|right|displaystyle)(?![a-z])|\*\*|[()`]"
 )
 _SENTENCE = re.compile(r"(?<!\n\d)(?<!\A\d)[.!?](?=\s|$)|\n\s*\n")  # 2. may number a line
 _SIGNS = re.compile(r"(?:[^\w\s.,;!?\\]|\\[A-Za-z]+|\s)+")
 _NAME = r"(?:\\?[A-Za-z]+(?:_\w|_\{\w+\})?'*(?:\([^()]{1,9}\))?\s*(?:=|\\in(?![a-z])))"
-_LIST = re.compile(rf"[\s,;.]*(?P<name>{_NAME}?)\s*")
+_LIST = re.compile(rf"[\s,;.?!]*(?P<name>{_NAME}?)\s*")
 _NAME_AT_END = re.compile(rf"(?P<name>{_NAME})\s*$")
 _AND = re.compile(r"[\s,;]*(?:(?:and|also|as well as|plus)\b)[\s,]*(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
 _REPLACES = re.compile(
@@ -43,9 +43,12 @@ _RESTATED = re.compile(
     r"[\s,;]*(?:i\.\s?e\.|that is|which is|namely|equivalently|meaning),?(?:\s+(?:equal to|the same as))?\s*",
     re.IGNORECASE,
 )
+_ALSO = re.compile(
+    r"[^.!?\n]*\b(?:(?:also|equally|just as) (?:possible|valid|correct|right|fine|works?)|too)\b", re.IGNORECASE
+)
 _NOT = re.compile(r"(?:\b(?:not|never|neither)|n't|rather than|instead of)\s*$", re.IGNORECASE)
 _NUMBERED = re.compile(
-    r"\s*(?:[-*]\s+)?(?:\(?(?:\d|[a-h]|i{1,3}|iv|v)\s*\)|\d\s*\.|(?:case|part|option|answer|solution|root|"
+    r"\s*(?:[-*]\s+)?(?:\(?(?:\d|[a-h]|i{1,3}|iv|v)\s*[):]|\d\s*\.|(?:case|part|option|answer|solution|root|"
     r"possibility|interpretation|question|value)\s+(?:\d|[a-h]|i{1,3}|one|two|three)\b)",
     re.IGNORECASE,
 )
@@ -105,6 +108,8 @@ def read_claims(text: str) -> list[str | None]:
     for box in filled[1:]:
         between = text[group[-1].end : box.start]
         joint = _joint(text[_sentence_start(text, group[-1].start) : group[-1].start], between)
+        if joint is None and len(between) <= MAX_BETWEEN and _ALSO.match(text, box.end, box.end + MAX_BETWEEN):
+            joint = r"\text{ or }"  # 5, although 7 is also possible
         if joint is None:
             found.append(_claim(text, group, joined))
             group, joined = [box], _named(text, box)

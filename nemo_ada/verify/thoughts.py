@@ -16,21 +16,22 @@ _TAG = (
     r"|\[(?P<square_over>/)?(?P<square>[A-Z]{3,20})\]"  # in capitals only, because [Reasoning] may be a heading
 )
 _THOUGHT = re.compile(
-    "think|thought|reason|reflect|scratch|monolog|analysis|rationale|deliberat|ponder|(?:^|_)cot(?:_|$)"
+    "think|thought|reason|reflect|scratch|monolog|analysis|rationale|deliberat|ponder|brainstorm"
+    "|^draft$|^work$|(?:^|_)cot(?:_|$)"
 )
 _ENDS = re.compile(r"(?:^|[^a-z])end(?:[^a-z]|$)")
 # Formats whose marks are no tags with such a word. `speaks` begins the answer, and `ends` ends a thought that is open.
 _OPENS = (
     r"<\|?channel\|?>\s*(?:analysis|commentary|thought)|<\|open\|>\s*think\s*<\|sep\|>|to=self\s*<\|message\|>"
-    r"|<\|im_start\|>\s*think\b|Here(?:'s| is) my thought process:|Here are my reasoning steps:|\A\s*analysis(?=\w)"
+    r"|<unused94>\s*thought|<\|im_start\|>\s*think\b"
+    r"|Here(?:'s| is) my thought process:|Here are my reasoning steps:|\A\s*analysis(?=\w)"
 )
 _SPEAKS = (
     r"<\|channel\|>\s*final|<\|content_text\|>|<\|begin_of_solution\|>|<\|START_(?:RESPONSE|TEXT)\|>"
     r"|<\|open\|>\s*response\s*<\|sep\|>|<\|im_start\|>\s*answer\b|\[BEGIN FINAL RESPONSE\]|assistantfinal(?!ly)"
 )
-_STOPS = (
-    r"<\|?(?:end|end_message|eom|return)\|>|<channel\|>|<\|close\|>\s*think\s*<\|sep\|>|Here(?:'s| is) my response:"
-)
+_STOPS = r"<\|?(?:end|end_message|eom|return)\|>|<channel\|>|<unused95>|<\|close\|>\s*think\s*<\|sep\|>"
+_STOPS += r"|Here(?:'s| is) my response:"
 _MARK = re.compile(f"(?P<opens>{_OPENS})|(?P<speaks>{_SPEAKS})|(?P<stops>{_STOPS})|{_TAG}")
 
 

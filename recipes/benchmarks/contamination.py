@@ -48,7 +48,7 @@ def row(train: str, bench: str, innocent: list[str], copied: list[str]) -> dict[
     contamination = Contamination([Excluded("bench", Source({}, lambda: iter(rows)))])
     asked = [ASKED[train](n, text) for n, text in enumerate([*copied, *innocent])]
     contamination.learn(asked)
-    flagged = [contamination.of(text) is not None for text in asked]
+    flagged = [contamination.find_overlap(text) is not None for text in asked]
     return {
         "training set": train,
         "benchmark": bench,

@@ -265,9 +265,10 @@ def test_conversations_records_by_id_and_a_single_record_are_read(tmp_path):
         path.write_text(json.dumps(content, indent=1))
         assert [row for _, row in records(path, pytest.fail)] == (wanted or [content])
         assert is_lines_or_objects(path) == (wanted is None)
-    path.write_text(json.dumps([["2+3=", 5], ["3+4=", 7]], indent=1).replace('"2+3="', "2"))
-    with pytest.raises(UserError, match="below a list of their names"):
-        list(records(path, pytest.fail))
+    for rows in ([["2+3=", "5"], ["3+4=", "7"]], [[2, 5], [3, 7]]):
+        path.write_text(json.dumps(rows, indent=1))
+        with pytest.raises(UserError, match="below a list of their names"):
+            list(records(path, pytest.fail))
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t", "|"])

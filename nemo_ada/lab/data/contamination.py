@@ -57,45 +57,47 @@ class Contamination:
         self._heads: list[Words] = []
         self._tails: list[Words] = []
         for benchmark in benchmarks:
-            own: list[tuple[str, int, Words]] = []
+            found: list[tuple[str, int, Words]] = []
             for line, raw in benchmark.source.records():
                 try:
                     record = parse_line(raw) if isinstance(raw, bytes) else raw
-                    own.append((benchmark.name, line, words_of(prompt_of(record, benchmark.prompt_fields))))
+                    words = words_of(prompt_of(record, benchmark.prompt_fields))
+                    found.append((benchmark.name, line, words))
                 except ValueError:
                     continue
-            if not own:
+            if not found:
                 fields = ", ".join(benchmark.prompt_fields)
                 raise UserError(f"--exclude={benchmark.name}: no problem can be read from its columns {fields}")
-            self._problems += own
-            self._add_instructions([words for _, _, words in own])
-        self._index()
+            self._problems += found
+            self._add_instructions([words for _, _, words in found])
+        self._build_index()
 
     def learn(self, texts: Iterable[str]) -> None:
         """Find the instructions of the training set, which has these problems."""
         self._add_instructions(list(map(words_of, texts)))
-        self._index()
+        self._build_index()
 
-    def of(self, text: str) -> tuple[str, int] | None:
+    def find_overlap(self, text: str) -> tuple[str, int] | None:
         """Return benchmark and line of a problem that shares words with this text, or None."""
-        core = self._core(words_of(text))
-        return next((self._found[run] for run in self._runs(core, self._lengths) if run in self._found), None)
+        core = self._without_instructions(words_of(text))
+        places = map(self._place_of_run.get, self._digests_of_runs(core, self._lengths))
+        return next((place for place in places if place is not None), None)
 
-    def _index(self) -> None:
-        cores = [(name, line, self._core(words)) for name, line, words in self._problems]
+    def _build_index(self) -> None:
+        cores = [(name, line, self._without_instructions(words)) for name, line, words in self._problems]
         short = {len(core) for _, _, core in cores if SHORT <= len(core) < WORDS}
         self._lengths: Sequence[int] = sorted(short)
-        self._found: dict[bytes, tuple[str, int]] = {}
+        self._place_of_run: dict[bytes, tuple[str, int]] = {}
         for name, line, core in cores:
-            for run in self._runs(core, [len(core)] if len(core) in short else []):
-                self._found.setdefault(run, (name, line))
+            for run in self._digests_of_runs(core, [len(core)] if len(core) in short else []):
+                self._place_of_run.setdefault(run, (name, line))
 
     def _add_instructions(self, problems: Sequence[Words]) -> None:
-        self._heads = sorted({*self._heads, *instructions(problems)}, key=len, reverse=True)
-        tails = [words[::-1] for words in instructions([words[::-1] for words in problems])]
+        self._heads = sorted({*self._heads, *find_instructions(problems)}, key=len, reverse=True)
+        tails = [words[::-1] for words in find_instructions([words[::-1] for words in problems])]
         self._tails = sorted({*self._tails, *tails}, key=len, reverse=True)
 
-    def _core(self, words: Words) -> Words:
+    def _without_instructions(self, words: Words) -> Words:
         """Return a problem without an instruction at its start and one at its end, unless too little is left."""
         head = next((h for h in self._heads if words[: len(h)] == h), ())
         tail = next((t for t in self._tails if words[-len(t) :] == t), ())
@@ -103,7 +105,7 @@ class Contamination:
         return core if len(core) >= LEFT else words
 
     @staticmethod
-    def _runs(words: Words, lengths: Sequence[int]) -> Iterator[bytes]:
+    def _digests_of_runs(words: Words, lengths: Sequence[int]) -> Iterator[bytes]:
         """Yield a digest of all words, of WORDS words in a row, and of runs of the lengths of short problems."""
         if words:
             yield _digest(("=", *words))
@@ -117,7 +119,7 @@ def words_of(text: str) -> Words:
     return tuple(words_in(normalised(text)))
 
 
-def instructions(problems: Sequence[Words]) -> list[Words]:
+def find_instructions(problems: Sequence[Words]) -> list[Words]:
     """Return what many problems of a set begin with.
 
     Returns:
@@ -128,10 +130,10 @@ def instructions(problems: Sequence[Words]) -> list[Words]:
         if len(words) > SEED:
             groups.setdefault(words[:SEED], []).append(words)
     least = max(FEWEST, SHARE * len(problems))
-    return [_common(seed, group[:SAMPLES]) for seed, group in groups.items() if len(group) >= least]
+    return [_common_start(seed, group[:SAMPLES]) for seed, group in groups.items() if len(group) >= least]
 
 
-def _common(start: Words, group: Sequence[Words]) -> Words:
+def _common_start(start: Words, group: Sequence[Words]) -> Words:
     """Return the longest start that ALIKE of the group have."""
     least = ALIKE * len(group)
     while True:

@@ -24,7 +24,7 @@ def dump(rows: Iterable[Record]) -> str:
     return "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in rows)
 
 
-def continued(folder: Path, settings: Mapping[str, Any], result: str) -> dict[str, Any] | None:
+def begin_or_continue(folder: Path, settings: Mapping[str, Any], result: str) -> dict[str, Any] | None:
     """Return the result of a command that is complete in its folder, None where it starts or goes on.
 
     Args:

@@ -22,7 +22,7 @@ from nemo_ada.lab.data.providers import MeasuredResponse, Request, ResponseProvi
 from nemo_ada.run.json_lines import Record
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.verify.judge import Judge
-from nemo_ada.verify.verdict import MEMORY, TIMEOUT
+from nemo_ada.verify.verdict import MEMORY, TIMEOUT, Verdict
 
 Watch = Callable[[str, int, int], None]
 """Called with what is counted, how many are done, and how many there are."""
@@ -33,7 +33,7 @@ OWN_LIMITS = (TIMEOUT, MEMORY)
 """Causes that lie in the answer itself: it took the verifier too long, or too much memory."""
 
 
-def silent(_name: str, _done: int, _total: int) -> None:
+def watch_nothing(_name: str, _done: int, _total: int) -> None:
     """Say nothing: a Watch for callers that want no progress."""
 
 
@@ -75,8 +75,42 @@ def response_seed(seed: int, uid: str, index: int) -> int:
     return int.from_bytes(digest[:8], "big") >> 2
 
 
-Asked = tuple[Question, int]
-"""A question, and the number of one of its responses, counted from 0."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """One response that is asked for.
+
+    Attributes:
+        question: The question.
+        index: The number of the response among those of its question, counted from 0.
+        seed: The seed of the response.
+    """
+
+    question: Question
+    index: int
+    seed: int
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the file of the question has this response already."""
+        return (self.question.problem.uid, self.index) in self.question.responses.done
+
+    def request(self) -> Request:
+        """Return what the model is asked."""
+        prompt = self.question.encoder.encode(self.question.problem.text)
+        return Request(prompt, self.seed, self.question.max_new_tokens)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """A draw and the response that the model gave."""
+
+    draw: Draw
+    response: MeasuredResponse
+
+    @property
+    def question(self) -> Question:
+        """The question of the draw."""
+        return self.draw.question
 
 
 class Measurement:
@@ -96,63 +130,77 @@ class Measurement:
         self._provider, self._drawing, self._limits_are_wrong = provider, drawing, limits_are_wrong
         self._drawn = self._failed = 0
 
-    def draw(self, questions: Sequence[Question], watch: Watch = silent) -> None:
+    def draw(self, questions: Sequence[Question], watch: Watch = watch_nothing) -> None:
         """Draw what the files of these questions lack. What ended before an error is kept."""
-        asked = [(one, index) for one in questions for index in range(self._drawing.k)]
-        missing = [(one, index) for one, index in asked if (one.problem.uid, index) not in one.responses.done]
-        done, waiting = len(asked) - len(missing), list[tuple[Asked, MeasuredResponse]]()
-        watch("responses", done, len(asked))
+        draws = [self._draw_of(question, index) for question in questions for index in range(self._drawing.k)]
+        missing = [draw for draw in draws if not draw.is_kept]
+        done, waiting = len(draws) - len(missing), list[Drawn]()
+        watch("responses", done, len(draws))
         if not missing:
             return
-        with ThreadPoolExecutor(1) as judging:  # the model goes on while responses are judged
+        # One thread judges while the model goes on, because both take about as long: a batch is handed over as soon as
+        # the one before it is judged, so that no more than two batches wait where the judge is the slower one.
+        with ThreadPoolExecutor(1) as judging:
             judged = judging.submit(self._keep, [])
             try:
-                for ended in self._provider.respond((one, self._request(*one)) for one in missing):
-                    waiting += ended
+                for ended in self._provider.respond((draw, draw.request()) for draw in missing):
+                    waiting += [Drawn(draw, response) for draw, response in ended]
                     if len(waiting) >= BATCH:
                         batch, waiting = waiting, []
                         judged.result()
                         judged = judging.submit(self._keep, batch)
-                        watch("responses", done := done + len(batch), len(asked))
+                        watch("responses", done := done + len(batch), len(draws))
             finally:
                 judged.result()
                 self._keep(waiting)
-        watch("responses", len(asked), len(asked))
+        watch("responses", len(draws), len(draws))
 
-    def _request(self, question: Question, index: int) -> Request:
-        prompt = question.encoder.encode(question.problem.text)
-        seed = response_seed(self._drawing.seed, question.problem.uid, index)
-        return Request(prompt, seed, question.max_new_tokens)
+    def _draw_of(self, question: Question, index: int) -> Draw:
+        return Draw(question, index, response_seed(self._drawing.seed, question.problem.uid, index))
 
-    def _keep(self, batch: Sequence[tuple[Asked, MeasuredResponse]]) -> None:
+    def _keep(self, batch: Sequence[Drawn]) -> None:
         """Judge responses and write them down, those of each file together."""
-        for responses in {id(one.responses): one.responses for (one, _), _ in batch}.values():
-            own = [((one, index), answer) for (one, index), answer in batch if one.responses is responses]
-            judge = own[0][0][0].judge
-            verdicts = judge.verdicts(
-                [(a.text, one.problem.reference, a.finished, one.problem.text) for (one, _), a in own]
+        by_file: dict[int, list[Drawn]] = {}
+        for drawn in batch:
+            by_file.setdefault(id(drawn.question.responses), []).append(drawn)
+        for of_one_file in by_file.values():
+            self._keep_in_one_file(of_one_file)
+
+    def _keep_in_one_file(self, batch: Sequence[Drawn]) -> None:
+        judge, responses = batch[0].question.judge, batch[0].question.responses
+        verdicts = judge.verdicts(
+            [
+                (
+                    drawn.response.text,
+                    drawn.question.problem.reference,
+                    drawn.response.finished,
+                    drawn.question.problem.text,
+                )
+                for drawn in batch
+            ]
+        )
+        new = [self._record(drawn, verdict) for drawn, verdict in zip(batch, verdicts, strict=True)]
+        responses.add(new)
+        self._drawn += len(new)
+        self._failed += sum(record["reward"] is None for record in new)
+        if self._drawn >= MIN_FOR_A_SHARE and self._failed > MAX_FAILED_SHARE * self._drawn:
+            raise FailedResponsesError(
+                f"{judge.version} failed on {self._failed} of {self._drawn} responses (at most "
+                f"{MAX_FAILED_SHARE:.0%} may); see `cause` in {responses.path}"
             )
-            new: list[Record] = []
-            for ((one, index), answer), verdict in zip(own, verdicts, strict=True):
-                reward = 0.0 if self._limits_are_wrong and verdict.cause in OWN_LIMITS else verdict.label
-                new.append(
-                    {
-                        "id": one.problem.uid,
-                        "line": one.problem.line,
-                        "index": index,
-                        "seed": response_seed(self._drawing.seed, one.problem.uid, index),
-                        "tokens": answer.tokens,
-                        "finished": answer.finished,
-                        "reward": reward,
-                        **({} if verdict.cause is None else {"cause": verdict.cause}),
-                        "text": answer.text,
-                    }
-                )
-            responses.add(new)
-            self._drawn += len(new)
-            self._failed += sum(record["reward"] is None for record in new)
-            if self._drawn >= MIN_FOR_A_SHARE and self._failed > MAX_FAILED_SHARE * self._drawn:
-                raise FailedResponsesError(
-                    f"{judge.version} failed on {self._failed} of {self._drawn} responses (at most "
-                    f"{MAX_FAILED_SHARE:.0%} may); see `cause` in {responses.path}"
-                )
+
+    def _record(self, drawn: Drawn, verdict: Verdict) -> Record:
+        """Return the line of a response in its file."""
+        # An evaluation counts an answer that no verifier could read in time as wrong, since it was asked to be read.
+        is_wrong = self._limits_are_wrong and verdict.cause in OWN_LIMITS
+        return {
+            "id": drawn.question.problem.uid,
+            "line": drawn.question.problem.line,
+            "index": drawn.draw.index,
+            "seed": drawn.draw.seed,
+            "tokens": drawn.response.tokens,
+            "finished": drawn.response.finished,
+            "reward": 0.0 if is_wrong else verdict.label,
+            **({} if verdict.cause is None else {"cause": verdict.cause}),
+            "text": drawn.response.text,
+        }

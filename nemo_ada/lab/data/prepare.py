@@ -23,8 +23,8 @@ from typing import Any
 from nemo_ada import __version__
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import Contamination, Excluded
-from nemo_ada.lab.data.kept import RESPONSES, Responses, continued, dump
-from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, Watch, silent
+from nemo_ada.lab.data.kept import RESPONSES, Responses, begin_or_continue, dump
+from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, Watch, watch_nothing
 from nemo_ada.lab.data.problem import Problem
 from nemo_ada.lab.data.providers import ResponseProvider
 from nemo_ada.lab.data.source import Source, file_identity
@@ -93,7 +93,7 @@ class Preparation:
         }  # fmt: skip
 
 
-def prepare(plan: Preparation, out: Path, watch: Watch = silent) -> dict[str, Any]:
+def prepare(plan: Preparation, out: Path, watch: Watch = watch_nothing) -> dict[str, Any]:
     """Make the data set, or continue it. Where it is complete, only its card is read.
 
     Args:
@@ -110,7 +110,7 @@ def prepare(plan: Preparation, out: Path, watch: Watch = silent) -> dict[str, An
     source, judge = plan.problems.opened("source"), plan.problems.judge()
     settings = plan.settings(source, judge)
     with closing(claim(out, "data prepare", "--out")), closing(judge):
-        card = continued(out, settings, CARD)
+        card = begin_or_continue(out, settings, CARD)
         if card is not None:
             return card
         for path in (out / name for name in OUTPUTS if (out / name).exists()):
@@ -118,35 +118,37 @@ def prepare(plan: Preparation, out: Path, watch: Watch = silent) -> dict[str, An
                 f"{path} is there, and the set is not complete; a killed command has left this file, or it is yours; "
                 "move it away and repeat the command"
             )
-        found = Selection(source.records(), plan.problems.prompt_fields, plan.problems.answer_fields, judge)
+        selection = Selection(source.records(), plan.problems.prompt_fields, plan.problems.answer_fields, judge)
         layouts = Counter(
             problem.layout + (", system message in `system`" if "system" in problem.columns else "")
-            for problem in found.problems
+            for problem in selection.problems
         )
-        found.distinct()
+        selection.keep_distinct()
         if plan.exclude:
-            found.exclude(Contamination(plan.exclude))
-        audit = found.reference()
+            selection.leave_out_contaminated(Contamination(plan.exclude))
+        audit = selection.keep_judgeable()
         if plan.encoder is not None:
-            found.length(plan.encoder, plan.problems.max_prompt_tokens)
-        rates = _rates(plan, found.problems, judge, out, watch)
+            selection.keep_short_enough(plan.encoder, plan.problems.max_prompt_tokens)
+        rates = _measure_or_read_rates(plan, selection.problems, judge, out, watch)
         if rates is not None:
-            found.measure(rates)
-            measured = ({"id": one.uid, "line": one.line, **rates[one.uid]} for one in found.problems)
+            selection.keep_measured(rates)
+            measured = (
+                {"id": problem.uid, "line": problem.line, **rates[problem.uid]} for problem in selection.problems
+            )
             write_atomically(out / "pass_rates.jsonl", dump(measured))
             if plan.band is not None:
-                found.band(rates, plan.band)
-        write_atomically(out / "rejected.jsonl", dump(found.left_out))
-        if not found.problems:
+                selection.keep_in_band(rates, plan.band)
+        write_atomically(out / "rejected.jsonl", dump(selection.left_out))
+        if not selection.problems:
             raise UserError(
-                f"no problem is left of {found.counts['read']['inputs']}; {out / 'rejected.jsonl'} has the reasons; "
-                "change the settings, and name another --out"
+                f"no problem is left of {selection.counts['read']['inputs']}; {out / 'rejected.jsonl'} has the "
+                "reasons; change the settings, and name another --out"
             )
-        rows = (_row(problem, (rates or {}).get(problem.uid, {})) for problem in found.problems)
+        rows = (_dataset_row(problem, (rates or {}).get(problem.uid, {})) for problem in selection.problems)
         write_atomically(out / "dataset.jsonl", dump(rows))
         card = {
-            "problems": len(found.problems),
-            "stages": found.counts,
+            "problems": len(selection.problems),
+            "stages": selection.counts,
             "prompts": plan.encoder.contract() if plan.provider and isinstance(plan.encoder, ModelTokenizer) else None,
             "layout": "; ".join(f"{layout} in {count} rows" for layout, count in layouts.most_common(3)),
             "audit": audit,
@@ -156,7 +158,7 @@ def prepare(plan: Preparation, out: Path, watch: Watch = silent) -> dict[str, An
         return card
 
 
-def _rates(
+def _measure_or_read_rates(
     plan: Preparation, problems: Sequence[Problem], judge: Judge, out: Path, watch: Watch
 ) -> dict[str, Record] | None:
     """Return the pass rates by problem, measured now or read from a file, None where nobody asks for them."""
@@ -165,8 +167,8 @@ def _rates(
     if plan.provider is None or plan.encoder is None:
         return None
     kept = Responses(out / RESPONSES, texts=False)
-    asked = [Question(one, plan.encoder, judge, plan.problems.max_new_tokens, kept) for one in problems]
-    Measurement(plan.provider, plan.drawing, limits_are_wrong=False).draw(asked, watch)
+    questions = [Question(problem, plan.encoder, judge, plan.problems.max_new_tokens, kept) for problem in problems]
+    Measurement(plan.provider, plan.drawing, limits_are_wrong=False).draw(questions, watch)
     judged: dict[str, list[float | None]] = {}
     for response in kept.read():
         judged.setdefault(response["id"], []).append(response["reward"])
@@ -179,7 +181,7 @@ def _rates(
     return rates
 
 
-def _row(problem: Problem, rate: Record) -> Record:
+def _dataset_row(problem: Problem, rate: Record) -> Record:
     """Return a line of dataset.jsonl: our columns, then those of the source. `source_` marks a name that is taken."""
     row = {"id": problem.uid, "line": problem.line, "problem": problem.text, "answer": problem.reference}
     row |= {name: value for name, value in rate.items() if name in COLUMNS}

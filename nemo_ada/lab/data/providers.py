@@ -124,7 +124,7 @@ class EngineProvider(ResponseProvider):
     def respond(self, requests: Iterable[tuple[Key, Request]]) -> Iterator[list[tuple[Key, MeasuredResponse]]]:
         """Step the engine until all requests have ended."""
         asked, number, keys = iter(requests), 0, dict[int, Key]()
-        engine, sampling = self._started()
+        engine, sampling = self._start_engine()
         try:
             while True:
                 for key, request in islice(asked, self.limits.max_num_seqs - len(keys)):
@@ -147,7 +147,7 @@ class EngineProvider(ResponseProvider):
         text = self.tokenizer.decode(ids[:-1] if done.payload.finished else ids)
         return MeasuredResponse(text, len(ids), done.payload.finished)
 
-    def _started(self) -> tuple[Engine, Sampling]:
+    def _start_engine(self) -> tuple[Engine, Sampling]:
         limits = self.limits
         try:
             from nemo_ada.cpu.engine.vllm_engine import Engine, EngineConfig, Sampling
@@ -175,7 +175,7 @@ class ServerProvider(ResponseProvider):
     def __init__(self, access: Access, folder: Path, limits: Limits, stop_ids: Sequence[int] = ()) -> None:
         super().__init__(folder, limits)
         self._url = str(access.server).rstrip("/").removesuffix("/v1")
-        self._access, self._key = access, access.key()
+        self._access, self._key = access, access.read_key()
         # vLLM takes unset options from the model's generation_config.json, which often narrows the distribution.
         whole: dict[str, Any] = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
         if stop_ids:
@@ -185,12 +185,12 @@ class ServerProvider(ResponseProvider):
     def respond(self, requests: Iterable[tuple[Key, Request]]) -> Iterator[list[tuple[Key, MeasuredResponse]]]:
         """Send requests as long as there is room, and wait for answers. What ended comes before an error."""
         asked, keys = iter(requests), dict[asyncio.Task[MeasuredResponse], Key]()
-        client = _client(f"{self._url}/v1", self._key)
+        client = _make_client(f"{self._url}/v1", self._key)
         with asyncio.Runner() as runner:  # its end cancels what is not answered yet
-            model = runner.run(self._answer(self._find_served(client)))
+            model = runner.run(self._await_answer(self._find_served(client)))
             while True:
                 for key, request in islice(asked, self.limits.max_num_seqs - len(keys)):
-                    response = self._answer(self._respond(client, model, request))
+                    response = self._await_answer(self._respond(client, model, request))
                     keys[runner.get_loop().create_task(response)] = key
                 if not keys:
                     return
@@ -228,7 +228,7 @@ class ServerProvider(ResponseProvider):
             raise ValueError(f"a response with finish_reason {chosen.finish_reason!r}")
         return MeasuredResponse(chosen.text, int(tokens), chosen.finish_reason == "stop")
 
-    async def _answer(self, call: Awaitable[Answer]) -> Answer:
+    async def _await_answer(self, call: Awaitable[Answer]) -> Answer:
         """Return the answer to a call of the library, which has repeated it where that may help."""
         import openai
 
@@ -251,7 +251,7 @@ class ServerProvider(ResponseProvider):
             ) from None
 
 
-def _client(url: str, key: str | None) -> AsyncOpenAI:
+def _make_client(url: str, key: str | None) -> AsyncOpenAI:
     """Return the client of a server. What the environment says about an account at OpenAI does not go there."""
     try:
         from openai import AsyncOpenAI, Omit, Timeout  # takes seconds
@@ -276,7 +276,7 @@ class Access:
     api_key_env: str | None = None
     """Environment variable with the server's API key. The key itself is not stored or written."""
 
-    def key(self) -> str | None:
+    def read_key(self) -> str | None:
         """Return the API key, or None where no variable is named. Raises UserError where the variable is not set."""
         if self.api_key_env is None:
             return None

@@ -64,36 +64,36 @@ class Selection:
         inputs = len(self.problems) + len(self.left_out)
         self.counts["read"] = {"inputs": inputs, "kept": len(self.problems), "left_out": refused}
 
-    def distinct(self) -> None:
+    def keep_distinct(self) -> None:
         """Keep the first of equal problems. Where their answers differ, nobody knows which is right, so none stays."""
         alike: dict[str, list[Problem]] = {}
         for problem in self.problems:
             alike.setdefault(canonical_text(problem.text), []).append(problem)
-        contradicting = {text for text, same in alike.items() if len(same) > 1 and not self._agree(same)}
+        contradicting = {text for text, same in alike.items() if len(same) > 1 and not self._have_one_answer(same)}
 
-        def why(problem: Problem) -> Reason | None:
+        def find_reason(problem: Problem) -> Reason | None:
             same = alike[text := canonical_text(problem.text)]
             if text in contradicting:
                 lines = ", ".join(str(other.line) for other in same[:10])
                 return "conflicting", f"the same problem has different answers in lines {lines}"
             return None if problem is same[0] else ("repeated", f"repeats line {same[0].line}")
 
-        self._leave_out("distinct", why)
+        self._leave_out("distinct", find_reason)
 
-    def exclude(self, benchmarks: Contamination) -> None:
+    def leave_out_contaminated(self, benchmarks: Contamination) -> None:
         """Leave out problems that share their words with a benchmark."""
         benchmarks.learn(problem.text for problem in self.problems)
 
-        def why(problem: Problem) -> Reason | None:
-            found = benchmarks.of(problem.text)
-            if found is None:
+        def find_reason(problem: Problem) -> Reason | None:
+            overlap = benchmarks.find_overlap(problem.text)
+            if overlap is None:
                 return None
-            name, line = found
+            name, line = overlap
             return f"in {name}", f"shares {WORDS} words in a row, or all its words, with line {line} of {name}"
 
-        self._leave_out("exclude", why)
+        self._leave_out("exclude", find_reason)
 
-    def reference(self) -> dict[str, dict[str, int]]:
+    def keep_judgeable(self) -> dict[str, dict[str, int]]:
         """Leave out problems whose reference answer, written as a response, does not get label 1.
 
         Returns:
@@ -103,21 +103,21 @@ class Selection:
         verdicts = judge.verdicts([(judge.write_right(one.reference), one.reference, True, one.text) for one in before])
         verdict_of = {one.line: verdict for one, verdict in zip(before, verdicts, strict=True)}
 
-        def why(problem: Problem) -> Reason | None:
+        def find_reason(problem: Problem) -> Reason | None:
             verdict = verdict_of[problem.line]
             if verdict.label == 1.0:
                 return None
             cause = verdict.cause if verdict.label is None else "the verifier does not accept it as its own answer"
             return "reference", f"reference answer {problem.answer[:80]!r}: {cause}"
 
-        self._leave_out("reference", why)
+        self._leave_out("reference", find_reason)
         kinds = judge.audit([one.reference for one in self.problems])
         return counted(zip((problem.line for problem in self.problems), kinds, strict=True))
 
-    def length(self, encoder: ModelTokenizer, limit: int) -> None:
+    def keep_short_enough(self, encoder: ModelTokenizer, limit: int) -> None:
         """Leave out problems whose whole prompt has more than `limit` tokens."""
 
-        def why(problem: Problem) -> Reason | None:
+        def find_reason(problem: Problem) -> Reason | None:
             try:
                 tokens = len(encoder.encode(problem.text))
             except UserError:  # of the tokenizer itself, not of this problem
@@ -126,23 +126,23 @@ class Selection:
                 return "unreadable", str(refusal)
             return ("overlong", f"{tokens} tokens, above the limit of {limit}") if tokens > limit else None
 
-        self._leave_out("length", why)
+        self._leave_out("length", find_reason)
 
-    def measure(self, rates: Mapping[str, Record]) -> None:
+    def keep_measured(self, rates: Mapping[str, Record]) -> None:
         """Leave out problems that have no pass rate."""
         unknown = "unmeasured", "no response has a label, or the file of pass rates does not have this problem"
         self._leave_out("measure", lambda problem: None if problem.uid in rates else unknown)
 
-    def band(self, rates: Mapping[str, Record], band: PassRateBand) -> None:
+    def keep_in_band(self, rates: Mapping[str, Record], band: PassRateBand) -> None:
         """Leave out problems whose pass rate lies outside the band."""
 
-        def why(problem: Problem) -> Reason | None:
+        def find_reason(problem: Problem) -> Reason | None:
             rate = float(rates[problem.uid]["pass_rate"])
             return None if band.holds(rate) else ("band", f"pass rate {rate:.4g} is outside {band}")
 
-        self._leave_out("band", why)
+        self._leave_out("band", find_reason)
 
-    def _agree(self, same: Sequence[Problem]) -> bool:
+    def _have_one_answer(self, same: Sequence[Problem]) -> bool:
         """Return whether the answers of equal problems are equal, as texts or to the judge."""
         if len({normalised(problem.answer) for problem in same}) == 1:
             return True
@@ -151,8 +151,8 @@ class Selection:
         verdicts = self._judge.verdicts([(self._judge.write_right(one), wanted, True, text) for one in others])
         return all(verdict.label == 1.0 for verdict in verdicts)
 
-    def _leave_out(self, stage: str, why: Callable[[Problem], Reason | None]) -> None:
-        reasons = [(problem, why(problem)) for problem in self.problems]
+    def _leave_out(self, stage: str, find_reason: Callable[[Problem], Reason | None]) -> None:
+        reasons = [(problem, find_reason(problem)) for problem in self.problems]
         gone = [(problem.line, *reason) for problem, reason in reasons if reason is not None]
         self.problems = [problem for problem, reason in reasons if reason is None]
         kinds = dict(sorted(Counter(kind for _, kind, _ in gone).items()))

@@ -21,8 +21,8 @@ from typing import Any
 
 from nemo_ada import __version__
 from nemo_ada.errors import UserError
-from nemo_ada.lab.data.kept import RESPONSES, Responses, continued, dump
-from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, Watch, silent
+from nemo_ada.lab.data.kept import RESPONSES, Responses, begin_or_continue, dump
+from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, Watch, watch_nothing
 from nemo_ada.lab.data.problem import Problem
 from nemo_ada.lab.data.providers import ResponseProvider
 from nemo_ada.lab.data.source import Source
@@ -46,7 +46,7 @@ def evaluate(
     provider: ResponseProvider,
     drawing: SamplingSpec,
     out: Path,
-    watch: Watch = silent,
+    watch: Watch = watch_nothing,
 ) -> dict[str, Any]:
     """Evaluate, or continue an evaluation. Where it is complete, only its results are read.
 
@@ -84,7 +84,7 @@ def evaluate(
         "nemo_ada": __version__,
     }
     with closing(claim(out, "eval", "--out")):
-        before = continued(out, settings, RESULTS)
+        before = begin_or_continue(out, settings, RESULTS)
         if before is not None:
             return before
         tasks = [
@@ -112,19 +112,20 @@ class _Task:
         self.benchmark, self.judge, self._folder = benchmark, benchmark.judge(), out / benchmark.name
         self._folder.mkdir(exist_ok=True)
         rows = islice(source.records(), limit)
-        found = Selection(rows, benchmark.prompt_fields, benchmark.answer_fields, self.judge)
-        found.distinct()
-        found.length(encoder, benchmark.max_prompt_tokens)
-        self._rejected = len(found.left_out)
-        write_atomically(self._folder / "rejected.jsonl", dump(found.left_out))
-        if not found.problems:
+        selection = Selection(rows, benchmark.prompt_fields, benchmark.answer_fields, self.judge)
+        selection.keep_distinct()
+        selection.keep_short_enough(encoder, benchmark.max_prompt_tokens)
+        self._rejected = len(selection.left_out)
+        write_atomically(self._folder / "rejected.jsonl", dump(selection.left_out))
+        if not selection.problems:
             raise UserError(f"{benchmark.name}: no problem can be used; see {self._folder / 'rejected.jsonl'}")
-        if found.left_out:
+        if selection.left_out:
             log.warning("%s: %d problems are left out; see %s", benchmark.name, self._rejected, self._folder)
-        self.judge.try_on(found.problems[0].reference)
+        self.judge.try_on(selection.problems[0].reference)
         self._responses = Responses(self._folder / RESPONSES)
         self.questions = [
-            Question(one, encoder, self.judge, benchmark.max_new_tokens, self._responses) for one in found.problems
+            Question(problem, encoder, self.judge, benchmark.max_new_tokens, self._responses)
+            for problem in selection.problems
         ]
 
     def result(self) -> BenchmarkResult:

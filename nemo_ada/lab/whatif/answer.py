@@ -20,8 +20,8 @@ from nemo_ada.lab.evaluation.statistics import Estimate, estimate
 from nemo_ada.lab.whatif.averages import Averages, mean_over_steps, read_averages
 from nemo_ada.lab.whatif.forecast import Forecast, Row, rows
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial, no_spread
-from nemo_ada.lab.whatif.reading import files_of, opened
-from nemo_ada.lab.whatif.rollouts import Labels, Rollouts, labels, read_rollouts
+from nemo_ada.lab.whatif.reading import find_files, open_log
+from nemo_ada.lab.whatif.rollouts import Labels, Rollouts, count_labels, read_rollouts
 
 PRIOR_RESPONSES = 20.0  # responses with the mean length that join those of each pass rate
 DOUBTFUL = 1.0  # bounds that had to grow by their own width come from a wrong reading of the log
@@ -138,8 +138,8 @@ def read_log(
         UserError: A file cannot be read, or some hold rollouts and others averages.
     """
     columns = columns or {}
-    files = [(log, file) for log, path in enumerate(paths) for file in files_of(path)]
-    kinds = {opened(file, columns)[0]: file for _, file in files}
+    files = [(log, file) for log, path in enumerate(paths) for file in find_files(path)]
+    kinds = {open_log(file, columns)[0]: file for _, file in files}
     if len(kinds) == 2:
         raise UserError(f"{kinds[False]} holds rollouts or nothing, and {kinds[True]} averages; give logs of one kind")
     if True in kinds:
@@ -175,7 +175,7 @@ def answer(log: Rollouts | Averages, options: Options) -> WhatifReport:
 
 def _of_rollouts(log: Rollouts, options: Options) -> tuple[LogReport, Forecast, list[str], Check | None]:
     threshold, frame = options.threshold, log.frame
-    logged = labels(log, threshold)
+    logged = count_labels(log, threshold)
     mixture = Mixture.fit(logged)
     prompt_U = np.unique(logged.prompt_G, return_inverse=True)[1]
     pos_U, total_U = (np.bincount(prompt_U, one_G) for one_G in (logged.pos_G, logged.total_G))
@@ -292,5 +292,5 @@ def _check(log: Rollouts, logged: Labels, threshold: float) -> Check | None:
     if half < 2:
         return None
     pos_G = logged.first_pos_G[logged.total_G >= depth]
-    predicted = Mixture.fit(labels(log, threshold, half)).share(no_spread(depth))
+    predicted = Mixture.fit(count_labels(log, threshold, half)).share(no_spread(depth))
     return Check(half, predicted, float(((pos_G == 0) | (pos_G == depth)).mean()))

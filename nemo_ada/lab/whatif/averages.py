@@ -32,13 +32,13 @@ from nemo_ada.lab.whatif.names import (
     SOURCES,
     STEPS,
     Source,
-    holders,
+    find_holders,
+    list_names,
     metric,
     numbers,
-    proposal,
-    shown,
+    propose_column,
 )
-from nemo_ada.lab.whatif.reading import opened
+from nemo_ada.lab.whatif.reading import open_log
 
 NO_SHARE = "the log has no share of groups without spread, so the bounds follow from the mean reward alone"
 OF_SUM = "the share of groups without spread is that of the sum of all rewards, so it says nothing about this one"
@@ -133,12 +133,12 @@ def read_averages(
             held[source.quantity] = _Held(source, metrics)
     if "reward" not in held:
         raise UserError(
-            f"no metric of the log is known as the mean reward; name it with {proposal('reward', had)} (the log has "
-            f"{shown(had)})"
+            f"no metric of the log is known as the mean reward; name it with {propose_column('reward', had)} (the log "
+            f"has {list_names(had)})"
         )
     for what in QUANTITIES:
         if what in columns and what not in held:
-            raise UserError(f"--column {what}={columns[what]}: no step has this metric (the log has {shown(had)})")
+            raise UserError(f"--column {what}={columns[what]}: no step has this metric (the log has {list_names(had)})")
     reward = held["reward"].metrics[0]
     rows = [row for row in rows if reward in row]
     if len(rows) < FEW:
@@ -186,7 +186,7 @@ def _metrics_of(source: Source, had: Sequence[str]) -> tuple[str, ...]:
     """
     chosen = list[str]()
     for name in source.names:
-        found = holders(name, had)
+        found = find_holders(name, had)
         alike = [one for one in found if one.count("/") == found[0].count("/")]
         if not found:
             return ()
@@ -275,10 +275,10 @@ def _rows(files: Sequence[tuple[int, Path]], reward: Sequence[str]) -> list[Metr
     """
     rows: dict[tuple[int, float], Metrics] = {}
     owner: dict[tuple[int, float], str] = {}
-    is_reward = cache(lambda name: any(holders(pattern, [name]) for pattern in reward))
+    is_reward = cache(lambda name: any(find_holders(pattern, [name]) for pattern in reward))
     for log, file in files:
         chart, first, last = file.suffix == ".csv", math.nan, math.nan
-        for place, record in opened(file)[1]:
+        for place, record in open_log(file)[1]:
             row = numbers(record)
             step = next((row[name] for name in STEPS if name in row), float(place))
             has_reward = any(map(is_reward, row))

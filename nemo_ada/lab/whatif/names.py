@@ -155,13 +155,13 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?:[^/]+/){{0,3}}{name}")
 
 
-def holders(name: str, there: Iterable[str]) -> list[str]:
+def find_holders(name: str, there: Iterable[str]) -> list[str]:
     """Return the metrics of a log that a pattern of `SOURCES` means, the shortest first. Evaluations are none."""
     found = [one for one in there if _pattern(name).fullmatch(one) and not _OTHER_RUNS.search(one)]
     return sorted(found, key=lambda one: (one.count("/"), one))
 
 
-def proposal(what: str, there: Collection[str], default: str = "") -> str:
+def propose_column(what: str, there: Collection[str], default: str = "") -> str:
     """Return the part of a message that says how to name a quantity, with the name that would do if there is one."""
     sounds = re.compile(rf"(?:.*[^a-zA-Z])?(?:{_SOUNDS.get(what, what)})(?:[^a-zA-Z].*)?", re.IGNORECASE)
     steps = {*STEPS, "epoch", "time", "_runtime", "_timestamp", "Wall time"}
@@ -183,10 +183,10 @@ def is_step(record: Record, own: Mapping[str, str]) -> bool:
     """
     named = {what: (name,) for what, name in own.items()}
     prompts, texts = ({**FIELDS, **named}[what] for what in ("prompt", "text"))
-    if find(record, prompts) is not MISSING or isinstance(find(record, texts), str | list):
+    if find_field(record, prompts) is not MISSING or isinstance(find_field(record, texts), str | list):
         return False
     there = numbers(record)
-    if any(holders(name, there) for source in SOURCES for name in source.names):
+    if any(find_holders(name, there) for source in SOURCES for name in source.names):
         return True
     if any(name.startswith("rewards/") or name in ("reward_std", "loss", "Step", "_step") for name in there):
         return True
@@ -197,7 +197,7 @@ def is_step(record: Record, own: Mapping[str, str]) -> bool:
 MISSING = object()
 
 
-def find(record: Record, names: Iterable[str]) -> Any:
+def find_field(record: Record, names: Iterable[str]) -> Any:
     """Return the value of the first field that is there, else MISSING."""
     for name in names:
         value: Any = record
@@ -208,6 +208,6 @@ def find(record: Record, names: Iterable[str]) -> Any:
     return MISSING
 
 
-def shown(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Return some names of fields or metrics, for messages."""
     return ", ".join(sorted(str(name)[:40] for name in names)[:20]) or "nothing"

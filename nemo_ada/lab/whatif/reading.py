@@ -38,7 +38,7 @@ EVENTS, STATE = "tfevents", "trainer_state.json"
 Numbered = Iterator[tuple[int, Record]]
 
 
-def files_of(path: Path) -> list[Path]:
+def find_files(path: Path) -> list[Path]:
     """Return the files of a path that are read, in the order of their numbers.
 
     Rollouts say more than curves, so the curves of a folder are read where it has no rollouts, and what was printed
@@ -50,13 +50,13 @@ def files_of(path: Path) -> list[Path]:
     found.sort(key=lambda file: [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", str(file))])
     lines = [file for file in found if _may_be_rollouts(file, path)]
     return (
-        [file for file in lines if not opened(file)[0]]
+        [file for file in lines if not open_log(file)[0]]
         or [file for file in found if file.name == STATE][-1:]
         or [file for file in found if EVENTS in file.name]
         or lines
         or [file for file in [path / "metrics.jsonl"] if file.is_file()]
         or [file for file in found if file.suffix == ".csv"]
-        or [file for file in found if file.suffix in CONSOLE and next(opened(file)[1], None) is not None]
+        or [file for file in found if file.suffix in CONSOLE and next(open_log(file)[1], None) is not None]
     )
 
 
@@ -73,7 +73,7 @@ def _may_be_rollouts(file: Path, folder: Path) -> bool:
     )  # fmt: skip
 
 
-def opened(file: Path, columns: Mapping[str, str] | None = None) -> tuple[bool, Numbered]:
+def open_log(file: Path, columns: Mapping[str, str] | None = None) -> tuple[bool, Numbered]:
     """Open a file.
 
     Args:

@@ -40,18 +40,18 @@ def sentences(answer: WhatifReport) -> str:
         )
     if not math.isnan(logged.value):
         lines.append(
-            f"{_percent(logged.value)} of your groups taught nothing: their {n} answers all got the same reward."
+            f"{_format_percent(logged.value)} of your groups taught nothing: their {n} answers all got the same reward."
         )
     elif GRPO in rows:
         zero = rows[GRPO].zero_signal
         lines.append(
-            f"Between {_percent(zero.low)} and {_percent(zero.high)} of your groups of {n} taught nothing. The log "
-            "has averages only, so it says no more."
+            f"Between {_format_percent(zero.low)} and {_format_percent(zero.high)} of your groups of {n} taught "
+            "nothing. The log has averages only, so it says no more."
         )
     if abs(answer.log.equal_labels - logged.value) > SHAPED:
         lines.append(
             f"What follows is about right and wrong alone: so read, "
-            f"{_percent(answer.log.equal_labels)} of them are all equal. Rewards between tell more than that."
+            f"{_format_percent(answer.log.equal_labels)} of them are all equal. Rewards between tell more than that."
         )
     if answer.log.repeated:
         lines.append(
@@ -63,16 +63,16 @@ def sentences(answer: WhatifReport) -> str:
         lines.append("No group had any signal, so nothing here says what more answers would find. Is the reward right?")
         return "\n".join([*lines, _next_step(answer)])
     if answer.group != n and GRPO in rows:
-        lines.append(f"In groups of {answer.group} it would be {_range(rows[GRPO].zero_signal)}.")
+        lines.append(f"In groups of {answer.group} it would be {_format_range(rows[GRPO].zero_signal)}.")
     for name in SPOKEN:
         row = rows.get(name)
         if row is not None:
             times = row.responses.value / answer.group
             cost = "no more answers" if times < 1.005 else f"{times:.1f} times the answers"
-            lines.append(f"{name}: {_range(row.zero_signal)}, for {cost}.")
+            lines.append(f"{name}: {_format_range(row.zero_signal)}, for {cost}.")
     for name in PUBLISHED:
         if name in rows and not math.isnan(rows[name].signal_per_response.value):
-            per_update, per_answer = _bare(rows[name].signal), _bare(rows[name].signal_per_response)
+            per_update, per_answer = _format_ratio(rows[name].signal), _format_ratio(rows[name].signal_per_response)
             lines.append(f"Signal of {name}: {per_update} times GRPO's per update, {per_answer} times per answer.")
     if SINGLE in rows and not math.isnan(rows[SINGLE].signal_per_response.value):
         lines.append(
@@ -124,16 +124,16 @@ def _next_step(answer: WhatifReport) -> str:
     return f"Next: {step}."
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %")
 
 
-def _range(figure: Estimate) -> str:
-    low, high = _percent(figure.low).removesuffix(" %"), _percent(figure.high)
-    return _percent(figure.value) + ("" if f"{low} %" == high else f" ({low} to {high})")
+def _format_range(figure: Estimate) -> str:
+    low, high = _format_percent(figure.low).removesuffix(" %"), _format_percent(figure.high)
+    return _format_percent(figure.value) + ("" if f"{low} %" == high else f" ({low} to {high})")
 
 
-def _bare(figure: Estimate) -> str:
+def _format_ratio(figure: Estimate) -> str:
     return f"{figure.value:.2g} ({figure.low:.2g} to {figure.high:.2g})"
 
 
@@ -143,9 +143,11 @@ def introduction(answer: WhatifReport) -> str:
     held = f"averages of {log.steps:,} steps"
     if log.responses is not None:
         held = f"{log.responses:,} responses in {log.groups:,} groups, {log.prompts:,} prompts, {log.steps:,} steps"
-    zero = "" if math.isnan(log.zero_signal.value) else f", groups without signal {_figure(log.zero_signal, '.1%')}"
+    zero = (
+        "" if math.isnan(log.zero_signal.value) else f", groups without signal {_format_figure(log.zero_signal, '.1%')}"
+    )
     tokens = "" if math.isnan(log.tokens) else f", {log.tokens:,.0f} tokens per response"
-    lines.append(f"log: {held}, pass rate {_figure(log.pass_rate, '.3f')}{zero}, depth {log.depth}{tokens}")
+    lines.append(f"log: {held}, pass rate {_format_figure(log.pass_rate, '.3f')}{zero}, depth {log.depth}{tokens}")
     if log.never_correct is not None:
         lines.append(f"prompts never correct: {log.never_correct:.1%}, always correct: {log.always_correct:.1%}")
     check = answer.check
@@ -155,7 +157,7 @@ def introduction(answer: WhatifReport) -> str:
             held = "which is OUTSIDE the bounds: do not trust the forecasts"
         lines.append(
             f"check: from {check.half} answers of each group, groups of {log.depth} without signal are "
-            f"{_figure(check.predicted, '.1%')}; the log has {check.seen:.1%}, {held}"
+            f"{_format_figure(check.predicted, '.1%')}; the log has {check.seen:.1%}, {held}"
         )
     return "\n".join([*lines, *(f"note: {note}" for note in answer.notes)])
 
@@ -173,12 +175,12 @@ def table(answer: WhatifReport) -> Table:
         shown.add_column(name, justify="right", overflow="fold")
     for row in answer.rows:
         figures = [row.responses, row.tokens, row.zero_signal, row.signal, row.signal_per_response]
-        cells = (_figure(figure, ".1%" if figure is row.zero_signal else "") for figure in figures)
+        cells = (_format_figure(figure, ".1%" if figure is row.zero_signal else "") for figure in figures)
         shown.add_row(row.name, "" if row.max_responses is None else str(row.max_responses), *cells)
     return shown
 
 
-def _figure(figure: Estimate, form: str) -> str:
+def _format_figure(figure: Estimate, form: str) -> str:
     """Return a value with its bounds. Without a form a number has three digits, and is whole from 100 on."""
     if math.isnan(figure.value):
         return "n/a"

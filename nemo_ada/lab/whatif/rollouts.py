@@ -17,8 +17,8 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, IntArray
 from nemo_ada.errors import UserError
-from nemo_ada.lab.whatif.names import FIELDS, MISSING, find, proposal, shown
-from nemo_ada.lab.whatif.reading import NEMO_RL, STEP_IN_PATH, opened
+from nemo_ada.lab.whatif.names import FIELDS, MISSING, find_field, list_names, propose_column
+from nemo_ada.lab.whatif.reading import NEMO_RL, STEP_IN_PATH, open_log
 from nemo_ada.run.json_lines import Record
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def read_rollouts(files: Sequence[tuple[int, Path]], columns: Mapping[str, str])
 
 
 def _responses(file: Path, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Iterator[Response]:
-    for number, record in opened(file)[1]:
+    for number, record in open_log(file)[1]:
         try:
             if NEMO_RL in record:
                 yield from _nemo_rl(record)
@@ -154,13 +154,13 @@ def _object(record: Any, key: str) -> Record:
 
 def _split_group(record: Record, names: Mapping[str, Sequence[str]]) -> Iterator[Record]:
     """Yield the responses of a record. One of a whole group has lists, such as `responses` and `scores`."""
-    rewards = find(record, names["reward"])
+    rewards = find_field(record, names["reward"])
     if rewards is MISSING and (parts := _list_of_responses(record, names["reward"])) is not None:
         yield from ({**record, **part} for part in parts)
         return
     if isinstance(rewards, str) and rewards.lstrip().startswith("["):  # a cell of a table
         record = {name: _list_in_text(value) for name, value in record.items()}
-        rewards = find(record, names["reward"])
+        rewards = find_field(record, names["reward"])
     if not isinstance(rewards, list):
         yield record
         return
@@ -182,7 +182,7 @@ def _list_of_responses(record: Record, rewards: Sequence[str]) -> list[Record] |
         (
             parts
             for parts in lists
-            if all(isinstance(part, dict) and find(part, rewards) is not MISSING for part in parts)
+            if all(isinstance(part, dict) and find_field(part, rewards) is not MISSING for part in parts)
         ),
         None,
     )
@@ -200,9 +200,9 @@ def _list_in_text(value: Any) -> Any:
 
 def _table(record: Record, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Response:
     """Read a record with a field for the prompt and one for the reward."""
-    value = {what: find(record, known) for what, known in names.items()}
+    value = {what: find_field(record, known) for what, known in names.items()}
     if isinstance(value["reward"], dict):  # slime's reward function may return several values
-        value["reward"] = find(value["reward"], (*FIELDS["reward"], *FIELDS["right"]))
+        value["reward"] = find_field(value["reward"], (*FIELDS["reward"], *FIELDS["right"]))
     if value["reward"] is MISSING and value["prompt"] is not MISSING and "advantage" in record:
         value["reward"] = _sum_of_rewards(record, notes)
     for what in ("prompt", "reward"):
@@ -210,7 +210,7 @@ def _table(record: Record, names: Mapping[str, Sequence[str]], notes: dict[str, 
             able = [name for name, held in record.items() if what == "prompt" or not isinstance(held, str | dict)]
             raise ValueError(
                 f"has no {what}: none of the fields {', '.join(names[what])}; name yours with "
-                f"{proposal(what, able, 'FIELD')} (it has {shown(list(record))})"
+                f"{propose_column(what, able, 'FIELD')} (it has {list_names(list(record))})"
             )
     tokens, right, text = value["tokens"], value["right"], value["text"]
     return (
@@ -265,7 +265,7 @@ class Labels:
     first_pos_G: IntArray
 
 
-def labels(log: Rollouts, threshold: float, first: int | None = None) -> Labels:
+def count_labels(log: Rollouts, threshold: float, first: int | None = None) -> Labels:
     """Count the labels of each group.
 
     Args:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nemo_ada.lab.data.contamination import instructions, words_of
+from nemo_ada.lab.data.contamination import find_instructions, words_of
 from tests.lab.data.test_command_line import run
 
 LONG = "Find the count of ordered pairs of positive integers (a, b) with a + b = 1000 so that neither has a zero digit."
@@ -68,10 +68,10 @@ def test_an_instruction_flags_nothing_and_hides_no_copy(tmp_path):
 
 
 def test_what_is_left_out_is_an_instruction_at_an_end():
-    found = instructions([words_of(f"{ASK} {text}") for text in ORIGINAL])
+    found = find_instructions([words_of(f"{ASK} {text}") for text in ORIGINAL])
     assert found == [(*words_of(ASK), "item")]
-    assert instructions(list(map(words_of, ORIGINAL[:9]))) == []
-    assert instructions(list(map(words_of, OTHERS))) == [], "few words in common are none"
+    assert find_instructions(list(map(words_of, ORIGINAL[:9]))) == []
+    assert find_instructions(list(map(words_of, OTHERS))) == [], "few words in common are none"
 
 
 FRACTION = r"Let $f(x)=\frac{1}{2}x$ and $g(x) = (x+\frac12)^{2}$. Find all real $x$ with $f(g(x)) = \sqrt{3}$."

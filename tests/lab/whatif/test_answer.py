@@ -20,7 +20,7 @@ from nemo_ada.lab.whatif.answer import Options, answer, read_log
 from nemo_ada.lab.whatif.forecast import REFILL_ROW, figures_by_rate
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture
 from nemo_ada.lab.whatif.render import introduction, sentences
-from nemo_ada.lab.whatif.rollouts import Rollouts, labels
+from nemo_ada.lab.whatif.rollouts import Rollouts, count_labels
 
 FEW = Options(presets=("grpo", "ada_seq_balance", "dapo"))
 
@@ -44,7 +44,7 @@ def relabelled(log, reward_N):
 
 
 def fitted(log, first=None):
-    return Mixture.fit(labels(log, 0.7, first))
+    return Mixture.fit(count_labels(log, 0.7, first))
 
 
 def extremes(mixture, value_J):
