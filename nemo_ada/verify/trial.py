@@ -46,7 +46,7 @@ def try_reward(key: str, name: str, raw: Any, pool: MathVerifier) -> bool:
                 f"{verdict.detail or verdict.cause}; {_advice(name.rpartition(':')[2], verdict)}"
             )
     labels = [verdict.label or 0.0 for verdict in verdicts]
-    if max(labels[:2]) <= max(labels[2:]):
+    if max(labels[:2]) <= max(labels[2:4]):  # what was cut may hold a short answer whole
         told = ", ".join(f"{label:g}" for label in labels)
         log.warning("%s=%s gives the reference %r no more than a wrong or an empty answer (%s)", key, name, right, told)
     return labels[0] < 1.0 <= labels[1]

@@ -23,7 +23,7 @@ def test_a_limit_on_jobs_makes_a_run_several_submissions_and_sacct_knows_its_slo
     if missing or why_not() is not None:
         pytest.skip(why_not() or f"no {', '.join(missing)} (slurmdbd, mariadb-server)")
     with cluster(tmp_path / "c", accounts=True) as running:
-        words = ("steps=9", "wait_at=2", "step_seconds=0.1")
+        words = ("steps=9", "wait_at=2", "step_seconds=0.1", "term=node")
         run = start(running, *words, itself=True)
         assert "SLURM refuses 20 slots for this run (see above), and takes 2" in run.printed, run.printed
         assert "job submit limit" in run.printed

@@ -41,7 +41,7 @@ def test_an_evaluation_asks_the_users_reward_and_an_answer_that_hangs_is_wrong(t
         (1.0, None), (0.0, "verifier_timeout"), (0.0, None), (0.0, None)
     ]  # fmt: skip
     content = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert content["settings"]["benchmarks"]["a"]["judged_by"].startswith("my_scorer:near ")
+    assert content["settings"]["benchmarks"]["a"]["judged_by"].startswith("my_scorer.py:near ")
     assert content["overall"]["timed_out"] == 1 and len(server.asked) == 4
 
 
