@@ -140,7 +140,7 @@ def test_a_socket_is_no_file(tmp_path: Path, monkeypatch) -> None:
         made.bind("model.safetensors")
     with pytest.raises(UserError, match="it is a socket"):
         trust.read_found(tmp_path / "model.safetensors")
-    with pytest.raises(OSError, match="it is a socket") as caught:
+    with pytest.raises(OSError, match=r"model\.safetensors") as caught:
         opened_to_read(tmp_path / "model.safetensors")
     assert caught.value.errno in USERS_PATHS
 

@@ -121,10 +121,6 @@ def opened_to_read(path: Path) -> io.BufferedReader:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error), str(path)) from None
-    except OSError as error:
-        if error.errno != errno.ENXIO:
-            raise
-        raise OSError(errno.EINVAL, "it is a socket, not a file", str(path)) from None
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
