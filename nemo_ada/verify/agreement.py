@@ -132,10 +132,8 @@ class Agreement:
             ):
                 return self.says(wanted.text, claim, deeper)  # m + n = 73
             case _, Equation():
-                claims = {given.claim, _residue(given.claim) if isinstance(wanted, Amount) else given.claim}
-                right = self._claims(given) and any(
-                    self._any([wanted], readings(claim, deeper), deeper) for claim in claims
-                )
+                claim = _residue(given.claim) if isinstance(wanted, Amount) else given.claim
+                right = self._claims(given) and self._any([wanted], readings(claim, deeper), deeper)
                 return right and self._consistent(given, deeper)
             case Items(), Items() if self._same_items(wanted, given, depth):
                 return True
@@ -435,7 +433,8 @@ def _different(ours: str, theirs: str) -> bool:
         alone, changed = (theirs, ours) if _OPERATION.search(ours) else (ours, theirs)
         called = CALL.fullmatch(alone)
         alone = called["head"] if called else alone
-        return bool(VARIABLE.fullmatch(alone)) and alone in changed
+        letters = changed if alone.startswith("\\") else re.sub(r"\\[a-z]+", " ", changed)
+        return bool(VARIABLE.fullmatch(alone)) and alone in letters
     lines = _LINE.fullmatch(ours) and _LINE.fullmatch(theirs)  # AB = 5, CD = 5
     return bool(lines or (VARIABLE.fullmatch(ours) and VARIABLE.fullmatch(theirs))) or "," in ours + theirs
 

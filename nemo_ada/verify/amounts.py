@@ -33,9 +33,10 @@ _COMPOUND = re.compile(
 )
 _SAID_TWICE = re.compile(
     r"(?P<value>[^()]*[\w}])\s*(?:\\text\s*\{\s*)?\(\s*(?:\\text\s*\{\s*)?"
-    r"(?:(?:i\.e\.|that is|(?:or )?equivalently|or),?\s|=)?\s*\}?\s*(?P<again>[^(){}]+|\\frac[^()]*)\s*\}?\s*\)\s*\}?"
+    r"(?:(?:i\.e\.|that is|(?:or )?equivalently|or),?(?=[\s}])|=)?\s*\}?\s*"
+    r"(?P<again>[^(){}]+|\\frac[^()]*)\s*\}?\s*\)\s*\}?"
 )
-_UNIT_TEXT = r"\\text\s*\{[^{}]*\}(?:\s*\^\s*\{?-?\d\}?)?"
+_UNIT_TEXT = r"(?:\\text\s*\{[^{}]*\}(?:\s*\^\s*\{?-?\d\}?)?|°\s*(?:[CF](?![a-zA-Z])|\\text\s*\{\s*[CF]\s*\}))"
 _UNIT_TEXTS = rf"{_UNIT_TEXT}(?:\s*(?:\\cdot)?\s*{_UNIT_TEXT})*"
 _UNIT_FRACTION = re.compile(rf"\\frac\s*\{{\s*({_UNIT_TEXTS})\s*\}}\s*\{{\s*({_UNIT_TEXTS})\s*\}}")
 _PERCENT = re.compile(r"(.*\d)\s*(?:\\?%|percent)")
@@ -86,7 +87,7 @@ def _amount(text: str, read: Number | None, measure: Unit) -> Amount:
 
 def measured(text: str) -> Amount | None:
     r"""Return an amount with its unit: 12 \text{ cm}, \$5, 28%, 90°, 5 ft 6 in. None where there is no unit."""
-    text = _UNIT_FRACTION.sub(r"\1/(\2)", text)
+    text = _UNIT_FRACTION.sub(r"\1/(\2)", text.replace("{}°", "°"))
     if (match := _ORDINAL.fullmatch(text)) is not None:
         return Amount(match["number"], number(match["number"]))
     if (match := _MONEY.fullmatch(text)) is not None:

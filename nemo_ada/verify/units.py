@@ -238,8 +238,8 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
         if match is None:
             return None
         at = match.end()
-        if match["over"]:
-            sign = -1
+        if match["over"]:  # J/mol K has both below
+            sign = group = -1
         elif match["open"]:  # J/(g K)
             group = sign
         elif match["close"]:
@@ -257,7 +257,7 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
         if kind == "changes" or (kind == "counted" and (lone or not prose)):
             return None
         if kind == "per":
-            sign = -1
+            sign = group = -1
         elif kind == "power":
             exponent = 3 if small.startswith("cu") else 2
         elif kind == "scale":
