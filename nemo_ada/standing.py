@@ -11,6 +11,7 @@ Python code that calls this package by itself, such as a notebook, stands where 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -22,6 +23,10 @@ from nemo_ada.errors import UserError
 PLACES = ("_HOME", "_DIR", "_PATH", "_ROOT", "_CACHE", "_SITE", "_PYTHON", "_FILE", "_PREFIX")
 """Ends of the names of variables that hold a path; lists with `:` between are paths, too."""
 MORE_PLACES = ("PYTHONPATH", "PATH", "HOME", "TMPDIR", "VIRTUAL_ENV", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+TO_MAKE = ("_HOME", "_DIR", "_ROOT", "_CACHE")
+"""Those of the ends whose folder a library makes, so it need not be there: a download to HF_HOME=cache stays."""
+FLAGS = ("0", "1", "true", "false", "on", "off", "yes", "no")  # of variables such as VLLM_DISABLE_COMPILE_CACHE=1
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # owner/name of the hub
 _Path = TypeVar("_Path", str, Path)
 _user: list[str] = []  # the folder of the user, once this process has left it
 
@@ -69,8 +74,8 @@ def elsewhere(folder: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise UserError("the working folder was deleted; change into another one, such as with cd ~") from None
     for name, value in os.environ.items():
-        if name.endswith(PLACES) or name in MORE_PLACES:
-            os.environ[name] = os.pathsep.join(_absolute(part, before) for part in value.split(os.pathsep))
+        if (name.endswith(PLACES) or name in MORE_PLACES) and "://" not in value:
+            os.environ[name] = os.pathsep.join(_absolute(name, part, before) for part in value.split(os.pathsep))
     _user.append(before)
     os.chdir(folder)
     try:
@@ -80,7 +85,13 @@ def elsewhere(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def _absolute(path: str, folder: str) -> str:
-    """Return an entry of a variable as an absolute path where it is one that is there. A name of a program stays."""
+def _absolute(name: str, path: str, folder: str) -> str:
+    """Return an entry of a variable as an absolute path, where it is one. A name of a program and a flag stay.
+
+    So does a repository of the hub in a variable for a model: a folder of that name may be in the way, and the
+    configuration that takes the variable says so (config/paths.py).
+    """
+    if not path or path.startswith("~") or path.lower() in FLAGS or ("MODEL" in name and REPOSITORY.fullmatch(path)):
+        return path
     whole = os.path.join(folder, path)
-    return whole if path and not path.startswith("~") and os.path.exists(whole) else path
+    return whole if name.endswith(TO_MAKE) or os.path.exists(whole) else path

@@ -7,7 +7,8 @@ opened is looked at, because a name can stand for another file a moment later. T
 * Its owner is the user, root, or the owner of this program, whose settings stand beside it.
 * Nobody else may write it, nor the folder that it is in. A group counts as the user where it has no other member, as on
   systems with a private group for each user. In a folder such as /tmp, whose sticky bit keeps strangers from replacing
-  a file, the owner of the file is enough.
+  a file, the owner of the file is enough, and that of the link where its name is one. A whole folder, such as a run's,
+  may not be of this kind: strangers can add files to it.
 
 Owners alone would not help against a download, which belongs to its user. So nothing that was found is code:
 `by_name.py` has the rule for that. And no library finds anything: `run/standing.py`.
@@ -38,7 +39,8 @@ def open_found(path: "os.PathLike[str] | str", works: str = "", *, links: bool =
     Args:
         path: the file.
         works: what a user can do instead, for the message.
-        links: whether the name may be that of a link. Whoever can make one there is judged with its folder.
+        links: whether the name may be that of a link. Its owner is looked at, too: in a folder such as /tmp it can lead
+            to any file of the user's.
 
     Raises:
         UserError: the file is not ours, or others may write it. It is no file, such as a pipe.
@@ -52,9 +54,14 @@ def open_found(path: "os.PathLike[str] | str", works: str = "", *, links: bool =
         problem = ""
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             problem = "it is a pipe, a device or a folder, not a file"
-        problem = problem or _fault(file.fileno()) or _prefixed(f"its folder {folder}", _fault(inside))
+        problem = problem or _fault(file.fileno()) or _prefixed(f"its folder {folder}", _fault(inside, sticky=True))
+        named = os.stat(name, dir_fd=inside, follow_symlinks=False)
+        if stat.S_ISLNK(named.st_mode):
+            problem = problem or _prefixed("it is a link", _fault_of_owner(named))
     except OSError as error:
         error.filename = os.fspath(path)
+        if error.errno == errno.ENXIO:
+            raise refusal(path, "it is a socket, not a file", works) from None
         if error.errno == errno.ELOOP and not links:
             raise UserError(f"{path} is a link, and what it leads to may be any file of yours; copy the file") from None
         raise
@@ -191,18 +198,27 @@ def _owners() -> "set[int]":
     return {os.geteuid(), 0, os.stat(__file__).st_uid}
 
 
-def _fault(descriptor: int) -> str:
-    """Return why what was opened is not used. Empty where it is."""
-    return _fault_of(os.fstat(descriptor), descriptor)
+def _fault(descriptor: int, *, sticky: bool = False) -> str:
+    """Return why what was opened is not used. Empty where it is, as with `sticky` in a folder that has this bit."""
+    status = os.fstat(descriptor)
+    if sticky and status.st_mode & stat.S_ISVTX:  # strangers replace nothing in it
+        return _fault_of_owner(status)
+    return _fault_of(status, descriptor)
+
+
+def _fault_of_owner(status: os.stat_result) -> str:
+    if status.st_uid in _owners():
+        return ""
+    return f"it belongs to {_person(status.st_uid)}, and this process is {_person(os.geteuid())}"
 
 
 def _fault_of(status: os.stat_result, place: "int | str") -> str:
-    if status.st_uid not in _owners():
-        return f"it belongs to {_person(status.st_uid)}, and this process is {_person(os.geteuid())}"
-    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX  # strangers replace nothing in it
-    if status.st_mode & stat.S_IWOTH and not sticky:
+    problem = _fault_of_owner(status)
+    if problem:
+        return problem
+    if status.st_mode & stat.S_IWOTH:
         return "every user may write it (chmod o-w would close it)"
-    if status.st_mode & stat.S_IWGRP and not sticky and not (closed_to_others(status.st_gid) and not _acl(place)):
+    if status.st_mode & stat.S_IWGRP and not (closed_to_others(status.st_gid) and not _acl(place)):
         return f"the group {_group(status.st_gid)} may write it, which has other members (chmod g-w would close it)"
     return ""
 

@@ -128,7 +128,7 @@ keep_starting() {  # keep_starting WORDS...: `ray start`, again until RAY_SECOND
   local last=$((SECONDS + RAY_SECONDS)) pid child=''
   trap 'kill -TERM "$child" 2>/dev/null; exit 143' TERM
   while true; do
-    env "$mark" ray start "$@" &
+    (cd "$RAY_FOLDER" && exec env "$mark" ray start "$@") &  # its workers stand where it does: libraries find nothing there
     child=$!
     wait "$child"
     local code=$?

@@ -22,6 +22,8 @@ from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, name_server
 from nemo_ada.rules.facts import site
 from nemo_ada.run.folder import RunDir
 from nemo_ada.standing import elsewhere, from_here, here, shown
+from nemo_ada.tasks.reasoning import MiniSudoku
+from nemo_ada.tasks.settings import MiniSudokuSettings
 from tests.lab.data.fake_server import completion, model_folder, serving
 from tests.lab.report.made_runs import make_run
 from tests.people import OTHER, needs_two_users
@@ -315,6 +317,40 @@ def test_a_process_stands_elsewhere_and_knows_where_its_user_stands(tmp_path: Pa
         assert os.environ["HF_HOME"] == f"{tmp_path}/user/models"
         assert os.environ["PYTHONPATH"] == f"{tmp_path}/user/models{os.pathsep}{os.pathsep}none"
     assert Path.cwd() == tmp_path / "user"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "means"),
+    [
+        ("HF_HOME", "cache/hf", "{user}/cache/hf"), ("WANDB_DIR", "logs", "{user}/logs"),  # libraries make them
+        ("VLLM_DISABLE_COMPILE_CACHE", "1", "1"), ("NODE_PYTHON", "python3", "python3"), ("HF_HOME", "~/hf", "~/hf"),
+        ("MODEL_PATH", "owner/name", "owner/name"), ("MODEL_PATH", "./owner/name", "{user}/./owner/name"),
+        ("LD_LIBRARY_PATH", "owner/name:/lib", "{user}/owner/name:/lib"), ("PIP_CACHE_DIR", "s3://a/b", "s3://a/b"),
+    ],
+)  # fmt: skip
+def test_a_variable_means_the_users_folder_also_where_a_library_makes_it_later(
+    tmp_path: Path, monkeypatch, name: str, value: str, means: str
+) -> None:
+    """A file `1` and a folder `owner/name` that somebody has put there change no flag and no model."""
+    (tmp_path / "private").mkdir()
+    (tmp_path / "user" / "owner" / "name").mkdir(parents=True)
+    (tmp_path / "user" / "1").touch()
+    monkeypatch.chdir(tmp_path / "user")
+    monkeypatch.setenv(name, value)
+    with elsewhere(tmp_path / "private"):
+        assert os.environ[name] == means.format(user=tmp_path / "user")
+
+
+@needs_two_users
+def test_cached_problems_of_another_user_are_not_used(tmp_path: Path) -> None:
+    """They would choose what a run learns and is measured on: .cache/base is found in the working folder."""
+    settings = MiniSudokuSettings()
+    first = MiniSudoku(settings, tmp_path).splits()
+    assert MiniSudoku(settings, tmp_path).splits() == first
+    (cached,) = tmp_path.glob("mini_sudoku-*.json")
+    os.chown(cached, OTHER, OTHER)
+    with pytest.raises(UserError, match=r"is not used: it belongs to .*base\.cache_dir"):
+        MiniSudoku(settings, tmp_path).splits()
 
 
 @pytest.mark.long

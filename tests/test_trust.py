@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from nemo_ada import trust
+from nemo_ada.cli.main import USERS_PATHS
 from nemo_ada.errors import UserError
+from nemo_ada.run.files import opened_to_read
 from tests.people import OTHER, needs_two_users
 
 
@@ -107,6 +110,39 @@ def test_what_a_link_leads_to_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(target)
     with pytest.raises(UserError, match=f"({OTHER})"):
         trust.read_found(tmp_path / "link")
+
+
+@needs_two_users
+def test_a_link_of_another_user_in_a_sticky_folder_leads_to_nothing(tmp_path: Path) -> None:
+    """Its target is the user's own file, so only the link shows who has chosen it."""
+    target = found(tmp_path / "mine")
+    (tmp_path / "sticky").mkdir()
+    (tmp_path / "sticky").chmod(0o1777)
+    link = tmp_path / "sticky" / "heldout.yaml"
+    link.symlink_to(target)
+    assert trust.read_found(link) == b"ours"
+    os.chown(link, OTHER, OTHER, follow_symlinks=False)
+    with pytest.raises(UserError, match=rf"it is a link: it belongs to .*\({OTHER}\)"):
+        trust.read_found(link)
+
+
+def test_a_whole_folder_with_a_sticky_bit_is_refused_because_strangers_can_add_to_it(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o1777)
+    for look in (trust.check_tree, trust.check_folder):
+        with pytest.raises(UserError, match="every user may write it"):
+            look(tmp_path / "run")
+
+
+def test_a_socket_is_no_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the name of a socket is short
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("model.safetensors")
+    with pytest.raises(UserError, match="it is a socket"):
+        trust.read_found(tmp_path / "model.safetensors")
+    with pytest.raises(OSError, match=r"model\.safetensors") as caught:
+        opened_to_read(tmp_path / "model.safetensors")
+    assert caught.value.errno in USERS_PATHS
 
 
 @needs_two_users

@@ -54,6 +54,7 @@ MODULES = {"eval": "evaluate"}  # the module's name where it is not the command'
 USERS_PATHS = (
     errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS,
     errno.EINVAL,  # a pipe or a device in the place of a file (run/files.py)
+    errno.ENXIO,  # a socket there
 )  # fmt: skip
 """Errors of paths that a user can mend. A full or broken disk is a failure instead."""
 

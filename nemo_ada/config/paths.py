@@ -13,13 +13,12 @@ from omegaconf import OmegaConf
 from nemo_ada.errors import UserError
 from nemo_ada.run.inputs import HUB_KEYS, PATH_KEYS
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here, here, shown
+from nemo_ada.standing import REPOSITORY, from_here, here, shown
 
 PACKAGE = Path(__file__).resolve().parents[1]
 DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
 PROMPT_FILES = ("prompt_file", "system_prompt_file")
 NEMO_RL = "NEMO_RL_HOME"  # the variable with NeMo-RL's checkout
-REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # owner/name of the hub
 MAX_PATH = 1000  # characters of a value that is looked up as a path
 
 

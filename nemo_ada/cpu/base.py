@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nemo_ada import trust
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.learner.shape import HF_NAMES, PolicyShape
 from nemo_ada.cpu.settings import OptimizerSettings, RunConfig
@@ -20,6 +21,7 @@ from nemo_ada.cpu.supervision import demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import verify_folder, write_atomically, write_folder
 from nemo_ada.tasks.protocol import Task
+from nemo_ada.tasks.reasoning import NOT_OURS
 from nemo_ada.tasks.settings import data_facts
 
 log = logging.getLogger(__name__)
@@ -59,12 +61,13 @@ def prepare_base(
         Hugging Face folder of the user's checkpoint, of the cached model, or of a model that was trained now.
 
     Raises:
-        UserError: The cached model is damaged.
+        UserError: The cached model is damaged, or it may be somebody else's.
     """
     if config.policy.model_name is not None:
         return Path(config.policy.model_name)
     folder = base_folder(config, task)
     if folder.exists():
+        trust.check_tree(folder, NOT_OURS)
         try:
             verify_folder(folder, needs=[REPORT])
         except UserError as damage:

@@ -8,6 +8,7 @@ NEMO_ADA_PASS: secrets of this process are nothing for it.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -112,7 +113,8 @@ def named_cluster(services: Any) -> Iterator[None]:
         services: the module ray._private.services.
     """
     before = services.find_gcs_addresses, services.find_bootstrap_address
-    services.find_gcs_addresses, services.find_bootstrap_address = set, lambda *_: None
+    services.find_gcs_addresses = functools.cache(set)  # Ray's own has a cache, too, which ray.init clears
+    services.find_bootstrap_address = lambda *_: None
     try:
         yield
     finally:

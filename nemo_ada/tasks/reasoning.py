@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
+from nemo_ada import trust
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import MAX_TEXT, read_bounded, write_atomically
+from nemo_ada.run.files import MAX_TEXT, write_atomically
 from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
 from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id
 from nemo_ada.tasks.settings import ArithmeticSettings, MiniSudokuSettings, PuzzleSettings, SpellBackwardSettings
@@ -34,6 +35,7 @@ from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
+NOT_OURS = "name a folder of your own with base.cache_dir"  # what works where a cached file may be somebody else's
 # score_answer gives parts of a point, and only exactly 1.0 is correct. ">= .999" would be wrong. spell_backward adds
 # 1/n for each correct letter, so a correct answer with further letters gets 1 +- 2e-16 for 6, 7, 9 and 10 letters.
 FULL_MARKS = 1.0
@@ -300,6 +302,9 @@ def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any],
         task_name: Name of the task.
         facts: Everything that the splits depend on.
         build: Makes the splits.
+
+    Raises:
+        UserError: the stored splits may be somebody else's, who would choose what the run learns and is measured on.
     """
     if folder is None:
         return _SPLITS.validate_json(_SPLITS.dump_json(build()))
@@ -307,7 +312,9 @@ def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any],
     path = folder / f"{task_name}-{digest[:16]}.json"
     if path.exists():
         try:
-            return _SPLITS.validate_json(read_bounded(path, MAX_TEXT))
+            return _SPLITS.validate_json(trust.read_found(path, NOT_OURS, MAX_TEXT))
+        except UserError:
+            raise
         except (ValueError, InvariantError) as problem:
             why = str(problem).splitlines()[0]
             log.warning("the cached splits %s are damaged (%s); building them again", path, why)

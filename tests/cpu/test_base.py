@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_folder
 from nemo_ada.tasks.registry import build_task
 from tests.lazy import Lazy
+from tests.people import OTHER, needs_two_users
 
 base = Lazy("nemo_ada.cpu.base")
 
@@ -40,6 +42,24 @@ def test_a_damaged_base_model_is_refused_and_a_whole_one_is_used(tmp_path):
         (folder / name).write_bytes(data)
         with pytest.raises(UserError, match=rf"{name}.*remove the folder to train it again"):
             base.prepare_base(config, task, NO_STACK)
+
+
+@needs_two_users
+def test_a_base_model_of_another_user_is_not_used(tmp_path: Path) -> None:
+    """.cache/base is found in the working folder, where another user may have put a model of this name."""
+    (tmp_path / "data.jsonl").write_text(
+        "\n".join(json.dumps({"prompt": f"{n}=", "answer": f"{n}"}) for n in range(30))
+    )
+    config = load_run(JSONL, [f"task.path={tmp_path}/data.jsonl", f"base.cache_dir={tmp_path}/cache"])
+    task = build_task(config.task, tmp_path)
+
+    def fill(partial: Path) -> None:
+        (partial / "base.json").write_text(json.dumps({"mean": 0.5}))
+
+    write_folder(base.base_folder(config, task), fill)
+    os.chown(base.base_folder(config, task) / "base.json", OTHER, OTHER)
+    with pytest.raises(UserError, match=r"base\.json is not used: it belongs to .*base\.cache_dir"):
+        base.prepare_base(config, task, NO_STACK)
 
 
 def test_a_file_with_other_problems_at_the_same_path_gets_a_base_model_of_its_own(tmp_path):

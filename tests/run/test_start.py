@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import sys
@@ -164,3 +165,12 @@ def test_train_runs_no_module_of_the_working_folder_and_its_processes_have_no_to
     done = start.run(command, cwd=tmp_path, env={**start.environment(), "HF_TOKEN": TOKEN}, capture_output=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert ran(tmp_path) == "" and OTHER
+
+
+def test_ray_finds_no_cluster_that_nobody_named_and_may_clear_its_cache():
+    services = importlib.import_module("ray._private.services")
+    own = services.find_gcs_addresses
+    with start.named_cluster(services):
+        assert services.find_gcs_addresses() == set() and services.find_bootstrap_address(None) is None
+        services.find_gcs_addresses.cache_clear()  # ray.init does
+    assert services.find_gcs_addresses is own

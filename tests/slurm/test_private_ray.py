@@ -15,6 +15,7 @@ from tests.people import OTHER, as_other, needs_two_users
 
 NODE = Path(__file__).resolve().parents[2] / "slurm" / "node.sh"
 RAY = """#!/bin/sh
+pwd >"$SEEN.ray"
 for word; do case $word in --temp-dir=*) mkdir -p "${word#*=}"; chmod 777 "${word#*=}"; touch "$RAYS_DONE" ;; esac; done
 exec sleep 600
 """
@@ -60,6 +61,7 @@ def test_rays_folder_lies_below_one_of_ours_alone_and_both_are_removed(tmp_path,
     code, log = node(tmp_path, ray_folder)
     assert code == 0, log
     assert (tmp_path / "seen").read_text().split() == [str(os.getuid()), "700"]
+    assert (tmp_path / "seen.ray").read_text() == f"{ray_folder}\n", "Ray and its workers stand in the private folder"
     assert not ray_folder.exists()
 
 

@@ -23,7 +23,7 @@ def name_server() -> None:
     file = Path(os.environ.get("WANDB_CONFIG_DIR") or "~/.config/wandb").expanduser() / "settings"
     noted = configparser.ConfigParser(interpolation=None)
     try:
-        noted.read_string(read_found(file).decode(errors="replace"))
+        noted.read_string(read_found(file, f"set {VARIABLE} to your W&B server").decode(errors="replace"))
     except (OSError, configparser.Error):  # it is not there, or is no such file
         noted.clear()
     os.environ[VARIABLE] = noted.get("default", "base_url", fallback=PUBLIC)

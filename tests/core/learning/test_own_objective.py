@@ -62,7 +62,7 @@ def test_arguments_reach_the_class_and_two_settings_do_not_share_one_object():
         ("own_objectives:Falls", "weight is negative, and an objective must not decrease at p = 0.92"),
         ("own_objectives:Holes", "weight is no number at p = 0.02"),
         ("own_objectives:np", "not a function"),
-        ("no_such_module:Root", "ModuleNotFoundError"),
+        ("no_such_module:Root", "there is no module no_such_module"),
         ("os:system", "Python's own"),
         ("own_objectives", "package.module:name"),
     ],
