@@ -42,10 +42,12 @@ _HALF_DAY_S = 12 * 3600
 _VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
 _OPTION = re.compile("[A-J]")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
-_RESIDUE = re.compile(r"(\d{1,9})\s*\\pmod\{(\d{1,9})\}")
+_RESIDUE = re.compile(r"(-?\d{1,9})\s*\\pmod\{(\d{1,9})\}")
 _SUM = re.compile(  # of letters, or a function of one, as a problem asks for: m + n, x^2 + y^2, \\cos\\theta
     r"\d*[a-z](?:\^\d)?(?:\s*[+*-]?\s*\d*[a-z](?:\^\d)?){1,8}|\\(?:sin|cos|tan|cot|sec|csc)\s*\{?\(?\s*(?:\\[a-z]+|[A-Za-z])\s*\)?\}?"
 )
+# What makes another quantity of a name. An arrow or a bar over a segment does not: AB is the length of it.
+_OPERATION = re.compile(r"[|/']|\\(?:d*dot|frac|bar|hat|tilde|int|Delta|nabla|partial)(?![a-z])")
 _LINE = re.compile(r"[A-Z]{2,3}'?")
 
 
@@ -183,6 +185,10 @@ class Agreement:
     def _same_value(self, wanted: Amount, given: Amount) -> bool:
         if wanted.number is not None and given.number is not None:
             return wanted.number.equals(given.number)
+        residues = _RESIDUE.fullmatch(wanted.text), _RESIDUE.fullmatch(given.text)
+        if residues[0] is not None and residues[1] is not None:  # -1 and 2 modulo 3
+            moduli = int(residues[0][2]), int(residues[1][2])
+            return moduli[0] == moduli[1] > 0 and (int(residues[0][1]) - int(residues[1][1])) % moduli[0] == 0
         ours, theirs = based(wanted.text), based(given.text)  # 204_5 is 54, and whoever asks for base 5 means 204
         if theirs is not None:
             return theirs == (ours if ours is not None else wanted.number and wanted.number.value)
@@ -423,6 +429,12 @@ def _different(ours: str, theirs: str) -> bool:
         return True
     if CALL.fullmatch(ours) and CALL.fullmatch(theirs):
         return True
+    if bool(_OPERATION.search(ours)) != bool(_OPERATION.search(theirs)):  # y and dy/dx, x and |x|
+        alone, changed = (theirs, ours) if _OPERATION.search(ours) else (ours, theirs)
+        called = CALL.fullmatch(alone)
+        alone = called["head"] if called else alone
+        letters = changed if alone.startswith("\\") else re.sub(r"\\[a-z]+", " ", changed)
+        return bool(VARIABLE.fullmatch(alone)) and alone in letters
     lines = _LINE.fullmatch(ours) and _LINE.fullmatch(theirs)  # AB = 5, CD = 5
     return bool(lines or (VARIABLE.fullmatch(ours) and VARIABLE.fullmatch(theirs))) or "," in ours + theirs
 

@@ -23,7 +23,8 @@ _WORD_AT_END = re.compile(
 _AND_PART = re.compile(r"(?:\\text\s*\{)?\s*and ((?:a |an |one |three )?[a-z]+)\s*\}?")
 _ORDINAL = re.compile(r"(?P<number>-?\d+)\s*(?:\^\s*)?\{?\s*(?:\\text\s*\{\s*)?(?:st|nd|rd|th)\s*\}?\s*\}?")
 _MONEY = re.compile(
-    r"(?P<sign>-?)\s*(?:US|A|C)?(?P<unit>\\\$|[€£₹¥]|(?:USD|EUR|GBP|INR|Rs)(?![a-z])\.?)\s*(?P<value>[^\\$€£₹¥\s+-].*)",
+    r"(?P<sign>-?)\s*(?:\\text\s*\{\s*)?(?:US|A|C)?(?P<unit>\\\$|[€£₹¥]|(?:USD|EUR|GBP|INR|Rs)(?![a-z])\.?)\s*\}?"
+    r"\s*(?P<value>[^\\$€£₹¥\s+-].*)",
     re.DOTALL,
 )
 _COMPOUND = re.compile(
@@ -31,8 +32,14 @@ _COMPOUND = re.compile(
     r"[\s,]*(?:\\text\s*\{\s*and\s*\}|and)?\s*"
 )
 _SAID_TWICE = re.compile(
-    r"(?P<value>[^()]*[\w}])\s*\(\s*(?:\\text\s*\{\s*)?(?P<again>[^(){}]+|\\frac[^()]*)\s*\}?\s*\)\s*\}?"
+    r"(?P<value>[^()]*[\w}])\s*(?:\\text\s*\{\s*)?\(\s*(?:\\text\s*\{\s*)?"
+    r"(?:(?:i\.e\.|that is|(?:or )?equivalently|or),?(?=[\s}])|=)?\s*\}?\s*"
+    r"(?P<again>[^(){}]+|\\frac[^()]*)\s*\}?\s*\)\s*\}?"
 )
+_UNIT_TEXT = r"(?:\\text\s*\{[^{}]*\}(?:\s*\^\s*\{?-?\d\}?)?|°\s*(?:[CF](?![a-zA-Z])|\\text\s*\{\s*[CF]\s*\}))"
+_UNIT_TEXTS = rf"{_UNIT_TEXT}(?:\s*(?:\\cdot)?\s*{_UNIT_TEXT})*"
+_UNIT_FRACTION = re.compile(rf"\\frac\s*\{{\s*({_UNIT_TEXTS})\s*\}}\s*\{{\s*({_UNIT_TEXTS})\s*\}}")
+_PERCENT = re.compile(r"(.*\d)\s*(?:\\?%|percent)")
 _AND = re.compile(r" and(?=\s*\}?$)")
 _FUNCTION = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _NO_AMOUNT = re.compile(r"\\(?:ne|le|ge|in|mid|cup|cap)(?![a-z])|[<>=]")
@@ -80,6 +87,7 @@ def _amount(text: str, read: Number | None, measure: Unit) -> Amount:
 
 def measured(text: str) -> Amount | None:
     r"""Return an amount with its unit: 12 \text{ cm}, \$5, 28%, 90°, 5 ft 6 in. None where there is no unit."""
+    text = _UNIT_FRACTION.sub(r"\1/(\2)", text.replace("{}°", "°"))
     if (match := _ORDINAL.fullmatch(text)) is not None:
         return Amount(match["number"], number(match["number"]))
     if (match := _MONEY.fullmatch(text)) is not None:
@@ -119,6 +127,8 @@ def measured(text: str) -> Amount | None:
 
 
 def _value_in_signs_or_words(text: str) -> Fraction | None:
+    if (share := _PERCENT.fullmatch(text.strip())) is not None and (read := number(share[1])) is not None:
+        return read.value / 100
     read = number(text) or next((one for one, rest in [spoken(text) or (None, "rest")] if not rest.strip()), None)
     return None if read is None else read.value
 

@@ -26,6 +26,7 @@ _SENTENCE = re.compile(r"(?<!\n\d)(?<!\A\d)[.!?](?=\s|$)|\n\s*\n")  # 2. may num
 _SIGNS = re.compile(r"(?:[^\w\s.,;!?\\]|\\[A-Za-z]+|\s)+")
 _NAME = r"(?:\\?[A-Za-z]+(?:_\w|_\{\w+\})?'*(?:\([^()]{1,9}\))?\s*(?:=|\\in(?![a-z])))"
 _LIST = re.compile(rf"[\s,;.?!]*(?P<name>{_NAME}?)\s*")
+_LABELLED = re.compile(r"\s*[,;]\s*[A-Za-z][A-Za-z ]{0,30}:\s*")
 _NAME_AT_END = re.compile(rf"(?P<name>{_NAME})\s*$")
 _AND = re.compile(r"[\s,;]*(?:(?:and|also|as well as|plus)\b)[\s,]*(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
 _REPLACES = re.compile(
@@ -33,7 +34,9 @@ _REPLACES = re.compile(
 )
 _ALTERNATIVE = re.compile(
     r"\b(?:or|either|alternatively|otherwise|else|maybe|perhaps|possibly|depending|versus|vs)\b"
-    r"|\b(?:could|might|may|can) (?:also )?be\b|\bif (?:not|instead)\b",
+    r"|\b(?:could|might|may|can) (?:also )?be\b|\bif (?:not|instead)\b|\bchance\b"
+    r"|\b(?:(?:an)?other|second|third|different) (?:possible )?(?:answer|candidate|possibility|reading|interpretation"
+    r"|option|guess|choice)\b",
     re.IGNORECASE,
 )
 _CONDITION = re.compile(
@@ -44,7 +47,9 @@ _RESTATED = re.compile(
     re.IGNORECASE,
 )
 _ALSO = re.compile(
-    r"[^.!?\n]*\b(?:(?:also|equally|just as) (?:possible|valid|correct|right|fine|works?)|too)\b", re.IGNORECASE
+    r"[^.!?\n]*\b(?:(?:also|equally|just as) (?:possible|valid|correct|right|fine|works?)|too)\b"
+    r"|[\s$)*,\\\]]*(?:otherwise|else|instead|alternatively|if not)\b",
+    re.IGNORECASE,
 )
 _NOT = re.compile(r"(?:\b(?:not|never|neither)|n't|rather than|instead of)\s*$", re.IGNORECASE)
 _NUMBERED = re.compile(
@@ -53,6 +58,9 @@ _NUMBERED = re.compile(
     re.IGNORECASE,
 )
 _NUMBERED_LATER = re.compile(rf"(?:^|[\s.,;]){_NUMBERED.pattern}[^.\n]*$", re.IGNORECASE)
+
+
+_CONCLUDES = re.compile(rf"{_REPLACES.pattern}|\b(?:answer|total|result|final)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,8 @@ def _joint(before: str, between: str) -> str | None:
     bare = _without_markup(between).strip()
     if (listed := _LIST.fullmatch(bare)) is not None:  # nothing, a comma, ", y ="
         return f", {listed['name']}" if listed["name"] or set(",;") & set(bare) else r"\text{ or }"
+    if _LABELLED.fullmatch(bare) and not _CONCLUDES.search(bare):  # sum: 3, product: 5
+        return ", "
     if _SIGNS.fullmatch(bare):
         return f" {bare} "
     if (restated := _RESTATED.match(bare)) is not None and restated.end() == len(bare):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from nemo_ada.verify.amounts import AND_OR, COMMA, Amount, measured, said
-from nemo_ada.verify.latex import closing, compact, split
+from nemo_ada.verify.latex import all_of, closing, compact, split
 from nemo_ada.verify.numbers import CHOSEN, number
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Piece, Region
 from nemo_ada.verify.units import changes_value, clock, date
@@ -116,7 +116,22 @@ _LABELLED = re.compile(
     r"\s*\}?\s*(?=[-\d\\.(\[$])"
     r"|(?:答案|答え|答|正解)\s*(?:是|为|為|は|:)?\s*"
 )
-_PREFIX = re.compile(f"{_ABOUT}|{_ANSWER_IS}")
+# A sentence whose verb gives the value: Maria has 14. A verb that is not here may change it (owes, exceeds).
+_VERBS = all_of(
+    """is are was were equals has have had take takes get gets got earns earned make makes made pay pays paid cost costs
+    save saves saved spend spends spent sell sells sold buy buys bought need needs needed give gives use uses contain
+    contains hold holds receive receives eat eats ate read reads walk walks run runs drive drives weigh weighs travel
+    travels work works took"""
+)
+_QUANTITY_OF = (
+    r"(?:[Aa]|[Tt]he) (?:total|profit|gain|cost|price|value|area|volume|length|distance|speed|average|mean|score) of"
+)
+_STATED = re.compile(
+    r"(?:\\text\s*\{\s*|(?!It (?:is|was) ))"
+    rf"(?P<label>[^\W\d_]+(?:[ '-][^\W\d_]+){{0,9}} (?:{'|'.join(sorted(_VERBS))})(?: {_QUANTITY_OF})?|{_QUANTITY_OF})"
+    r"\s*\}?\s*(?=[-\d.]|\\(?:\$|frac|sqrt|pi|text)(?![a-z]))"
+)
+_PREFIX = re.compile(rf"{_ABOUT}|{_ANSWER_IS}|[Ii]t(?: is|'s) (?:an? |the )?(?![\d-])")
 _MINUS_WORD = re.compile(
     r"(?:\\text\s*\{\s*)?(?:minus|negative)\s*\}?\s*(?=[\d.]|\\(?:frac|sqrt|pi)(?![a-z]))", re.IGNORECASE
 )
@@ -157,7 +172,7 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
     if isinstance(option, Text) or (option is not None and option.meaning):
         return (option,)
     if moment is not None and (moment.kind == "date" or not text[-1].isdigit()):
-        return (moment,)
+        return (moment, *filter(None, [measured(text)]))
     amount = measured(text)
     known: list[Reading] = [reading for reading in (moment, option, amount) if reading is not None]
     if amount is not None and ("\\text" in text or not text[-1].isalpha()):
@@ -168,7 +183,10 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
 
 def _without_label(text: str) -> str:
     """Return a text without the words in front of its value: the answer is 5, total cost: 5, about 5, negative 5."""
-    while (prefix := _PREFIX.match(text) or _LABELLED.match(text)) is not None:
+    if (inner := _ALL_TEXT.fullmatch(text)) is not None:
+        value = _without_label(inner[1].strip())
+        return text if value == inner[1].strip() else f"\\text{{{value}}}"
+    while (prefix := _PREFIX.match(text) or _LABELLED.match(text) or _STATED.match(text)) is not None:
         label = prefix.groupdict().get("label")
         if label is not None and changes_value(label):
             break

@@ -195,6 +195,7 @@ class Unit:
 
 
 _DERIVED: dict[str, tuple[dict[str, int], Fraction]] = {  # each in those below it
+    "M": ({"mol": 1, "l": -1}, Fraction(1)),
     "l": ({"m": 3}, Fraction(1, 1000)),
     "area": ({"m": 2}, Fraction(1)),
     "Wb": ({"V": 1, "s": 1}, Fraction(1)),
@@ -237,8 +238,8 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
         if match is None:
             return None
         at = match.end()
-        if match["over"]:
-            sign = -1
+        if match["over"]:  # J/mol K has both below
+            sign = group = -1
         elif match["open"]:  # J/(g K)
             group = sign
         elif match["close"]:
@@ -251,11 +252,12 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
         if lone and not (worded or spaced):  # 5m
             return None
         small, short = _singular(word)
-        kind = _kind_of_word(word, first=words == 1, last=not re.search("[A-Za-z]", bare[at:]))
+        following = re.search("[A-Za-z]+", bare[at:])
+        kind = _kind_of_word(word, first=words == 1, following=following[0].lower() if following else "")
         if kind == "changes" or (kind == "counted" and (lone or not prose)):
             return None
         if kind == "per":
-            sign = -1
+            sign = group = -1
         elif kind == "power":
             exponent = 3 if small.startswith("cu") else 2
         elif kind == "scale":
@@ -271,8 +273,9 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
 
 def _spell_units(text: str) -> str:
     """Return a unit with one spelling of speeds, of Greek letters and of what stands for "in all"."""
-    text = re.sub(r"\bin (?:total|all)\b", " ", re.sub(r"\bper cent\b", "percent", text))
-    text = text.replace("\\Omega", "Ω").replace("\\mu ", "μ").replace("\\AA", "Å")
+    text = re.sub(r"\bin (?:total|all)\b", " total ", re.sub(r"\bper cent\b", "percent", text))
+    text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text, flags=re.IGNORECASE)
+    text = re.sub(r"\\mu(?![a-z])\s*", "μ", text.replace("\\Omega", "Ω")).replace("\\AA", "Å")
     text = re.sub(r"multiplicity \d+", "total", text)
     text = re.sub(r"\b(?:square|cube) root\b", "squared", re.sub(r"\bin (?:the red|debt)\b", "loss", text))
     for short, long in _SPEEDS.items():
@@ -280,12 +283,13 @@ def _spell_units(text: str) -> str:
     return text
 
 
-def _kind_of_word(word: str, *, first: bool, last: bool) -> str:
-    """Return what a word behind a number does.
+def _kind_of_word(word: str, *, first: bool, following: str) -> str:
+    """Return what a word behind a number does. `following` is the next word in small letters.
 
     It is a "unit", what was "counted", a "scale", a "power", "per", a "remark", or it "changes" the number.
     """
     small, short = _singular(word)
+    last = not following
     if word in _CASED:
         return "unit"
     if small in ("square", "sq", "squared", "cubic", "cu") and not last:
@@ -304,11 +308,11 @@ def _kind_of_word(word: str, *, first: bool, last: bool) -> str:
         return "changes" if last else "counted"
     if small in _SCALES or short in _SCALES:
         return "scale"
-    if small == "per":
+    if small == "per" or (small in ("every", "each") and (_known_unit(following) or ("", 0))[0] in ("s", "month")):
         return "per"
     if {small, short} & _REMARKS:
         return "remark"
-    if short in _TURNS_AT_END and not last:  # 3 down jackets
+    if short in _TURNS_AT_END and not last and following not in _REMARKS:  # 3 down jackets, but 3 short of the goal
         return "counted"
     return "counted" if _known_unit(word) is None and short not in _DIRECTIONS else "unit"
 
@@ -330,10 +334,19 @@ def _counted(short: str, kind: str) -> str:
     return short[0] if short[0] in _COUNTERS and not _OR_SO.search(short) else short
 
 
+_CHANGES_IN_FRONT = (
+    (_CHANGES - {"minimum", "maximum"})
+    | _TURNS
+    | _CHANGES_AT_END
+    | {*PARTS, *_SCALES}
+    | all_of("not over between possible nobody think believe mistake opposite")
+)
+
+
 def changes_value(text: str) -> bool:
     """Return whether words in front of a value make it another one: less than, not, a loss of."""
     words = _singular_words(text)
-    return bool(words & (_CHANGES - {"minimum", "maximum"} | _TURNS | {"not", "over", "between"}))
+    return bool(words & _CHANGES_IN_FRONT) or any(word.endswith("n't") for word in words)
 
 
 def without_asked_words(answer: str, prompt: str) -> str:
@@ -385,7 +398,7 @@ _DAY = re.compile(r"(?:[a-z]+day )?(?:the )?((?:\d{1,2} )?[a-z]{3,9}(?: \d{1,2})
 
 def clock(text: str) -> tuple[int, int] | None:
     """Return a time of day in seconds, and 1 where its half of the day is known, else 0. None for another text."""
-    words = _lower(text).replace(".", "").replace(" : ", ":")
+    words = re.sub(r" o'clock\b", ":00", _lower(text)).replace(".", "").replace(" : ", ":")
     words = {"noon": "12 pm", "midnight": "12 am"}.get(words, words)
     if not _TIMELIKE.fullmatch(words):
         return None
