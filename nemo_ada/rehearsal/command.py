@@ -444,7 +444,7 @@ def furnish(
     name = str(config.get("policy", {}).get("model_name", ""))
     if layers is None:
         positions = GYM_ROW if gym else 2 * LENGTH
-        spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=positions, ends=bool(gym))
+        spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=positions, ends=True)
     else:
         spec = model.ModelSpec.full(name, layers)
     path = folder / "model.json"

@@ -201,12 +201,23 @@ def has_tokens(metrics: Mapping[str, float]) -> bool:
 
 
 def _gradients(steps: Mapping[int, Mapping[str, float]]) -> list[Deviation]:
-    """Return how many steps had no gradient. One at least must have one, because the others prove nothing."""
+    """Return how many steps had no gradient, and why.
+
+    All of them together prove nothing about the update. That fails where a step had a token in the loss and an
+    advantage, because there was something to learn. Where random weights were never right, the row says so.
+    """
     norms = {step: metrics["grad_norm"] for step, metrics in steps.items() if "grad_norm" in metrics}
     idle = [step for step, norm in norms.items() if not norm > 0]
     empty = sum(not has_tokens(steps[step]) for step in idle)
     why = f" ({empty} had no token in the loss, the others no advantage)" if idle else ""
-    return [Deviation(f"steps without a gradient, of {len(norms)}{why}", len(idle), len(norms) - 1)] if norms else []
+    could = any(has_tokens(steps[step]) and _has_advantage(steps[step]) for step in norms)
+    bound = len(norms) - could
+    return [Deviation(f"steps without a gradient, of {len(norms)}{why}", len(idle), bound)] if norms else []
+
+
+def _has_advantage(metrics: Mapping[str, float]) -> bool:
+    """Return whether a row of a step had an advantage. True where NeMo-RL's log does not say."""
+    return any(metrics.get(f"advantages/{end}", math.nan) != 0.0 for end in ("min", "max"))
 
 
 def _repeated(prompts: Sequence[str]) -> list[Deviation]:

@@ -130,6 +130,7 @@ def test_a_number_out_of_bounds_fails(asked, tmp_path, monkeypatch):
 
 @needs_nemo_rl
 def test_a_run_that_fails_is_named_without_secrets_and_nothing_follows_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnopqrstuvwxyz0123")
     code, report = rehearsed(tmp_path, monkeypatch, fails="own")
     assert (code, report["failure"][0]) == (1, "own")
     assert "hf_abcdefghijklmnopqrstuvwxyz0123" not in json.dumps(report)

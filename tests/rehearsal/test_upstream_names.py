@@ -31,6 +31,7 @@ for module, name in json.load(sys.stdin):
         missing.append((module, name))
 print(json.dumps(missing))
 """
+CONTROLLER = "nemo_rl.algorithms.single_controller_utils"
 IN_SOURCE = ("nemo_rl", "megatron.bridge", "megatron.core")
 
 
@@ -94,4 +95,8 @@ def test_every_replaced_name_exists_in_the_libraries_installed_here() -> None:
 
 @pytest.mark.parametrize(("phase", "module", "dotted"), observe.FUNCTIONS)
 def test_every_observed_function_exists(phase: str, module: str, dotted: str) -> None:
+    if module == CONTROLLER and not any(
+        (root / Path(*module.split("."))).with_suffix(".py").is_file() for root in sources()
+    ):
+        pytest.skip("this NeMo-RL has no single controller")
     assert dotted in names_in_source(module)

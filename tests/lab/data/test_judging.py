@@ -47,7 +47,9 @@ def test_an_evaluation_asks_the_users_reward_and_an_answer_that_hangs_is_wrong(t
 
 @pytest.mark.parametrize("scorer", ["no_such_module:f", "json", "json:", "../x:f", "a b:f"])
 def test_a_reward_that_is_not_there_is_refused_at_once(scorer):
-    with pytest.raises(UserError, match=r"--reward=.*(must be package\.module:name|importing|Python's own)"):
+    with pytest.raises(
+        UserError, match=r"--reward=.*(must be package\.module:name|importing|there is no module|Python's own)"
+    ):
         make_judge("math", scorer, key="--reward")
 
 

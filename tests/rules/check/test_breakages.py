@@ -246,7 +246,9 @@ def test_a_valid_recipe_has_no_errors(changes):
 def test_an_environment_of_the_users_own_is_taken_with_its_class(site, monkeypatch):
     """The module is looked for where the job will look, and is not run."""
     own = {"data.default.env_name": "mine", "env.mine": {"class": "my_reward.Mine"}}
-    assert [(f.key, "PYTHONPATH" in f.message) for f in errors(own, site)] == [("env.mine.class", True)]
+    assert [(f.key, "there is no module my_reward" in f.message) for f in errors(own, site)] == [
+        ("env.mine.class", True)
+    ]
     (site / "my_reward.py").write_text("raise SystemExit\n\n\nclass Mine:\n    pass\n")
     monkeypatch.syspath_prepend(str(site))
     assert errors(own, site) == []

@@ -38,7 +38,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_setting_has_the_value_that_the_batch_scripts_give_it(environment: Path, form: str) -> None:
     text, value = VALUES[form]
     environment.write_text(f"CONTAINER=\n{text}\n")
-    program = f'source {ROOT}/slurm/lib.sh; read_site "$NEMO_ADA_SITE" >&2; echo "$HF_HOME" >&3'
+    program = f'source {ROOT}/slurm/lib.sh; read_site "$NEMO_ADA_SITE" "$(<"$NEMO_ADA_SITE")" >&2; echo "$HF_HOME" >&3'
     done = subprocess.run(
         ["bash", "-c", f"exec 3>&1 >&2; {program}"], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
