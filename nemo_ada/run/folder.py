@@ -26,9 +26,11 @@ from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.run import inputs
 from nemo_ada.run.files import (
+    MAX_TEXT,
     append,
     json_of,
     lock_file,
+    read_bounded,
     remove_leftovers,
     some,
     strangers,
@@ -273,7 +275,8 @@ class RunDir:
         other = [key for key in ("nemo_ada", "commit", "python", "packages") if before and before.get(key) != now[key]]
         if other:
             log.warning("the run goes on with other software than its last attempt: %s changed", ", ".join(other))
-        append(path, "\n" * (path.exists() and not text_of(path).endswith("\n")) + json.dumps(now) + "\n")
+        open_line = path.exists() and not read_bounded(path, MAX_TEXT).endswith(b"\n")  # bytes: it may be damaged
+        append(path, "\n" * open_line + json.dumps(now) + "\n")
 
     def note_inputs(self, config: Mapping[str, Any]) -> None:
         """Write down what the run reads. A checkpoint gets a copy, because what is edited later counts at a start."""

@@ -50,7 +50,8 @@ def latest(path: Path) -> dict[str, Any]:
     """Return the last line of an environment.json, which has one for each attempt. Empty where there is none."""
     try:
         lines = [record for _, record in records(path, on_damage=lambda _number, _why: None)]
-        return lines[-1] if lines else json_of(path)
+        last = lines[-1] if lines else json_of(path)
+        return last if isinstance(last, dict) else {}
     except (OSError, ValueError, RecursionError):
         return {}
 

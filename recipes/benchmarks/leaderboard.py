@@ -199,6 +199,8 @@ class Protocol:
         A setting at its default is left out, so a new setting changes no key. `version` stands for the defaults.
         """
         config = self.config(job, Path("run")).model_dump(mode="json", exclude_defaults=True)
+        if ":" in (task := str(config["task"].get("task", ""))):  # whole paths differ between machines, and keys do not
+            config["task"]["task"] = Path(task.partition(":")[0]).stem + ":" + task.partition(":")[2]
         ada = config["reinforce_ada"]
         if ada.get("preset") == "ada_single":  # a setting that is gone and that changed no number of these rows
             ada["advantage"]["pass_rate"] = "shrunk"

@@ -38,6 +38,7 @@ ELSEWHERE = {
     "config_rules.py": "needs NeMo-RL's files; tests/rules/check/test_config_rules.py walks its list",
     "coverage.py": "minutes of simulation; tests/lab/evaluation has a few of its cells",
     "engine_pace.py": "imported by bench_host_cost.py",
+    "python_work.py": "imported by bench_host_cost.py",
     "fit_forecast.py": "rewrites recipes/results/forecast.md",
     "bench_session.py": "524,288 responses take minutes on a busy machine; it has no arguments",
     "leaderboard_page.py": "imported by leaderboard.py",
