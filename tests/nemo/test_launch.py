@@ -516,8 +516,8 @@ class Mine: ...
         ("ada_maths", None, "env_name=ada_maths: NeMo-RL has no such environment"),
         ("math", {"class": "own_reward.Mine"}, "NeMo-RL has an environment math; take another name"),
         ("mine", {"class": "own_reward.Plain"}, "is no Ray actor class; put @ray.remote in front of it"),
-        ("mine", {"class": "own_reward.Other"}, "has no attribute 'Other'; name MODULE.CLASS"),
-        ("mine", {"class": "own_rewards.Mine"}, "No module named 'own_rewards'; name MODULE.CLASS"),
+        ("mine", {"class": "own_reward.Other"}, "has no such name; it has Plain, Mine"),
+        ("mine", {"class": "own_rewards.Mine"}, "there is no module own_rewards"),
     ],
 )
 def test_an_environment_is_known_or_named_by_its_class(name, section, message, tmp_path, monkeypatch, harness):
