@@ -94,6 +94,13 @@ def damage(folder, draw):
         path.unlink()
         path.symlink_to(target)
 
+    def replace(changed, text):
+        if changed.is_symlink():  # an earlier change made it one, perhaps to a file of the machine
+            changed.unlink()
+        elif changed.is_dir():
+            changed.rmdir()
+        changed.write_text(text)
+
     changes = [
         lambda: path.write_bytes(data[: draw(st.integers(0, max(0, len(data) - 1)))]),
         lambda: path.write_bytes(flipped(data, draw)),
@@ -103,7 +110,7 @@ def damage(folder, draw):
         lambda: link(draw(st.sampled_from(["/dev/zero", "/etc/passwd", "nowhere", "..", path.name]))),
         lambda: link(shutil.copy(path, folder.parent / f"copy-{path.name}")),
         lambda: (path.unlink(), path.mkdir()),
-        lambda: (folder / MANIFEST).write_text(json.dumps(draw(VALUES), default=str)),
+        lambda: replace(folder / MANIFEST, json.dumps(draw(VALUES), default=str)),
         lambda: (path.write_bytes(other.read_bytes()), other.write_bytes(data)),
         lambda: path.rename(path.with_name("moved")),
         lambda: shutil.rmtree(folder),

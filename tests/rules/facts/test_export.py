@@ -210,6 +210,7 @@ def test_a_model_with_code_of_its_own_is_named_on_the_command_line(tmp_path, mon
     (saved.parent / "config.yaml").write_text(json.dumps({"policy": {"model_name": str(model)}}))
     with pytest.raises(UserError, match=f"auto_map in config.json.*where you trust it, say --model={model}"):
         export(tmp_path / "run", step=None, out=None, say=lambda line: None)
+    monkeypatch.delenv("NEMO_RL_HOME", raising=False)
     with pytest.raises(UserError, match="NEMO_RL_HOME"):
         export(tmp_path / "run", step=None, out=None, say=lambda line: None, model=str(model))
     with pytest.raises(UserError, match=f"was trained from {model}"):
