@@ -37,7 +37,8 @@ def prepare_model(name: str | None, say: Callable[[str], object]) -> None:
     if name is None:
         say("nothing to fetch: the run trains its base model")
         return
-    folder = from_here(Path(name))  # a path that leads nowhere yet may be a repository's name: loading leaves it as it is
+    # Loading leaves a path as it is that leads nowhere yet, because it may be a repository's name.
+    folder = from_here(Path(name))
     if folder.exists():
         say(f"nothing to fetch: {name} is there")
     elif folder.name == "smollm2":
