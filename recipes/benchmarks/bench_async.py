@@ -45,7 +45,7 @@ from workload import GROUP, HARD
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import GroupLedger
+from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
@@ -179,10 +179,11 @@ class Simulation:
 
     def _begin(self, count: int) -> None:
         """Start a batch of groups. They share a budget."""
-        ledger = self.sampler.step_ledger(count)
-        if count < self.prompts and ledger.budget.max_samples is not None:  # a smaller batch has its share
-            cap = max(ledger.budget.max_samples * count // self.prompts, GROUP * count)
-            ledger.budget = replace(ledger.budget, max_samples=cap)
+        plan = self.sampler.plan
+        budget = plan.budget
+        if count < self.prompts and budget.max_samples is not None:  # a smaller batch has its share
+            budget = replace(budget, max_samples=max(budget.max_samples * count // self.prompts, GROUP * count))
+        ledger = StepLedger(budget, groups=count, first=plan.stop.first_wave, most=plan.stop.cap)
         for _ in range(count):
             prompt = self.again.pop(0) if self.again else self.drawn
             self.drawn += prompt == self.drawn
