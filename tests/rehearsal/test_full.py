@@ -181,7 +181,7 @@ def test_a_short_run_keeps_every_size():
     short = shorten(config, out=Path("run"), steps=3).config
     assert short["policy"] == config["policy"] and short["grpo"]["num_prompts_per_step"] == 512
     assert (short["grpo"]["max_num_steps"], short["checkpointing"]["save_period"]) == (3, 2)
-    assert runs.layout_of(config) == Layout("megatron", 4, 1, 1, 1, 4), (
+    assert runs.read_layout(config) == Layout("megatron", 4, 1, 1, 1, 4), (
         "a node is vLLM's, though its GPUs are not counted"
     )
 
