@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
+from nemo_ada.lab.plan.assumptions import choose_lengths, choose_rates
 from nemo_ada.rehearsal.fit import ONE_GPU, count_fitting_layers, fit_to_one_gpu
 from nemo_ada.rehearsal.model import require_shape
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
@@ -153,9 +153,9 @@ class Configs:
 def _make_draws(config: Mapping[str, Any], run: Mapping[str, Any]) -> Draws:
     """Return pass rates as the config's data set has them, and lengths of responses of a run."""
     source = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
-    rates = rates_of(source, None, None, 0)[0].draw(RATES, 0)
+    rates = choose_rates(source, None, None, 0)[0].draw(RATES, 0)
     longest = int(run["policy"]["generation"]["max_new_tokens"])
-    return Draws(tuple(round(float(rate), 4) for rate in rates), lengths_of(longest, None, None)[0])
+    return Draws(tuple(round(float(rate), 4) for rate in rates), choose_lengths(longest, None, None)[0])
 
 
 def read_layout(config: Mapping[str, Any]) -> Layout:

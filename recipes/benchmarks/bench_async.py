@@ -49,8 +49,8 @@ from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
-from nemo_ada.lab.report.curves import difference
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.report.curves import compute_difference
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 
 WARM_STEPS = 2
 PROMPTS = 100_000  # that a run may look at
@@ -127,7 +127,7 @@ class Simulation:
         self.sampler = AdaSampler(plan, made.rows, run_seed=seed)
         self.prompts, self.update, self.refit = options.prompts, options.update, options.refit
         lengths = LengthModel(options.median, options.sigma, 1.3, options.longest)
-        self.rate_P = beta_pass_rates(PROMPTS, options.beta[0], options.beta[1], seed)
+        self.rate_P = draw_beta_rates(PROMPTS, options.beta[0], options.beta[1], seed)
         self.engine = DiscreteEventSource(Workload(self.rate_P, lengths, seed=seed).draw, slots=options.slots)
         self.still = 0  # engine steps during which the engine did not decode
         self.drawn = self.issued = self.batches = 0
@@ -365,13 +365,15 @@ def main() -> int:
     }
 
     def mean(name: str, column: str) -> str:
-        return str(difference([getattr(value, column) for value in found[name]])).removeprefix("+")
+        return str(compute_difference([getattr(value, column) for value in found[name]])).removeprefix("+")
 
     def ratio(name: str, other: str, column: str) -> str:
         if other not in found:
             return ""
         pairs = zip(found[name], found[other], strict=True)
-        return str(difference([getattr(own, column) / getattr(base, column) for own, base in pairs])).removeprefix("+")
+        return str(
+            compute_difference([getattr(own, column) / getattr(base, column) for own, base in pairs])
+        ).removeprefix("+")
 
     rows = []
     for name in found:

@@ -14,7 +14,7 @@ from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import Estimate
-from nemo_ada.lab.simulate.exact import summary
+from nemo_ada.lab.simulate.exact import summarise_rule
 from nemo_ada.lab.simulate.steps import (
     BetaRates,
     MeasuredRates,
@@ -22,7 +22,7 @@ from nemo_ada.lab.simulate.steps import (
     Variant,
     compare,
     render_table,
-    simulated_steps,
+    simulate_variant,
 )
 
 GRPO = SamplingPlan(StopRule(FixedExit(8), (8,), 8), 8, 400)
@@ -38,7 +38,7 @@ def share_near(figure, expected, draws):
 def test_agrees_with_the_dynamic_programme(p, rule):
     plan = dataclasses.replace(BALANCED, stop=dataclasses.replace(BALANCED.stop, exit=rule))
     row = compare([Variant("ours", plan)], Setting(MeasuredRates((p,)), prompts=64, seeds=6, warm_up=0, steps=1))[0]
-    exact = summary(StopRule(rule, (8,), 32), p)
+    exact = summarise_rule(StopRule(rule, (8,), 32), p)
     expected = 64 * exact.expected_samples
     assert abs(row.kept_responses.value - expected) < max(
         2 * (row.kept_responses.high - row.kept_responses.low), 1e-3 * expected
@@ -78,7 +78,7 @@ def test_the_estimation_variant_allocates_by_the_true_rates():
     known = Allocation(PowerRule(), 4, 32, 1e-3)
     rate_P = np.repeat([0.1, 0.9], 8)
     setting = Setting(BetaRates(0.6, 1.5), warm_up=0, steps=2)
-    for stats in simulated_steps(Variant("est", plan, known), setting, lambda _: rate_P):
+    for stats in simulate_variant(Variant("est", plan, known), setting, lambda _: rate_P):
         assert stats["samples_drawn"] == 16 * 8
         assert stats["pool_size_max"] == known.responses(rate_P, 8, np.arange(16.0)).max() > 8
 
@@ -86,7 +86,7 @@ def test_the_estimation_variant_allocates_by_the_true_rates():
 def test_steps_with_a_duration_and_few_slots():
     rate_P = np.full(32, 0.5)
     alone, crowded = (
-        next(iter(simulated_steps(
+        next(iter(simulate_variant(
             Variant("g", GRPO), Setting(BetaRates(0.6, 1.5), warm_up=0, slots=slots), lambda _: rate_P, clock=clock
         )))
         for slots, clock in ((None, (1.0, 0.0)), (16, (0.02, 0.001)))
