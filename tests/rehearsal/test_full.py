@@ -83,7 +83,7 @@ def rehearsed(
     out.mkdir(exist_ok=True)
     (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
     gpus = installation.Installation(folder, folder, folder, python, python, stand_ins=False)
-    monkeypatch.setattr(installation, "here", lambda: gpus)
+    monkeypatch.setattr(installation, "use_own_environment", lambda: gpus)
     words = [f"run_dir={out}", "resume=auto", *overrides]  # as node.sh gives them
     code = rehearse_on_gpu(config, words, options, keep=None, say=lambda text: None)
     return code, json.loads((out / "report.json").read_text(encoding="utf-8"))
