@@ -74,7 +74,7 @@ def shown(path: Path) -> Path:
 
 
 def users_temporary() -> Path:
-    """Return the folder for temporary files that stay. Python takes another one in silence where it cannot be written."""
+    """Return the folder for temporary files that stay. Python itself takes another one where it cannot be written."""
     return Path((_temporary[-1] if _temporary else os.environ.get(TMPDIR)) or "/tmp")
 
 

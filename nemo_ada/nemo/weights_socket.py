@@ -1,11 +1,11 @@
 """The socket on which a learner's worker gives weights to the engine on its GPU, in a folder of ours.
 
-NeMo-RL's is /tmp/GPU-ID.sock, and `nvidia-smi -L` tells the id to all users of a machine. The engine unpickles what comes
-from there. So another user who makes the name first would run code in the engine (models/policy/workers/
+NeMo-RL's is /tmp/GPU-ID.sock, and `nvidia-smi -L` tells the id to all users of a machine. The engine unpickles what
+comes from there. So another user who makes the name first would run code in the engine (models/policy/workers/
 base_policy_worker.py, models/generation/vllm/vllm_backend.py of v0.7.0).
 
-The learner's worker gets a socket in a private folder, and the name in /tmp becomes a link to it, because the engine looks
-for that name. It is made before the first weights go, and /tmp lets nobody else replace it.
+The learner's worker gets a socket in a private folder, and the name in /tmp becomes a link to it, because the engine
+looks for that name. It is made before the first weights go, and /tmp lets nobody else replace it.
 """
 
 from __future__ import annotations
