@@ -15,7 +15,7 @@ from nemo_ada.lab.evaluation.results import (
     choose_ks,
     compare_evaluations,
     find_setting_differences,
-    results,
+    summarise_results,
 )
 
 NONE: dict = {}
@@ -32,13 +32,13 @@ def saved(folder: Path, counts: dict[str, list[dict]], k=8, **settings) -> Evalu
     for name, rows in counts.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "results.json").write_text(json.dumps({"settings": made_with, **results(scored, k)}))
+    (folder / "results.json").write_text(json.dumps({"settings": made_with, **summarise_results(scored, k)}))
     return Evaluation.read(folder)
 
 
 def test_the_overall_mean_is_weighted_by_prompts():
     small, large = BenchmarkResult.of("s", records([8] * 10), 0), BenchmarkResult.of("l", records([0] * 30), 2)
-    found = results([small, large], 8)
+    found = summarise_results([small, large], 8)
     assert found["benchmarks"]["s"]["avg@8"]["mean"] == 1.0
     overall = found["overall"]["avg@8"]
     assert (overall["mean"], overall["prompts"]) == (0.25, 40) and 0.15 < overall["low"] < 0.25 < overall["high"] < 0.36
@@ -49,17 +49,17 @@ def test_problems_have_a_table_per_level_and_one_that_not_all_have(tmp_path):
     rows = records([8, 0, 4, 2])
     for row, level in zip(rows, ("Level 2", "Level 10", "Level 2", None), strict=True):
         row["columns"] = {"id": row["id"]} | ({"level": level} if level else {})
-    groups = results([BenchmarkResult.of("a", rows, 0)], 8)["benchmarks"]["a"]["groups"]
+    groups = summarise_results([BenchmarkResult.of("a", rows, 0)], 8)["benchmarks"]["a"]["groups"]
     assert list(groups["level"]) == ["Level 2", "Level 10"]
     assert groups["level"]["Level 2"]["avg@8"]["mean"] == 0.75 and groups["level"]["Level 2"]["prompts"] == 2
     assert groups["level"]["Level 10"]["avg@8"]["high"] > 0.0
     many = [row | {"columns": {"source": str(n)}} for n, row in enumerate(records([1] * 40))]
-    assert results([BenchmarkResult.of("a", many, 0)], 8)["benchmarks"]["a"]["groups"] == {}
+    assert summarise_results([BenchmarkResult.of("a", many, 0)], 8)["benchmarks"]["a"]["groups"] == {}
 
 
 def test_pass_at_k_is_reported_on_a_ladder():
     assert choose_ks(32) == [2, 4, 8, 16, 32] and choose_ks(6) == [2, 4, 6] and choose_ks(1) == [1]
-    found = results([BenchmarkResult.of("a", records([0, 1, 8]), 0)], 8)["overall"]
+    found = summarise_results([BenchmarkResult.of("a", records([0, 1, 8]), 0)], 8)["overall"]
     assert found["avg@8"]["mean"] == pytest.approx(9 / 24)
     assert found["pass@2"]["mean"] == pytest.approx((0 + (1 - (7 * 6) / (8 * 7)) + 1) / 3)
     assert found["pass@8"]["mean"] == pytest.approx(2 / 3)
@@ -68,7 +68,7 @@ def test_pass_at_k_is_reported_on_a_ladder():
 def test_a_prompt_without_enough_judged_responses_leaves_pass_at_k_only():
     rows = records([4, 4])
     rows[1] |= {"responses": 7, "failed": 1}
-    found = results([BenchmarkResult.of("a", rows, 0)], 8)["overall"]
+    found = summarise_results([BenchmarkResult.of("a", rows, 0)], 8)["overall"]
     assert found["avg@8"]["prompts"] == 2 and found["pass@8"]["prompts"] == 1 and found["unjudged"] == 1
 
 

@@ -38,7 +38,7 @@ from nemo_ada.lab.plan.sampling import (
     cap_seconds,
     draw_batches,
     make_variant,
-    simulate,
+    simulate_steps,
 )
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import BetaRates, Setting, Variant
@@ -57,7 +57,7 @@ def make_plan(path, overrides, **options):
 def write_run(folder, steps=40, seed=3):
     """A run directory with metrics of simulated steps: 3 ms per engine step, 20 us per token, 8 % noise."""
     plan = ada_settings({"preset": "ada_seq_balance"}).plan(4, 16)
-    work = simulate(
+    work = simulate_steps(
         Variant("", plan),
         Setting(BetaRates(0.5, 1.0), 64, LENGTHS, warm_up=sampling.WARM_UP, steps=steps, slots=256),
         seed=seed,
@@ -146,7 +146,7 @@ def test_warm_up_steps_are_simulated_but_not_counted():
             return np.full(prompts, 1.0 if seed < sampling.WARM_UP else 0.0)
 
     setting = Setting(Steps(), 8, LengthModel(50.0, 0.2, 4.0, 400), warm_up=sampling.WARM_UP, steps=5)
-    work = simulate(Variant("", plan), setting)
+    work = simulate_steps(Variant("", plan), setting)
     assert len(work.engine_steps_S) == 5
     assert work.zero_signal == 1.0
     assert work.tokens_S.min() > 4 * 50 * 8 * 2, "only steps of wrong answers, which are four times as long"
@@ -157,7 +157,7 @@ def test_warm_up_steps_are_simulated_but_not_counted():
 def test_no_step_passes_the_bound(preset, slots):
     plan = ada_settings({"preset": preset}).plan(4, 400)
     setting = Setting(BetaRates(0.5, 2.0), 32, warm_up=sampling.WARM_UP, steps=4, slots=slots)
-    work = simulate(Variant("", plan), setting)
+    work = simulate_steps(Variant("", plan), setting)
     steps, tokens = bound_work(plan, 32, slots, 400)
     assert work.engine_steps_S.max() <= steps
     assert work.tokens_S.max() <= tokens
@@ -256,7 +256,7 @@ def test_the_estimation_variant_is_simulated_with_its_own_allocation():
     assert estimated.allocation is not None
     lengths = LengthModel(60.0, 0.7, 2.0, 400)
     own, uniform = (
-        simulate(
+        simulate_steps(
             replace(estimated, allocation=replace(estimated.allocation, rule=rule)),
             Setting(BetaRates(0.6, 1.5), 64, lengths, warm_up=sampling.WARM_UP, steps=8),
         )
@@ -272,7 +272,7 @@ def test_the_even_cap_is_the_widest_that_flattens_the_tail():
     def cap_of(preset):
         asked, lengths = make_variant(ada_settings({"preset": preset}), 4, 2048), LengthModel(200.0, 1.2, 1.3, 2048)
         setting = Setting(BetaRates(8.0, 8.0), 32, lengths, warm_up=sampling.WARM_UP, steps=20)
-        return find_steady_cap(lambda cap: simulate(cap_seconds(asked, cap), setting))
+        return find_steady_cap(lambda cap: simulate_steps(cap_seconds(asked, cap), setting))
 
     positive, grpo = cap_of("ada_seq_positive"), cap_of("grpo")
     assert positive.uncapped > 1.5

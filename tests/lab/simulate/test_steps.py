@@ -20,7 +20,7 @@ from nemo_ada.lab.simulate.steps import (
     MeasuredRates,
     Setting,
     Variant,
-    compare,
+    compare_variants,
     render_table,
     simulate_variant,
 )
@@ -37,7 +37,9 @@ def share_near(figure, expected, draws):
 @pytest.mark.parametrize(("p", "rule"), [(0.1, BalancedExit(2, 2)), (0.6, PositiveExit(1))])
 def test_agrees_with_the_dynamic_programme(p, rule):
     plan = dataclasses.replace(BALANCED, stop=dataclasses.replace(BALANCED.stop, exit=rule))
-    row = compare([Variant("ours", plan)], Setting(MeasuredRates((p,)), prompts=64, seeds=6, warm_up=0, steps=1))[0]
+    row = compare_variants(
+        [Variant("ours", plan)], Setting(MeasuredRates((p,)), prompts=64, seeds=6, warm_up=0, steps=1)
+    )[0]
     exact = summarise_rule(StopRule(rule, (8,), 32), p)
     expected = 64 * exact.expected_samples
     assert abs(row.kept_responses.value - expected) < max(
@@ -48,7 +50,7 @@ def test_agrees_with_the_dynamic_programme(p, rule):
 
 
 def test_groups_without_signal_of_grpo_have_their_closed_form():
-    row = compare([Variant("grpo", GRPO)], Setting(MeasuredRates((0.1,)), prompts=256, seeds=5, warm_up=0))[0]
+    row = compare_variants([Variant("grpo", GRPO)], Setting(MeasuredRates((0.1,)), prompts=256, seeds=5, warm_up=0))[0]
     assert share_near(row.zero_signal, 0.9**8 + 0.1**8, 256 * 5 * 2)
     assert row.responses == Estimate(2048.0, 2048.0, 2048.0)
 
@@ -56,7 +58,7 @@ def test_groups_without_signal_of_grpo_have_their_closed_form():
 def test_variants_see_the_same_responses():
     setting = Setting(BetaRates(0.6, 1.5), seeds=2, warm_up=0, steps=1)
     rounds = Variant("rounds", dataclasses.replace(BALANCED, scheduler="rounds"))
-    first, second, again = compare([rounds, Variant("continuous", BALANCED), rounds], setting)
+    first, second, again = compare_variants([rounds, Variant("continuous", BALANCED), rounds], setting)
     assert first.tokens == second.tokens
     assert first.zero_signal == second.zero_signal
     assert second.engine_steps.value < first.engine_steps.value
@@ -67,7 +69,7 @@ def test_budget_hits_are_the_share_of_steps_that_a_cap_ended():
     setting = Setting(BetaRates(0.6, 1.5), seeds=2, steps=1)
     tight = dataclasses.replace(BALANCED, budget=Budget(max_samples=520))
     loose = dataclasses.replace(BALANCED, budget=Budget(max_samples=64 * 32))
-    bound, free = compare([Variant("t", tight), Variant("l", loose)], setting)
+    bound, free = compare_variants([Variant("t", tight), Variant("l", loose)], setting)
     assert bound.budget_hits.value == 1.0
     assert bound.responses.value <= 520
     assert free.budget_hits.value == 0.0
@@ -118,7 +120,7 @@ def test_lines_that_are_no_pass_rate_are_named(tmp_path, line):
 
 
 def test_the_table_shows_every_variant_with_its_error_where_there_is_one():
-    (alone,) = compare([Variant("grpo", GRPO)], Setting(BetaRates(1, 1), seeds=1, steps=1))
+    (alone,) = compare_variants([Variant("grpo", GRPO)], Setting(BetaRates(1, 1), seeds=1, steps=1))
     assert np.isnan(alone.tokens.low)
     rows = [alone, dataclasses.replace(alone, name="ada", responses=Estimate(512.0, 511.96, 512.04))]
     console = Console(width=200, record=True, file=StringIO())
