@@ -244,7 +244,7 @@ class AdaSettings(Section):
     """A response is correct when its reward is above this."""
     max_failed_share: Share = SamplingPlan.max_failed_share
     """Largest allowed share of responses without a label (engine or verifier failure). Up to three are never an error.
-    """
+    Those that NeMo-Gym's environment masks do not count."""
     stop_after_dead_steps: Annotated[int, Field(ge=1)] | None = None
     """Steps in a row without any row that has an advantage, after which the run ends. null: a warning only."""
     reserve_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0

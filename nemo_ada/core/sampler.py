@@ -216,7 +216,7 @@ class AdaSampler:
         result = joined([pool.result for pool in pools])
         issued = int(result.issued_P.sum())
         failed = [pool.prompt_id for pool in pools if pool.result.failures]
-        check_failures(Counter(result.failures), issued, issued, self.plan.max_failed_share, f"of step {step}", failed)
+        check_failures(Counter(result.failures), issued, 0, self.plan.max_failed_share, f"of step {step}", failed)
         features = [pool.features_F for pool in pools if pool.features_F is not None]
         features_PF = np.stack(features) if features else None
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
