@@ -275,7 +275,7 @@ def check_failures(
     """
     masked = causes[MASKED]
     failed = causes.total() - masked
-    if MIN_FAILURES <= masked and masked + failed >= max(issued, planned):
+    if masked >= MIN_FAILURES and masked + failed >= max(issued, planned):
         raise FailedResponsesError(
             f"all {issued} responses {when} have no label, and their environment masks {masked} of them; prompts "
             f"{', '.join(names[:3])}: look at the environment's log for the reason why it masks them"
