@@ -250,7 +250,15 @@ class AdaSettings(Section):
     reserve_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Prompts per step that may replace zero-signal groups, as DAPO's filtering does."""
 
-    def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
+    def sampler(
+        self,
+        group: int,
+        max_new_tokens: int,
+        *,
+        run_seed: int,
+        features: int | None = None,
+        reward_range: tuple[float, float] = RowSettings.reward_range,
+    ) -> AdaSampler:
         """Build the sampler of a run.
 
         Args:
@@ -258,6 +266,7 @@ class AdaSettings(Section):
             max_new_tokens: tokens of the longest response.
             run_seed: seed of responses, row selection and choices.
             features: width of the value estimator's input. None when the back end has no features.
+            reward_range: smallest and largest reward of an update.
 
         Raises:
             UserError: settings contradict each other, or the estimator needs features and there are none.
@@ -275,6 +284,7 @@ class AdaSettings(Section):
             advantage=self.advantage,
             keep_all=allocation is not None,
             exponent=exponent,
+            reward_range=reward_range,
         )
         estimator = self._estimator(features)
         return AdaSampler(
