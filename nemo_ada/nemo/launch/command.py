@@ -41,6 +41,7 @@ from nemo_ada.nemo.launch.stop_and_save import (
 )
 from nemo_ada.nemo.optimizer_offload import move_through_pinned_memory
 from nemo_ada.nemo.patch_points import replaced
+from nemo_ada.nemo.weights_socket import move_sockets, remove_links
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.data import uses_media
 from nemo_ada.rules.facts.config_file import upstream_part
@@ -52,7 +53,7 @@ from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import named_cluster, without_working_folder
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here
+from nemo_ada.standing import from_here, share_temporary
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +159,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
             parts = _set_up(loop, master_config, run_dir.path, resolved)
             if resolved.get(OFFLOAD, OFFLOADS[0]) == OFFLOADS[0]:
                 move_through_pinned_memory(parts.get("policy"))
+            if Values(resolved).get("policy.generation.colocated.enabled", True):
+                move_sockets(parts.get("policy"))
             loader = None if training.draws_ahead else parts["dataloader"]
             progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
             check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
@@ -225,6 +228,8 @@ def _controller_config() -> Any:
 def _shut_down(parts: Mapping[str, Any]) -> None:
     """End the environments, and the workers of the engine and of the learner. Both may be one object."""
     end_environments(parts.get("environments", {}))
+    with suppress(Exception):  # as below, a worker may be gone
+        remove_links(parts.get("policy"), END_SECONDS)
     ended: list[Any] = []
     for part in (parts.get(name) for name in ("policy_generation", "policy")):
         if part is not None and part not in ended:
@@ -337,6 +342,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         started.enter_context(named_cluster(importlib.import_module("ray._private.services")))
         configure_processes(values)
         start_telemetry(master_config)
+        if os.environ.get("RAY_ADDRESS"):
+            share_temporary()
         init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:
         from nemo_ada.nemo.launch import controller
