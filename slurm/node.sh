@@ -280,8 +280,10 @@ if ! dry; then  # what Ray and NeMo-RL's own launcher want
 fi
 cd "$NEMO_ADA_HOME" || refuse "there is no $NEMO_ADA_HOME on $me: the project must be on a file system that all nodes share"
 if [[ -r $NEMO_ADA_HOME/nemo_ada/__init__.py ]]; then  # the checkout's code, on all nodes, whatever the image holds
-  if dry; then echo "+ export PYTHONPATH=$NEMO_ADA_HOME:..."; else
-    export PYTHONPATH=$NEMO_ADA_HOME${PYTHONPATH:+:$PYTHONPATH}
+  code=$NEMO_ADA_HOME/slurm/package  # it has a link to the package alone: more may lie in somebody's working folder
+  [[ -r $code/nemo_ada/__init__.py ]] || code=$NEMO_ADA_HOME
+  if dry; then echo "+ export PYTHONPATH=$code:..."; else
+    export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}
     say "nemo_ada of $NEMO_ADA_HOME"
   fi
 fi

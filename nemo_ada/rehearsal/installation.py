@@ -15,8 +15,8 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.cards import H100
 from nemo_ada.rules.facts.config_file import EXAMPLES, HOME
-from nemo_ada.rules.facts.site import CODE, project, site_setting
-from nemo_ada.run.start import environment, run, users_path
+from nemo_ada.rules.facts.site import project, site_setting
+from nemo_ada.run.start import environment, import_path, run, users_path
 from nemo_ada.run.start import python as interpreter
 
 CACHE = project() / ".cache" / "rehearsal"
@@ -103,11 +103,11 @@ class Installation:
             conversions: Folder for models in Megatron's format.
         """
         if not self.stand_ins:
-            path = os.pathsep.join([str(CODE), *users_path()])
+            path = os.pathsep.join([import_path(), *users_path()])
             return environment(PYTHONPATH=path, PYTHONSAFEPATH="", NEMO_ADA_REHEARSAL_EVENTS=str(events))
         startup = Path(__file__).parent / "startup"
         homes = (self.home, self.megatron, self.bridge, self.automodel or Path())
-        parts = (startup, CODE, *(part for part in homes if part != Path()))
+        parts = (startup, import_path(), *(part for part in homes if part != Path()))
         sources = [str(part) for part in parts]
         inherited = environment(PYTHONSAFEPATH="")  # a server of NeMo-Gym imports what lies beside it
         inherited.pop("RAY_ADDRESS", None)
@@ -132,7 +132,7 @@ class Installation:
     def plain_environment(self) -> dict[str, str]:
         """Environment variables of a process that runs without stand-ins."""
         users = users_path() if self.gpu else []  # on a CPU each interpreter has all that it needs
-        path = os.pathsep.join([str(CODE), *users])
+        path = os.pathsep.join([import_path(), *users])
         return environment(**{**self._settings(), "PYTHONPATH": path})
 
 
@@ -163,7 +163,7 @@ def find_on_gpu() -> Installation:
         "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
         "print(json.dumps([torch.cuda.get_device_name(), capability]))"
     )
-    path = os.pathsep.join([str(CODE), *users_path()])
+    path = os.pathsep.join([import_path(), *users_path()])
     done = run(interpreter(python, "-c", look), capture_output=True, text=True, env=environment(PYTHONPATH=path))
     if done.returncode:
         raise UserError(

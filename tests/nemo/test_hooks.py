@@ -181,6 +181,15 @@ def test_rewards_are_scaled_and_shaped_each_by_its_own_switch_before_the_baselin
     assert scaled.metrics["ada/pass_rate"] == plain.metrics["ada/pass_rate"], "the threshold looks at the raw reward"
 
 
+def test_a_shrunk_baseline_follows_scaled_rewards(make):
+    """The standin's scaling multiplies by target_max, as NeMo-RL's does from 0 to 1."""
+    scale = {"grpo__reward_scaling": {"enabled": True, "target_max": 10.0}}
+    (scaled,), (plain,) = make(SHRUNK, **scale).steps(), make(SHRUNK).steps()
+    torch.testing.assert_close(scaled.batch["total_reward"], plain.batch["total_reward"] * 10)
+    torch.testing.assert_close(scaled.batch["ada_advantage"], plain.batch["ada_advantage"] * 10)
+    assert scaled.metrics["ada/explained_variance"] == plain.metrics["ada/explained_variance"]
+
+
 # -- 3. failures, identity, alignment ----------------------------------------------------------------------------------
 
 
@@ -421,11 +430,10 @@ REFUSED = [
     ),
     (BALANCE | {"budget": {"max_samples": 10}}, {}, "cannot hold the first waves"),
     (BALANCE | {"widnow": 3}, {}, "unknown key reinforce_ada.widnow"),
-    (SHRUNK, {"grpo__reward_shaping": {"enabled": True}}, "grpo.reward_shaping.enabled=true makes rewards other"),
     (
-        SHRUNK,
+        {"preset": "ada_est_ema", "advantage": {"baseline": "shrunk", "weighting": "reference"}},
         {"grpo__reward_scaling": {"enabled": True, "target_min": -1.0}},
-        "grpo.reward_scaling.enabled=true makes rewards other",
+        "draws by the same predictions as if they were pass rates",
     ),
 ]
 
