@@ -47,22 +47,25 @@ def open_found(path: "os.PathLike[str] | str", works: str = "", *, links: bool =
         OSError: the file cannot be opened.
     """
     folder, name = os.path.split(os.path.abspath(os.fspath(path)))
-    inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    inside, follow = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), False
     try:
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+        named = os.stat(name, dir_fd=inside, follow_symlinks=False)
+        follow = links and stat.S_ISLNK(named.st_mode)
+        problem = _prefixed("it is a link", _fault_of_owner(named)) if follow else ""
+        if problem:
+            raise refusal(path, problem, works)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
         file = os.fdopen(os.open(name, flags, dir_fd=inside), "rb")
-        problem = ""
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             problem = "it is a pipe, a device or a folder, not a file"
         problem = problem or _fault(file.fileno()) or _prefixed(f"its folder {folder}", _fault(inside, sticky=True))
-        named = os.stat(name, dir_fd=inside, follow_symlinks=False)
-        if stat.S_ISLNK(named.st_mode):
-            problem = problem or _prefixed("it is a link", _fault_of_owner(named))
     except OSError as error:
         error.filename = os.fspath(path)
         if error.errno == errno.ENXIO:
             raise refusal(path, "it is a socket, not a file", works) from None
-        if error.errno == errno.ELOOP and not links:
+        if error.errno == errno.ELOOP and not follow:
+            if links:
+                raise refusal(path, "it became a link while it was opened", works) from None
             raise UserError(f"{path} is a link, and what it leads to may be any file of yours; copy the file") from None
         raise
     finally:
