@@ -290,7 +290,8 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     settings = nemo_settings.read(config(asked.prompts))
-    drawing, ways = Drawing(), WAYS[-1:]
+    drawing = Drawing()
+    ways: Sequence[Way] = WAYS[-1:]
     if asked.nemo_rl:
         import ray
 

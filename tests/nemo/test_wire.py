@@ -198,7 +198,7 @@ def responses(*, arrays: bool) -> list[Any]:
         "message_log": logs, "length": torch.full((4,), 3), "loss_multiplier": torch.ones(4), "task_name": ["t"] * 4,
         "extra_env_info": [{}] * 4, "stop_strings": [None] * 4,
     }).repeat_interleave(GROUP)  # fmt: skip
-    call = RolloutCall(lambda: None, Generation(), tiny_tokenizer(), {"t": environment}, 512, 1)  # type: ignore[arg-type]
+    call = RolloutCall(lambda: None, Generation(), tiny_tokenizer(), {"t": environment}, 512, 1)  # type: ignore[return-value, arg-type]
     responder = Responder(call, Prompts(rows, GROUP), run_sample_multi_turn_rollout)
 
     async def every() -> list[Any]:
