@@ -22,10 +22,22 @@ run() {  # run COMMAND...: do it, or print it
 
 die() { echo "error: $*" >&2; exit 2; }
 
+again() {  # again COMMAND...: any error of SLURM may pass, so its command is tried again with growing waits
+  local wait
+  for wait in 1 2 4 8; do
+    "$@" && return
+    sleep "$wait"
+  done
+  "$@"
+}
+
 put_off() {  # where a slot ends before slots.py can decide: what somebody can mend must not use up the other slots
   if [[ -z ${SLURM_ARRAY_JOB_ID:-} ]] || inside_another_job; then return; fi
-  scontrol update "JobId=$SLURM_ARRAY_JOB_ID" "StartTime=now+${RETRY_SECONDS:-600}" 2>/dev/null || true  # not 0: one runs
-  echo "the slots that wait start in ${RETRY_SECONDS:-600} s: mend it until then, or scancel $SLURM_ARRAY_JOB_ID" >&2
+  local later=${SLURM_ARRAY_JOB_ID}_[$((SLURM_ARRAY_TASK_ID + 1))-$SLURM_ARRAY_TASK_MAX] said
+  if ((SLURM_ARRAY_TASK_ID == SLURM_ARRAY_TASK_MAX)); then return; fi
+  if said=$(again scontrol update "JobId=$later" "StartTime=now+${RETRY_SECONDS:-600}" 2>&1); then
+    echo "the slots that wait start in ${RETRY_SECONDS:-600} s: mend it until then, or scancel $SLURM_ARRAY_JOB_ID" >&2
+  else echo "SLURM does not put all slots off that wait: $said" >&2; fi
 }
 
 only_given() {  # only_given NAMES: nothing else that we or site.env exported goes to the next job, which reads site.env anew
@@ -168,7 +180,7 @@ send() {  # sbatch with SLOTS slots; 0 is a job without an array, for a site tha
 
 prepare() {  # until the slot may train
   local code=0
-  NODE_LINES=$(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi) ||
+  NODE_LINES=$(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else again scontrol show hostnames "$SLURM_JOB_NODELIST"; fi) ||
     die "scontrol does not name this job's nodes"
   mapfile -t NODES <<<"$NODE_LINES"
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
@@ -353,6 +365,8 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
     NODE_LINES NODE_NAMES NODES_ASKED OPTIONS OVERRIDES RAY_FOLDER RESUMED SCRIPT SITE_NAMES SLOT SLOTS STALL STARTED STEP STEP_PID \
     SUBMIT TOOL
   SCRIPT=$1 SLOTS='' SUBMIT=1 INSIDE=0
+  if [[ -n ${SLURM_SUBMIT_DIR:-} ]] && ! inside_another_job; then cd "$SLURM_SUBMIT_DIR" || true; fi
+  export WORKING_FOLDER=$PWD
   trap '[[ -n ${BEGUN:-} ]] || put_off' EXIT
   load_settings "$2"
   shift 2
