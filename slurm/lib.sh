@@ -119,7 +119,7 @@ load_settings() {
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
   : "${SHARED_SECONDS:=60}" "${RETRY_SECONDS:=600}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
   : "${PREEMPT_SECONDS:=25}" "${HEALTH:=1}" "${HEALTH_SECONDS:=300}" "${MIN_TMP_GIB:=20}" "${OMP_NUM_THREADS:=16}"
-  : "${HOST_PYTHON:=python3}" "${GPUS_IN_SLURM:=1}" "${LIMIT_SECONDS:=60}" "${RAY_INTERFACE:=}"
+  : "${GPUS_IN_SLURM:=1}" "${LIMIT_SECONDS:=60}" "${RAY_INTERFACE:=}"
   set +a
   "$HOST_PYTHON" -c "" 2>/dev/null || die "$HOST_PYTHON does not start on this machine: set HOST_PYTHON in $site to a Python 3.6 or newer"
   if [[ -z ${RUNTIME:-} ]]; then if [[ -n $CONTAINER ]]; then RUNTIME=pyxis; else RUNTIME=none; fi; fi
@@ -127,7 +127,6 @@ load_settings() {
   if [[ $RUNTIME == none && -n $CONTAINER ]]; then die "RUNTIME=none starts no container, but CONTAINER=$CONTAINER: empty it, or choose pyxis or apptainer"; fi
   if [[ $RUNTIME != none && -z $CONTAINER ]]; then die "RUNTIME=$RUNTIME needs an image: set CONTAINER (a .sqsh for pyxis, a .sif for apptainer)"; fi
   [[ $RAY_AUTH =~ ^(token|disabled)$ ]] || die "RAY_AUTH=$RAY_AUTH: choose token, or disabled for a Ray that cannot"
-  if [[ -n ${REQUEUE:-} ]]; then say "REQUEUE has no effect: a run is an array of slots; --array=1 is one job"; fi
   [[ $RUN_UMASK =~ ^0?[0-7][2367][0-7]$ ]] || die "RUN_UMASK=$RUN_UMASK: a run is its owner's, so choose 022, or 027 where only the group may read it"
   [[ $CACHE_UMASK =~ ^0?[0-7]{3}$ ]] || die "CACHE_UMASK=$CACHE_UMASK: write three octal digits, such as 002"
   umask "$([[ $SCRIPT == prepare.sh ]] && echo "$CACHE_UMASK" || echo "$RUN_UMASK")"  # a group adds to the cache, and to no run

@@ -79,7 +79,6 @@ SAID = (  # what a log says -> why the attempt ended; the first that is found is
 )
 LEFT = re.compile(r"error: (\S+): tasks? \S+: Exited with exit code (\d+)$", re.M)  # a node ended by itself
 CLOCK_SECONDS = 30  # by which a node's clock may differ from the controller's
-OLD_LAYOUT = ("jobs.tsv", "submission")  # of chains whose jobs submitted one another
 
 
 # --- the beginning of a slot ------------------------------------------------------------------------------------------
@@ -136,8 +135,6 @@ def _begin(attempts: Path) -> int:
         cancel_waiting()
         return ENDS
     close_killed()
-    if not of_array("attempts.tsv") and any((run_dir() / name).exists() for name in OLD_LAYOUT):
-        say("this folder's chain is of an older version; this submission goes on from its last save")
     stop = run_dir() / "STOP"
     if users_stop():
         old = not of_array("attempts.tsv") and stop.stat().st_mtime < moment(

@@ -120,8 +120,8 @@ def test_slots_whose_reservation_is_deleted_wait_and_say_what_to_do(
     begin = ("scontrol", "create", "reservation", "ReservationName=ours", "StartTime=now", "Duration=60")
     one_node.run(*begin, "Nodes=n1", "Users=root")
     words = ("steps=5", "wait_at=2", "step_seconds=0.1")
-    run = start(one_node, *words, options=("--reservation=ours", "--begin=now+3600"))
-    one_node.run("scontrol", "delete", "ReservationName=ours")
+    run = start(one_node, *words, "--reservation=ours", "--begin=now+3600", itself=True)
+    one_node.run("scontrol", "update", "ReservationName=ours", "EndTime=now+2")  # one in use cannot be deleted before
     run.until(lambda: "reservation" in str(run.status()["remedy"]))
     shown = run.status()
     assert shown["state"] == "waiting" and shown["waiting"] == 20, shown

@@ -597,13 +597,6 @@ def test_a_stop_file_that_is_older_than_the_submission_does_not_end_it(tmp_path:
     assert (tmp_path / "over").exists() != older
 
 
-def test_a_chain_of_the_old_layout_is_named_and_its_last_save_counts(tmp_path: Path) -> None:
-    for name, text in {"jobs.tsv": "4\t4\t-\t1\n", "submission": "4\n", "job": "4\n"}.items():
-        (tmp_path / name).write_text(text)
-    done = begins(tmp_path, [])
-    assert done.returncode == 0 and "this folder's chain is of an older version" in done.stderr, done
-
-
 def test_a_full_run_folder_leaves_its_slots_to_better_days(tmp_path: Path) -> None:
     """Nothing can be written down there, so the numbers of the slots say how long it has been so."""
     (tmp_path / "attempts").mkdir()
@@ -992,7 +985,7 @@ def test_the_decisions_need_no_more_than_python_3_6(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"7\t1\n", b"[" * 200_000, b"7\t1\t0\t3\n\xff\n"])
 def test_damaged_files_of_a_run_end_nothing_without_a_reason(tmp_path: Path, content: bytes) -> None:
-    for name in ("attempts.tsv", "jobs.tsv", "job", "left_out.tsv", "pace.json", "status.json", "STOP.ours"):
+    for name in ("attempts.tsv", "job", "left_out.tsv", "pace.json", "status.json", "STOP.ours"):
         (tmp_path / name).write_bytes(content)
     path = slurm(tmp_path, squeue="true", scontrol="exit 1")
     first = decision("begin", tmp_path, MAX_WITHOUT_STEP="50", **path)

@@ -54,7 +54,7 @@ def site() -> Iterator[Site]:
     folder = Path(tempfile.mkdtemp(prefix="nemo-ada-accounts-"))
     folder.chmod(0o755)
     try:
-        with accounts(folder, "alice", "bob") as (alice, bob), cluster(folder / "c") as running:
+        with accounts(folder, "alice", "bob") as (alice, bob), cluster(folder / "c", ("n1", "n2")) as running:
             for closed in (folder / "c", folder / "c" / "munge"):
                 closed.chmod(0o711)
             yield Site(running, alice, bob, folder)
