@@ -180,7 +180,7 @@ def _nemo_ada(tool: str, words: "list[str]", listen: bool = False) -> "subproces
 
 
 def may_submit() -> int:
-    """Make RUN_DIR, so that the job finds a place for its log. Refuse a second chain of one run."""
+    """Make RUN_DIR, so that the job finds a place for its log. Refuse a second array of one run."""
     try:
         if another_users():
             refuse(another_users())

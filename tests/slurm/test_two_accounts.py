@@ -142,7 +142,7 @@ def test_nobody_writes_into_trains_in_or_ends_another_users_run(site: Site, trai
         train(site.bob, mine, *words, RUN_DIR=str(run.run_dir), itself=True)
     assert f"{run.run_dir} belongs to user {site.alice.uid}, who alone trains in it" in refused.value.stdout
     other = train(site.bob, mine, *words, RUN_DIR=str(run.run_dir))
-    other.gone()
+    other.until(lambda: not other.left())
     assert f"{run.run_dir} belongs to user {site.alice.uid}, who alone trains in it" in other.log()
     planted = site.place("planted", site.bob)
     (planted / "run" / "attempts").mkdir(parents=True)
@@ -150,7 +150,7 @@ def test_nobody_writes_into_trains_in_or_ends_another_users_run(site: Site, trai
         os.chown(path, site.bob.uid, -1)
         path.chmod(0o777)
     lured = train(site.alice, planted, *words)
-    lured.gone()
+    lured.until(lambda: not lured.left())
     assert "belongs to user" in lured.log() and not lured.steps()
     (run.run_dir / "go").touch()
     run.over("done")

@@ -167,8 +167,8 @@ def _enroot() -> Findings:
         yield warning("enroot", f"it gives no answer on this node: {problem}")
         return
     if done.returncode:
-        yield error("enroot", f"no container starts for you on this node: {' '.join(done.stderr.split())}; the site's "
-                    "enroot.conf names folders that each user can make (ENROOT_DATA_PATH=/tmp/enroot-$(id -u))")  # fmt: skip
+        yield error("enroot", f"no container starts for you on this node: {' '.join(done.stderr.split())}; in "
+                    "the site's enroot.conf name folders that each user can make (/tmp/enroot-$(id -u))")  # fmt: skip
 
 
 def _runtime() -> Findings:
