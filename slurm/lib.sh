@@ -364,7 +364,7 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
     NODE_LINES NODE_NAMES NODES_ASKED OPTIONS OVERRIDES RAY_FOLDER RESUMED SCRIPT SITE_NAMES SLOT SLOTS STALL STARTED STEP STEP_PID \
     SUBMIT TOOL
   SCRIPT=$1 SLOTS='' SUBMIT=1 INSIDE=0
-  if [[ -n ${SLURM_SUBMIT_DIR:-} ]] && ! inside_another_job; then cd "$SLURM_SUBMIT_DIR" || true; fi
+  if [[ -n ${SLURM_SUBMIT_DIR:-} ]] && ! inside_another_job; then cd "$SLURM_SUBMIT_DIR" || say "warning: relative paths mean $PWD"; fi
   export WORKING_FOLDER=$PWD
   trap '[[ -n ${BEGUN:-} ]] || put_off' EXIT
   load_settings "$2"
