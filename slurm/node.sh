@@ -11,7 +11,7 @@ me=${SLURMD_NODENAME:?node.sh is started by srun}
 read -ra nodes <<<"${NODE_NAMES:?set by lib.sh}"
 head=${nodes[0]}
 dir=${ATTEMPT_DIR:?set by lib.sh}
-children=() TERMINATED='' MADE_RAY_FOLDER='' RAY_PID='' RAY_GONE=''
+children=() TERMINATED='' MADE_RAY_FOLDER='' MADE_TMPDIR='' RAY_PID='' RAY_GONE=''
 : "${HEALTH:=1}" "${GPUS_PER_NODE:=0}" "${PREEMPT_SECONDS:=25}" "${WORKING_FOLDER:=$PWD}"
 
 say() { echo "[$(date '+%F %T') $me] $*"; }
@@ -132,6 +132,17 @@ private() {  # make a folder that no other user can enter; several nodes of one 
   mkdir -m 700 "$1" 2>/dev/null || [[ -d $1 && -O $1 && ! -L $1 && $(stat -c %a "$1") == 700 ]]
 }
 
+own_temporary() {  # a private TMPDIR: libraries keep compiled code below it, under names that anyone can guess
+  local most=41  # characters, so that vLLM's sockets have 107 at most
+  # It has one name on all nodes, because NeMo-RL gives the workers the driver's.
+  if [[ -n ${TMPDIR:-} ]]; then
+    if ((${#TMPDIR} <= most)) && private "$TMPDIR/${RAY_FOLDER##*/}"; then MADE_TMPDIR=$TMPDIR/${RAY_FOLDER##*/}
+    else say "warning: TMPDIR=$TMPDIR is not used: it has more than $most characters or cannot be written on $me"; fi
+  fi
+  if [[ -z $MADE_TMPDIR ]]; then private "$RAY_FOLDER/t"; fi
+  export TMPDIR=${MADE_TMPDIR:-$RAY_FOLDER/t}
+}
+
 keep_starting() {  # keep_starting WORDS...: `ray start`, again until RAY_SECONDS: a slow image or disk makes a try fail
   local last=$((SECONDS + RAY_SECONDS)) pid child=''
   trap 'kill -TERM "$child" 2>/dev/null; exit 143' TERM
@@ -166,6 +177,7 @@ start_ray() {
   command -v ray >/dev/null || refuse "there is no ray command on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
   private "$RAY_FOLDER" || { say "error: $RAY_FOLDER is not ours alone on $me" >&2; exit 1; }
   MADE_RAY_FOLDER=1
+  own_temporary
   # Many processes that start at once keep Ray's head busy: these time-outs are those of NeMo-RL's own ray.sub.
   export RAY_worker_register_timeout_seconds="${RAY_worker_register_timeout_seconds:-120}"
   export RAY_gcs_rpc_server_connect_timeout_s="${RAY_gcs_rpc_server_connect_timeout_s:-120}"
@@ -255,7 +267,7 @@ leave() {
   if [[ $me == "$head" ]]; then : >"$dir/ended"; fi
   end_ours
   if [[ -e $dir/judged-$me ]]; then health after || true; fi
-  if [[ -n $MADE_RAY_FOLDER ]]; then rm -rf "$RAY_FOLDER"; fi
+  if [[ -n $MADE_RAY_FOLDER ]]; then rm -rf "$RAY_FOLDER" ${MADE_TMPDIR:+"$MADE_TMPDIR"}; fi
 }
 
 if ! dry; then
@@ -283,8 +295,10 @@ if ! dry; then  # what Ray and NeMo-RL's own launcher want
 fi
 cd "$NEMO_ADA_HOME" || refuse "there is no $NEMO_ADA_HOME on $me: the project must be on a file system that all nodes share"
 if [[ -r $NEMO_ADA_HOME/nemo_ada/__init__.py ]]; then  # the checkout's code, on all nodes, whatever the image holds
-  if dry; then echo "+ export PYTHONPATH=$NEMO_ADA_HOME:..."; else
-    export PYTHONPATH=$NEMO_ADA_HOME${PYTHONPATH:+:$PYTHONPATH}
+  code=$NEMO_ADA_HOME/slurm/package  # it has a link to the package alone: more may lie in somebody's working folder
+  [[ -r $code/nemo_ada/__init__.py ]] || code=$NEMO_ADA_HOME
+  if dry; then echo "+ export PYTHONPATH=$code:..."; else
+    export PYTHONPATH=$code${PYTHONPATH:+:$PYTHONPATH}
     say "nemo_ada of $NEMO_ADA_HOME"
   fi
 fi

@@ -244,13 +244,21 @@ class AdaSettings(Section):
     """A response is correct when its reward is above this."""
     max_failed_share: Share = SamplingPlan.max_failed_share
     """Largest allowed share of responses without a label (engine or verifier failure). Up to three are never an error.
-    """
+    Those that NeMo-Gym's environment masks do not count."""
     stop_after_dead_steps: Annotated[int, Field(ge=1)] | None = None
     """Steps in a row without any row that has an advantage, after which the run ends. null: a warning only."""
     reserve_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Prompts per step that may replace zero-signal groups, as DAPO's filtering does."""
 
-    def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
+    def sampler(
+        self,
+        group: int,
+        max_new_tokens: int,
+        *,
+        run_seed: int,
+        features: int | None = None,
+        reward_range: tuple[float, float] = RowSettings.reward_range,
+    ) -> AdaSampler:
         """Build the sampler of a run.
 
         Args:
@@ -258,6 +266,7 @@ class AdaSettings(Section):
             max_new_tokens: tokens of the longest response.
             run_seed: seed of responses, row selection and choices.
             features: width of the value estimator's input. None when the back end has no features.
+            reward_range: smallest and largest reward of an update.
 
         Raises:
             UserError: settings contradict each other, or the estimator needs features and there are none.
@@ -275,6 +284,7 @@ class AdaSettings(Section):
             advantage=self.advantage,
             keep_all=allocation is not None,
             exponent=exponent,
+            reward_range=reward_range,
         )
         estimator = self._estimator(features)
         return AdaSampler(

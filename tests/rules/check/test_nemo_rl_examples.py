@@ -102,12 +102,15 @@ def refusals(name: str, example: DictConfig | str) -> list[tuple[str, str]]:
 
 
 def with_data(config: dict[str, Any]) -> dict[str, Any]:
-    """Give a config files where it names files that are not here."""
+    """Give a config files where it names data that are not here, and where an example has a placeholder of a file."""
     data = config["data"]
     for split in ("train", "validation"):
         for part in data[split] if isinstance(data.get(split), list) else [data.get(split)]:
             if part and str(part.get("data_path", "")).endswith(".jsonl") and not Path(part["data_path"]).is_file():
                 part["data_path"] = str(lines())
+    template = config["policy"]["tokenizer"].get("chat_template")
+    if template and str(template).startswith("/path/to/"):
+        config["policy"]["tokenizer"]["chat_template"] = str(lines())
     return config
 
 
