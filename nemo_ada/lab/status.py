@@ -33,13 +33,12 @@ SQUEUE = ("squeue", "-h", "-r", "-o", "%F|%i|%T|%S|%N|%r", "-j")
 SACCT = ("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j")
 ANSWER_SECONDS = 15.0
 NO_SLOT = "no slot is left: submit again"
-OLD_LAYOUT = "jobs.tsv"  # of chains whose jobs submitted one another
 GONE = "gone"
 MOST_ENDED = 12  # slots of which the end is shown
 SILENT_SECONDS = 3600.0  # after which a run of another machine counts as gone
 MAX_BYTES = 4 << 20  # of a file of a run's folder, which anybody may have made
 MOST_LINES, MOST_LETTERS = 1000, 500  # of a table, and of a text in it
-MARKS = ("status.json", "attempts.tsv", "heartbeat", "job", "over", OLD_LAYOUT)  # one is in every folder of a run
+MARKS = ("status.json", "attempts.tsv", "heartbeat", "job", "over")  # one is in every folder of a run
 REMEDIES = {
     "own failure": "mend what its log says; a new submission goes on from the last save",
     "no space": "make room; the next slot tries again",
@@ -299,10 +298,7 @@ def _describe_state(
     over = _read_text(folder / "over").rstrip("\n").split("\t")
     if over[0] == array and len(over) > 2:
         return f"over: {over[2][:MOST_LETTERS]}"
-    older = (folder / OLD_LAYOUT).exists() and not any(
-        line[0] == array for line in _read_table(folder / "attempts.tsv")
-    )
-    return "this folder's chain is of an older version; a new submission goes on" if older else NO_SLOT
+    return NO_SLOT
 
 
 def _count_gpu_hours(folder: Path, attempts: Sequence[Sequence[str]]) -> float | None:
