@@ -47,6 +47,7 @@ def open_found(path: "os.PathLike[str] | str", works: str = "", *, links: bool =
         OSError: the file cannot be opened.
     """
     folder, name = os.path.split(os.path.abspath(os.fspath(path)))
+    _refuse_strangers_links(folder, works)
     inside, follow = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), False
     try:
         named = os.stat(name, dir_fd=inside, follow_symlinks=False)
@@ -124,6 +125,7 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
         UserError: something in it is not ours, or others may write it, or it is no file and no folder.
         OSError: a folder cannot be opened.
     """
+    _refuse_strangers_links(top, works)
     waiting, seen = [os.fspath(top)], set()
     while waiting:
         place = waiting.pop()
@@ -166,6 +168,7 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
 
 def check_folder(path: "os.PathLike[str] | str", works: str = "") -> None:
     """Look at a folder itself, but not at what is in it. Raises UserError and OSError as `check_tree` does."""
+    _refuse_strangers_links(path, works)
     inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         problem = _fault(inside)
@@ -194,6 +197,26 @@ def closed_to_others(gid: int) -> bool:
         return False
     # A directory service may list nobody. Then only a private group's name shows whose it is.
     return group.gr_name in {_name(uid) for uid in ours} or bool(members)
+
+
+def _refuse_strangers_links(folder: "os.PathLike[str] | str", works: str) -> None:
+    """Refuse a path through somebody else's link in a folder such as /tmp, where anyone can make one.
+
+    Linux does so itself where its setting fs.protected_symlinks is 1. Raises UserError.
+    """
+    place = os.path.abspath(os.fspath(folder))
+    while place != os.path.dirname(place):
+        above = os.path.dirname(place)
+        try:
+            status, holder = os.lstat(place), os.stat(above)
+        except OSError:  # whoever opens it says so
+            return
+        shared = stat.S_ISVTX | stat.S_IWOTH
+        if stat.S_ISLNK(status.st_mode) and holder.st_mode & shared == shared:
+            problem = _prefixed(f"{place} is a link", _fault_of_owner(status))
+            if problem:
+                raise refusal(folder, problem, works)
+        place = above
 
 
 def _owners() -> "set[int]":

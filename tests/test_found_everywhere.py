@@ -20,7 +20,7 @@ import pytest
 
 from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, name_server
+from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, set_wandb_server
 from nemo_ada.rules.facts import site
 from nemo_ada.run.folder import RunDir
 from nemo_ada.standing import elsewhere, from_here, here, share_temporary, shown, users_temporary
@@ -256,10 +256,10 @@ def test_wandb_gets_the_server_of_the_users_home_or_its_own(tmp_path: Path, monk
         monkeypatch.delenv(VARIABLE, raising=False)
         (tmp_path / "home/.config/wandb").mkdir(parents=True, exist_ok=True)
         (tmp_path / "home/.config/wandb/settings").write_text(noted)
-        name_server()
+        set_wandb_server()
         assert os.environ[VARIABLE] == server
     monkeypatch.setenv(VARIABLE, "https://named.example")
-    name_server()
+    set_wandb_server()
     assert os.environ[VARIABLE] == "https://named.example"
 
 

@@ -129,6 +129,29 @@ def test_a_link_of_another_user_in_a_sticky_folder_leads_to_nothing(tmp_path: Pa
         trust.read_found(link)
 
 
+@needs_two_users
+def test_a_folder_that_another_users_link_in_a_sticky_folder_names_is_refused(tmp_path: Path) -> None:
+    """All of it is the user's own, so only the link shows who has chosen it."""
+    target = found(tmp_path / "mine")
+    (tmp_path / "sticky").mkdir()
+    (tmp_path / "sticky").chmod(0o1777)
+    link = tmp_path / "sticky" / "run"
+    link.symlink_to(target.parent)
+    trust.read_found(link / target.name)
+    trust.check_tree(link)
+    trust.check_folder(link)
+    os.chown(link, OTHER, OTHER, follow_symlinks=False)
+    for look in (
+        lambda: trust.read_found(link / target.name),
+        lambda: trust.check_tree(link),
+        lambda: trust.check_folder(link),
+    ):
+        with pytest.raises(UserError, match=rf"sticky/run is a link: it belongs to .*\({OTHER}\)"):
+            look()
+    (tmp_path / "sticky").chmod(0o755)  # nobody else could have made it there
+    trust.check_tree(link)
+
+
 SWAP = """
 import os, sys
 name, target = sys.argv[1:]

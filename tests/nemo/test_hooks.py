@@ -22,7 +22,7 @@ from standin import Checkpointer, Engine, config, loop_module, prompt_batch, ste
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import installed
-from nemo_ada.nemo.launch.checkpoint import saved_with
+from nemo_ada.nemo.launch.checkpoint import save_state_with_checkpoints
 
 PROMPTS = [11, 12, 13, 14, 15, 16]
 RATES = {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9, 15: 0.0, 16: 0.7}
@@ -350,7 +350,7 @@ def test_a_damaged_state_of_the_sampler_is_never_loaded(make, damage, message):
 
 def test_a_whole_state_of_another_version_is_not_loaded(make):
     run = make("ada_est_ema")
-    with saved_with(run.checkpointer, lambda: {"version": 1, "draws": 1, "sampler": None}):
+    with save_state_with_checkpoints(run.checkpointer, lambda: {"version": 1, "draws": 1, "sampler": None}):
         run.checkpointer.save(1)
     with pytest.raises(UserError, match="has version 1"), run.installed():
         pass

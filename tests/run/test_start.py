@@ -154,7 +154,7 @@ def test_prepare_runs_no_module_of_the_working_folder(tmp_path, monkeypatch, own
     modules(tmp_path, owner, *LIBRARY)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="not fetched"):
-        prepare._child("fetch", [("o/m", "model", False)], {**os.environ, "HF_HUB_OFFLINE": "1"}, (), "not fetched")
+        prepare._run_child("fetch", [("o/m", "model", False)], {**os.environ, "HF_HUB_OFFLINE": "1"}, (), "not fetched")
     assert ran(tmp_path) == ""
 
 
