@@ -25,7 +25,7 @@ die() { echo "error: $*" >&2; exit 2; }
 again() {  # again COMMAND...: any error of SLURM may pass, so its command is tried again with growing waits
   local wait
   for wait in 1 2 4 8; do
-    "$@" && return
+    "$@" && return 0  # without the 0 a trap would return what it interrupted
     sleep "$wait"
   done
   "$@"
