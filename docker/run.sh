@@ -24,6 +24,6 @@ else
   if [[ $GPUS != none ]]; then options+=(--gpus "$GPUS"); fi
 fi
 if [[ ${DOCKER:-} == *podman && $(id -u) != 0 ]]; then options+=(--userns=keep-id); fi  # else your files are nobody's there
-if [[ -r nemo_ada/__init__.py ]]; then options+=(--env PYTHONPATH=/workspace); fi
+if [[ -r nemo_ada/__init__.py ]]; then options+=(--env PYTHONPATH=/workspace/slurm/package); fi
 if [[ -n ${HF_HOME:-} ]]; then options+=(--env HF_HOME=/huggingface --volume "$HF_HOME:/huggingface"); fi
 exec "${DOCKER:-docker}" run "${options[@]}" "nemo-ada:$which" "$@"

@@ -5,6 +5,9 @@ of a model. Whoever can write there would decide what they do, and next year the
 notes the folder in which the user started it, and leaves for a private folder that is empty. What it starts stands
 there, too. A path that the user wrote means the user's folder, so it is made absolute where it is read (`from_here`).
 
+Temporary files have the same fault: libraries keep compiled code, locks and sockets in /tmp under names that anyone can
+guess, such as torchinductor_USER, and load what they find there. So TMPDIR is a folder in the private one.
+
 Python code that calls this package by itself, such as a notebook, stands where its user has put it.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -28,7 +32,10 @@ TO_MAKE = ("_HOME", "_DIR", "_ROOT", "_CACHE")
 FLAGS = ("0", "1", "true", "false", "on", "off", "yes", "no")  # of variables such as VLLM_DISABLE_COMPILE_CACHE=1
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # owner/name of the hub
 _Path = TypeVar("_Path", str, Path)
+TMPDIR = "TMPDIR"
+LONGEST = 70 - len("/t")  # bytes of the private folder: vLLM's sockets below TMPDIR have 37 more, and 107 at most
 _user: list[str] = []  # the folder of the user, once this process has left it
+_temporary: list[str | None] = []  # TMPDIR of the user, once this process has another
 
 
 def here() -> Path:
@@ -66,9 +73,34 @@ def shown(path: Path) -> Path:
     return path.relative_to(_user[-1]) if _user and path != here() and path.is_relative_to(_user[-1]) else path
 
 
+def users_temporary() -> Path:
+    """Return the folder for temporary files that stay. Python itself takes another one where it cannot be written."""
+    return Path((_temporary[-1] if _temporary else os.environ.get(TMPDIR)) or "/tmp")
+
+
+def share_temporary() -> None:
+    """Give the processes of a cluster the user's TMPDIR: ours is on this machine only. This process keeps ours.
+
+    The batch script has made the user's one private on every node (slurm/node.sh).
+    """
+    tempfile.gettempdir()  # Python asks the variable once
+    if _temporary:
+        _name_temporary(_temporary[-1])
+
+
+def _name_temporary(folder: str | None) -> None:
+    if folder is None:
+        os.environ.pop(TMPDIR, None)
+    else:
+        os.environ[TMPDIR] = folder
+
+
 @contextmanager
 def elsewhere(folder: Path) -> Iterator[None]:
-    """Stand in a folder within the block, with the variables of the environment that hold paths made absolute."""
+    """Stand in a private folder within the block, with temporary files in it.
+
+    The variables of the environment that hold paths are made absolute.
+    """
     try:
         before = os.getcwd()
     except FileNotFoundError:
@@ -77,10 +109,16 @@ def elsewhere(folder: Path) -> Iterator[None]:
         if (name.endswith(PLACES) or name in MORE_PLACES) and "://" not in value:
             os.environ[name] = os.pathsep.join(_absolute(name, part, before) for part in value.split(os.pathsep))
     _user.append(before)
+    _temporary.append(os.environ.get(TMPDIR))
     os.chdir(folder)
+    (folder / "t").mkdir(mode=0o700)
+    _name_temporary(str(folder / "t"))
+    cached, tempfile.tempdir = tempfile.tempdir, None
     try:
         yield
     finally:
+        tempfile.tempdir = cached
+        _name_temporary(_temporary.pop())
         _user.pop()
         os.chdir(before)
 

@@ -47,22 +47,26 @@ def open_found(path: "os.PathLike[str] | str", works: str = "", *, links: bool =
         OSError: the file cannot be opened.
     """
     folder, name = os.path.split(os.path.abspath(os.fspath(path)))
-    inside = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _refuse_strangers_links(folder, works)
+    inside, follow = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), False
     try:
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW)
+        named = os.stat(name, dir_fd=inside, follow_symlinks=False)
+        follow = links and stat.S_ISLNK(named.st_mode)
+        problem = _prefixed("it is a link", _fault_of_owner(named)) if follow else ""
+        if problem:
+            raise refusal(path, problem, works)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
         file = os.fdopen(os.open(name, flags, dir_fd=inside), "rb")
-        problem = ""
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             problem = "it is a pipe, a device or a folder, not a file"
         problem = problem or _fault(file.fileno()) or _prefixed(f"its folder {folder}", _fault(inside, sticky=True))
-        named = os.stat(name, dir_fd=inside, follow_symlinks=False)
-        if stat.S_ISLNK(named.st_mode):
-            problem = problem or _prefixed("it is a link", _fault_of_owner(named))
     except OSError as error:
         error.filename = os.fspath(path)
         if error.errno == errno.ENXIO:
             raise refusal(path, "it is a socket, not a file", works) from None
-        if error.errno == errno.ELOOP and not links:
+        if error.errno == errno.ELOOP and not follow:
+            if links:
+                raise refusal(path, "it became a link while it was opened", works) from None
             raise UserError(f"{path} is a link, and what it leads to may be any file of yours; copy the file") from None
         raise
     finally:
@@ -121,6 +125,7 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
         UserError: something in it is not ours, or others may write it, or it is no file and no folder.
         OSError: a folder cannot be opened.
     """
+    _refuse_strangers_links(top, works)
     waiting, seen = [os.fspath(top)], set()
     while waiting:
         place = waiting.pop()
@@ -163,6 +168,7 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
 
 def check_folder(path: "os.PathLike[str] | str", works: str = "") -> None:
     """Look at a folder itself, but not at what is in it. Raises UserError and OSError as `check_tree` does."""
+    _refuse_strangers_links(path, works)
     inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         problem = _fault(inside)
@@ -191,6 +197,26 @@ def closed_to_others(gid: int) -> bool:
         return False
     # A directory service may list nobody. Then only a private group's name shows whose it is.
     return group.gr_name in {_name(uid) for uid in ours} or bool(members)
+
+
+def _refuse_strangers_links(folder: "os.PathLike[str] | str", works: str) -> None:
+    """Refuse a path through somebody else's link in a folder such as /tmp, where anyone can make one.
+
+    Linux does so itself where its setting fs.protected_symlinks is 1. Raises UserError.
+    """
+    place = os.path.abspath(os.fspath(folder))
+    while place != os.path.dirname(place):
+        above = os.path.dirname(place)
+        try:
+            status, holder = os.lstat(place), os.stat(above)
+        except OSError:  # whoever opens it says so
+            return
+        shared = stat.S_ISVTX | stat.S_IWOTH
+        if stat.S_ISLNK(status.st_mode) and holder.st_mode & shared == shared:
+            problem = _prefixed(f"{place} is a link", _fault_of_owner(status))
+            if problem:
+                raise refusal(folder, problem, works)
+        place = above
 
 
 def _owners() -> "set[int]":

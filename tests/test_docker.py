@@ -124,7 +124,7 @@ def test_run_passes_the_command_the_caller_the_gpus_and_the_code_of_a_checkout(t
     assert "--gpus device=0" in printed(tmp_path, gpu=False, GPUS="device=0")
     (tmp_path / "nemo_ada").mkdir()
     (tmp_path / "nemo_ada" / "__init__.py").touch()
-    assert "--env PYTHONPATH=/workspace " in printed(tmp_path)
+    assert "--env PYTHONPATH=/workspace/slurm/package " in printed(tmp_path)
 
 
 def test_only_the_cpu_image_is_read_only_and_only_the_other_one_raises_limits(tmp_path: Path) -> None:

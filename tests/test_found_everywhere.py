@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import shutil
 import subprocess
+import tempfile
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -18,10 +20,10 @@ import pytest
 
 from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, name_server
+from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, set_wandb_server
 from nemo_ada.rules.facts import site
 from nemo_ada.run.folder import RunDir
-from nemo_ada.standing import elsewhere, from_here, here, shown
+from nemo_ada.standing import elsewhere, from_here, here, share_temporary, shown, users_temporary
 from nemo_ada.tasks.reasoning import MiniSudoku
 from nemo_ada.tasks.settings import MiniSudokuSettings
 from tests.lab.data.fake_server import completion, model_folder, serving
@@ -162,8 +164,12 @@ def test_what_the_user_has_named_runs_in_every_process_and_nothing_beside_it_doe
         (folder / "own.yaml").write_text(f"task: {{path: {folder}/rows.jsonl, reward: 'mine:score'}}\n")
         words = ["configs/cpu/jsonl.yaml", "../mine/own.yaml"]
     small = ["grpo.max_num_steps=1", "base.steps=20", "grpo.num_prompts_per_step=8", "run_dir=out"]
-    done = run("train", *words, *small, cwd=cwd)
+    temporary = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))  # a short path, as /tmp has
+    done = run("train", *words, *small, cwd=cwd, TMPDIR=str(temporary))
     assert done.returncode == 0, done.stderr[-2000:]
+    left = list(temporary.iterdir())
+    shutil.rmtree(temporary)
+    assert not left, "a library's folder under a name that anyone can guess, such as torchinductor_USER"
     assert where.read_text() == "" and (cwd / "out" / "metrics.jsonl").is_file()
     assert "names code: task.reward=" in done.stderr and "mine.py" in done.stderr
     again = run("train", *words, *small, "grpo.max_num_steps=2", "resume=auto", cwd=cwd)
@@ -250,10 +256,10 @@ def test_wandb_gets_the_server_of_the_users_home_or_its_own(tmp_path: Path, monk
         monkeypatch.delenv(VARIABLE, raising=False)
         (tmp_path / "home/.config/wandb").mkdir(parents=True, exist_ok=True)
         (tmp_path / "home/.config/wandb/settings").write_text(noted)
-        name_server()
+        set_wandb_server()
         assert os.environ[VARIABLE] == server
     monkeypatch.setenv(VARIABLE, "https://named.example")
-    name_server()
+    set_wandb_server()
     assert os.environ[VARIABLE] == "https://named.example"
 
 
@@ -317,6 +323,24 @@ def test_a_process_stands_elsewhere_and_knows_where_its_user_stands(tmp_path: Pa
         assert os.environ["HF_HOME"] == f"{tmp_path}/user/models"
         assert os.environ["PYTHONPATH"] == f"{tmp_path}/user/models{os.pathsep}{os.pathsep}none"
     assert Path.cwd() == tmp_path / "user"
+
+
+@pytest.mark.parametrize("given", [None, "/var/tmp"])
+def test_temporary_files_lie_in_a_private_folder_and_other_nodes_get_the_users(
+    tmp_path: Path, monkeypatch, given: str | None
+) -> None:
+    if given is None:
+        monkeypatch.delenv("TMPDIR", raising=False)
+    else:
+        monkeypatch.setenv("TMPDIR", given)
+    before = tempfile.tempdir
+    with elsewhere(tmp_path):
+        mine = tempfile.gettempdir()
+        assert mine == os.environ["TMPDIR"] == f"{tmp_path}/t" and os.stat(mine).st_mode & 0o777 == 0o700
+        assert users_temporary() == Path(given or "/tmp")
+        share_temporary()  # NeMo-RL gives its environment to workers on all nodes
+        assert os.environ.get("TMPDIR") == given and tempfile.gettempdir() == mine
+    assert os.environ.get("TMPDIR") == given and tempfile.tempdir == before
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -124,6 +127,67 @@ def test_a_link_of_another_user_in_a_sticky_folder_leads_to_nothing(tmp_path: Pa
     os.chown(link, OTHER, OTHER, follow_symlinks=False)
     with pytest.raises(UserError, match=rf"it is a link: it belongs to .*\({OTHER}\)"):
         trust.read_found(link)
+
+
+@needs_two_users
+def test_a_folder_that_another_users_link_in_a_sticky_folder_names_is_refused(tmp_path: Path) -> None:
+    """All of it is the user's own, so only the link shows who has chosen it."""
+    target = found(tmp_path / "mine")
+    (tmp_path / "sticky").mkdir()
+    (tmp_path / "sticky").chmod(0o1777)
+    link = tmp_path / "sticky" / "run"
+    link.symlink_to(target.parent)
+    trust.read_found(link / target.name)
+    trust.check_tree(link)
+    trust.check_folder(link)
+    os.chown(link, OTHER, OTHER, follow_symlinks=False)
+    for look in (
+        lambda: trust.read_found(link / target.name),
+        lambda: trust.check_tree(link),
+        lambda: trust.check_folder(link),
+    ):
+        with pytest.raises(UserError, match=rf"sticky/run is a link: it belongs to .*\({OTHER}\)"):
+            look()
+    (tmp_path / "sticky").chmod(0o755)  # nobody else could have made it there
+    trust.check_tree(link)
+
+
+SWAP = """
+import os, sys
+name, target = sys.argv[1:]
+os.umask(0o022)
+while True:
+    os.symlink(target, name + ".a")
+    os.rename(name + ".a", name)
+    os.close(os.open(name + ".b", os.O_CREAT | os.O_WRONLY))
+    os.rename(name + ".b", name)
+"""
+
+
+@needs_two_users
+def test_a_name_that_another_user_swaps_while_it_is_read_never_gives_the_users_own_file(tmp_path: Path) -> None:
+    """Now a link to what only the user may read, and now a file of the other's: each look alone sees a good one."""
+    target = found(tmp_path / "mine")
+    target.chmod(0o600)
+    with tempfile.TemporaryDirectory(dir="/tmp") as sticky:
+        os.chmod(sticky, 0o1777)
+        name = Path(sticky) / "heldout.yaml"
+        command = [shutil.which("python3", path="/usr/bin:/usr/local/bin") or "python3", "-c", SWAP, name, target]
+        swaps = subprocess.Popen(command, user=OTHER, group=OTHER, extra_groups=[], cwd="/")
+        try:
+            said = set()
+            for _ in range(20_000):
+                try:
+                    said.add(str(trust.read_found(name)))
+                except UserError as refusal:
+                    said.add(str(refusal).partition(":")[2].partition(" (")[0])
+                except FileNotFoundError:
+                    time.sleep(0.001)  # it has not begun
+            assert swaps.poll() is None
+        finally:
+            swaps.kill()
+            swaps.wait()
+    assert "b'ours'" not in said and len(said) >= 2, said
 
 
 def test_a_whole_folder_with_a_sticky_bit_is_refused_because_strangers_can_add_to_it(tmp_path: Path) -> None:

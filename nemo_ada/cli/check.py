@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from nemo_ada.errors import UserError
-from nemo_ada.lab.plan.command import walltime
+from nemo_ada.lab.plan.command import check_walltime
 from nemo_ada.lab.plan.job_slots import parse_time
 from nemo_ada.lab.plan.sbatch import job_fits
 from nemo_ada.rules.check.cluster import cluster
@@ -46,7 +46,7 @@ def check(
     words = [*(overrides or []), *([] if card is None else [f"{CARD}={card}"])]
     findings = examine(config, words, on_gpu=gpu, verifier=verifier)
     if time is not None and exit_code(findings) != EXIT_USER_ERROR:
-        findings.extend(walltime(config, words, time))
+        findings.extend(check_walltime(config, words, time))
     with suppress(UserError, OSError):  # a configuration that cannot be read has a finding already
         findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
     if site:

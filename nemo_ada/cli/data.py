@@ -22,7 +22,7 @@ from nemo_ada.lab.data.prepare import Preparation
 from nemo_ada.lab.data.prepare import prepare as run
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
 from nemo_ada.lab.data.stages import BANDS, parse_band
-from nemo_ada.lab.evaluation.benchmark import Benchmark, resolve
+from nemo_ada.lab.evaluation.benchmark import Benchmark, find_benchmarks
 from nemo_ada.run.files import read_bounded
 from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
 from nemo_ada.verify.audit import told
@@ -83,7 +83,10 @@ def prepare(
         drawing,
         pass_rates,
         band=None if band is None else parse_band(band),
-        exclude=[Excluded(one.name, one.opened("--exclude"), one.prompt_fields) for one in resolve(exclude or [], {})],
+        exclude=[
+            Excluded(one.name, one.open_problems("--exclude"), one.prompt_fields)
+            for one in find_benchmarks(exclude or [], {})
+        ],
     )
     with counted() as watch:
         card = run(plan, out, watch)

@@ -22,10 +22,9 @@ from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.measure import SamplingSpec
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
-from nemo_ada.lab.evaluation.benchmark import Benchmark, presets, resolve, run_of
+from nemo_ada.lab.evaluation.benchmark import Benchmark, find_benchmarks, find_run, list_presets
 from nemo_ada.lab.evaluation.evaluate import evaluate as run
-from nemo_ada.lab.evaluation.results import Evaluation, setting_differences
-from nemo_ada.lab.evaluation.results import compare as compare_evaluations
+from nemo_ada.lab.evaluation.results import Evaluation, compare_evaluations, find_setting_differences
 from nemo_ada.lab.evaluation.statistics import FEW
 from nemo_ada.run.files import write_result
 from nemo_ada.tasks.heldout import HELDOUT
@@ -83,15 +82,15 @@ def evaluate(
     if inside or (model / "metrics.jsonl").is_file():
         found = f"name its newest model, {inside[-1]}" if inside else f"`nemo-ada export {model}` writes its model"
         raise UserError(f"{model} is the folder of a run, not of a model; {found}")
-    run_dir = run_of(model, wanted=not data)
+    run_dir = find_run(model, wanted=not data)
     data = data or ([str(run_dir / HELDOUT)] if run_dir else [])
     out = out or (run_dir / "eval" / model.name if run_dir else None)
     if not data or out is None:
         raise UserError(
             f"{'--out' if data else '--data'} is needed, because {model} is in no CPU run's folder with {HELDOUT}, "
-            f"such as in `nemo-ada eval {model} --data my.jsonl --out runs/eval`; presets: {', '.join(presets())}"
+            f"such as in `nemo-ada eval {model} --data my.jsonl --out runs/eval`; presets: {', '.join(list_presets())}"
         )
-    benchmarks = resolve(data, {**changes, "system": text_from(system)})
+    benchmarks = find_benchmarks(data, {**changes, "system": text_from(system)})
     if "max_prompt_tokens" not in changes and access.server is None and (room := positions(model)) is not None:
         half = {"max_prompt_tokens": max(room // 2, 1)}  # of a small model; the rest is for the response
         benchmarks = [one.model_copy(update=half) if one.max_prompt_tokens >= room else one for one in benchmarks]
@@ -143,7 +142,7 @@ def compare(
     title = f"{second} minus {first}: points of avg@k over the same prompts"
     _print(title, [_difference(name, row) for name, row in rows.items()])
     _note_few(rows)
-    for difference in setting_differences(a, b):
+    for difference in find_setting_differences(a, b):
         typer.echo(f"note: the two were evaluated differently: {difference}")
 
 

@@ -11,7 +11,7 @@ import typer
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
-from nemo_ada.lab.plan.job_slots import clock
+from nemo_ada.lab.plan.job_slots import format_time
 from nemo_ada.lab.plan.render import render
 from nemo_ada.lab.plan.sbatch import TIMES, sbatch_options
 from nemo_ada.rules.facts.cards import KEY as CARD
@@ -60,8 +60,8 @@ def plan(
     typer.echo(render(result, as_json=as_json, price=price))
     if not result.slots.steps:
         slots = result.slots
-        least = clock(slots.cold_start + slots.lead + result.forecast.step.p50)
+        least = format_time(slots.cold_start + slots.lead + result.forecast.step.p50)
         raise UserError(
-            f"--time={options.time}: no step fits into a slot of {clock(slots.seconds)} (SLURM reads 04:00 as four "
-            f"minutes); ask for {least} or more, written hours:minutes:seconds"
+            f"--time={options.time}: no step fits into a slot of {format_time(slots.seconds)} (SLURM reads 04:00 as "
+            f"four minutes); ask for {least} or more, written hours:minutes:seconds"
         )

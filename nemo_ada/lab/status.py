@@ -33,13 +33,12 @@ SQUEUE = ("squeue", "-h", "-r", "-o", "%F|%i|%T|%S|%N|%r", "-j")
 SACCT = ("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j")
 ANSWER_SECONDS = 15.0
 NO_SLOT = "no slot is left: submit again"
-OLD_LAYOUT = "jobs.tsv"  # of chains whose jobs submitted one another
 GONE = "gone"
 MOST_ENDED = 12  # slots of which the end is shown
 SILENT_SECONDS = 3600.0  # after which a run of another machine counts as gone
 MAX_BYTES = 4 << 20  # of a file of a run's folder, which anybody may have made
 MOST_LINES, MOST_LETTERS = 1000, 500  # of a table, and of a text in it
-MARKS = ("status.json", "attempts.tsv", "heartbeat", "job", "over", OLD_LAYOUT)  # one is in every folder of a run
+MARKS = ("status.json", "attempts.tsv", "heartbeat", "job", "over")  # one is in every folder of a run
 REMEDIES = {
     "own failure": "mend what its log says; a new submission goes on from the last save",
     "no space": "make room; the next slot tries again",
@@ -92,23 +91,23 @@ def read_status(folder: Path, slurm: Queue | None = None) -> dict[str, Any]:
     """
     if not any((folder / name).exists() for name in MARKS):
         raise UserError(f"{folder} holds no run: name the run_dir of a `nemo-ada train`, or `all`")
-    status, pace, beat = (_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
-    saved, steps = (_whole(mapping.get(key)) for mapping, key in ((pace, "saved_step"), (status, "max_steps")))
-    attempts, left_out = (_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
+    status, pace, beat = (_read_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
+    saved, steps = (_as_count(mapping.get(key)) for mapping, key in ((pace, "saved_step"), (status, "max_steps")))
+    attempts, left_out = (_read_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
     last = attempts[-1] if attempts else []
-    array = array_of(folder)
+    array = find_array(folder)
     slots = [] if slurm is None else slurm.of(array)
-    reason, detail = _cell(last, REASON), _cell(last, DETAIL)
+    reason, detail = _read_cell(last, REASON), _read_cell(last, DETAIL)
     failed = reason not in QUIET
     return {
         "run": str(folder),
-        "state": _state(folder, status, array, None if slurm is None else slots),
-        "gpu_hours": _gpu_hours(folder, attempts),
-        "step": _whole(status.get("step")),
+        "state": _describe_state(folder, status, array, None if slurm is None else slots),
+        "gpu_hours": _count_gpu_hours(folder, attempts),
+        "step": _as_count(status.get("step")),
         "max_steps": steps,
         "saved_step": saved,
         "phase": str(beat.get("phase"))[:MOST_LETTERS],
-        "silent_seconds": _age(folder / "heartbeat"),
+        "silent_seconds": _seconds_since_write(folder / "heartbeat"),
         "median_step_seconds": beat.get("median_step_seconds"),
         "job": array,
         "slurm": slurm is not None,
@@ -116,41 +115,41 @@ def read_status(folder: Path, slurm: Queue | None = None) -> dict[str, Any]:
         "waiting": sum(not slot["nodes"] for slot in slots),
         "ended": {slot: said for slot, said in slurm.ended.items() if slot.split("_")[0] == array} if slurm else {},
         "attempts": len(attempts),
-        "reasons": [_cell(line, REASON) or "not ended" for line in attempts],
+        "reasons": [_read_cell(line, REASON) or "not ended" for line in attempts],
         "last_reason": reason or None,
-        "slots_left": _slots_left(attempts, saved, steps),
+        "slots_left": _count_slots_left(attempts, saved, steps),
         "left_out": {line[2]: line[3] for line in left_out},
         "error": detail if failed and detail else None,
-        "remedy": _remedy(slots) or REMEDIES.get(reason),
-        "log": str(folder / "attempts" / _cell(last, FOLDER)) if _cell(last, FOLDER) else None,
+        "remedy": _find_remedy(slots) or REMEDIES.get(reason),
+        "log": str(folder / "attempts" / _read_cell(last, FOLDER)) if _read_cell(last, FOLDER) else None,
     }
 
 
-def array_of(folder: Path) -> str | None:
+def find_array(folder: Path) -> str | None:
     """Return SLURM's id of a run's array, or of the job in whose allocation it trains. None where it has none."""
-    found = re.match(r"[0-9]+", _text(folder / "job"))
+    found = re.match(r"[0-9]+", _read_text(folder / "job"))
     return found[0][:MOST_LETTERS] if found else None
 
 
-def state_of(folder: Path) -> str:
+def read_state(folder: Path) -> str:
     """Return the state that a run has written, or GONE where it says that it runs and its process does not.
 
     The lock shows it for a run of this machine. A run of another machine has to give a sign of life now and then.
     """
-    status = _mapping(folder / "status.json")
+    status = _read_mapping(folder / "status.json")
     state = status.get("state")
     if state != "running":
         return str(state)[:MOST_LETTERS] if isinstance(state, str) else "unknown"
     held = in_use(folder / "lock")
     if held is False and not os.path.exists(folder / "lock"):
-        pid = _whole(status.get("pid"))
+        pid = _as_count(status.get("pid"))
         held = None if pid is None else Path(f"/proc/{pid}").exists()
-    ages = [age for name in ("heartbeat", "status.json") if (age := _age(folder / name)) is not None]
+    ages = [age for name in ("heartbeat", "status.json") if (age := _seconds_since_write(folder / name)) is not None]
     silent = held is None and min(ages, default=math.inf) > SILENT_SECONDS
     return GONE if held is False or silent else state
 
 
-def look(folders: Sequence[Path], slurm: Queue | None) -> list[dict[str, Any]]:
+def read_statuses(folders: Sequence[Path], slurm: Queue | None) -> list[dict[str, Any]]:
     """Return `read_status` of several folders. One that cannot be read hides no other."""
     found = []
     for folder in folders:
@@ -163,31 +162,31 @@ def look(folders: Sequence[Path], slurm: Queue | None) -> list[dict[str, Any]]:
     return found
 
 
-def goes_on(status: Mapping[str, Any]) -> bool:
+def can_change(status: Mapping[str, Any]) -> bool:
     """Return whether a run has a process or a job that could change its status."""
     return bool(status["queue"]) or status["state"] == "running"
 
 
 def ask_slurm(folders: Sequence[Path]) -> Queue | None:
     """Return what SLURM says about the arrays of these runs; None where SLURM is missing or does not answer."""
-    arrays = sorted({array for folder in folders if (array := array_of(folder))})
+    arrays = sorted({array for folder in folders if (array := find_array(folder))})
     if shutil.which(SQUEUE[0]) is None:
         return None
     if not arrays:
         return Queue()
     asked = ",".join([*arrays, arrays[0]])  # with one id squeue fails for one that it does not know any more
-    rows = _said(*SQUEUE, asked)
+    rows = _read_lines(*SQUEUE, asked)
     if rows is None:
         return None
-    ended = _said(*SACCT, asked)  # it fails where the site keeps no accounts: SLURM itself knows for some minutes
+    ended = _read_lines(*SACCT, asked)  # it fails where the site keeps no accounts: SLURM itself knows for some minutes
     if ended is None:
-        ended = _said(*SQUEUE[:3], "-o", "%i|%T", "-t", "all", "-j", asked) or []
+        ended = _read_lines(*SQUEUE[:3], "-o", "%i|%T", "-t", "all", "-j", asked) or []
     there = {row.split("|")[1] for row in rows if "|" in row}
     pairs = (line.split("|", 1) for line in ended if re.match(r"[0-9]+(_[0-9]+)?[|]", line))
     return Queue(rows, {slot: state.split(" ")[0] for slot, state in pairs if slot not in there})
 
 
-def _said(*command: str) -> list[str] | None:
+def _read_lines(*command: str) -> list[str] | None:
     """Return the lines that a command prints, None where it fails."""
     try:
         done = run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
@@ -196,7 +195,7 @@ def _said(*command: str) -> list[str] | None:
     return list(done.stdout.splitlines())
 
 
-def render(status: Mapping[str, Any]) -> str:
+def render_status(status: Mapping[str, Any]) -> str:
     """Return the status of one run as lines for people."""
     lines = [f"{status['run']}: {status['state']}"]
     if status["state"] == GONE:
@@ -206,7 +205,7 @@ def render(status: Mapping[str, Any]) -> str:
     if status["silent_seconds"] is not None and status["state"] == "running":
         lines.append(f"  last sign of life {status['silent_seconds']:.0f} s ago ({status['phase']})")
     if status["job"] is not None:
-        said = _queue_said(status["queue"], status["waiting"]) if status["slurm"] else "SLURM gives no answer here"
+        said = _describe_queue(status["queue"], status["waiting"]) if status["slurm"] else "SLURM gives no answer here"
         lines.append(f"  array {status['job']}: {said}")
     if status["ended"]:
         words = ", ".join(f"{slot} {state}" for slot, state in list(status["ended"].items())[-MOST_ENDED:])
@@ -225,7 +224,7 @@ def render(status: Mapping[str, Any]) -> str:
     return printable(hide("\n".join(lines)))
 
 
-def runs_below(root: Path) -> list[Path]:
+def find_runs(root: Path) -> list[Path]:
     """Return the folders of runs in `root` and in its users' folders, the newest sign of life first."""
     if not root.is_dir():
         raise UserError(f"{root} is not a folder: name a run's folder, or set RUN_ROOT")
@@ -233,14 +232,14 @@ def runs_below(root: Path) -> list[Path]:
     for place in root.iterdir():
         with suppress(OSError):  # a file, or a folder that is closed to us
             found += [one for one in ([place] if _is_run(place) else place.iterdir()) if _is_run(one)]
-    return sorted(found, key=lambda folder: _age(folder / "heartbeat") or math.inf)
+    return sorted(found, key=lambda folder: _seconds_since_write(folder / "heartbeat") or math.inf)
 
 
 def _is_run(folder: Path) -> bool:
     return any(map(os.path.exists, (folder / name for name in MARKS)))
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def _read_mapping(path: Path) -> dict[str, Any]:
     try:
         content = json_of(path, MAX_BYTES)
         return content if isinstance(content, dict) else {}
@@ -248,19 +247,19 @@ def _mapping(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return text_of(path, MAX_BYTES, errors="replace")
     except (OSError, ValueError):
         return ""
 
 
-def _table(path: Path) -> list[list[str]]:
-    lines = [[cell[:MOST_LETTERS] for cell in line.split("\t")] for line in _text(path).splitlines()[-MOST_LINES:]]
+def _read_table(path: Path) -> list[list[str]]:
+    lines = [[cell[:MOST_LETTERS] for cell in line.split("\t")] for line in _read_text(path).splitlines()[-MOST_LINES:]]
     return [line for line in lines if len(line) >= LEAST]
 
 
-def _whole(value: object) -> int | None:
+def _as_count(value: object) -> int | None:
     """Return a count, None for everything else that a damaged file may hold."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
         return int(value)
@@ -268,11 +267,11 @@ def _whole(value: object) -> int | None:
     return int(value) if number else None  # type: ignore[call-overload]
 
 
-def _cell(line: Sequence[str], column: int) -> str:
+def _read_cell(line: Sequence[str], column: int) -> str:
     return line[column] if len(line) > column else ""
 
 
-def _age(path: Path) -> float | None:
+def _seconds_since_write(path: Path) -> float | None:
     """Return the seconds since a file was written, None where it is missing."""
     try:
         return max(0.0, time.time() - path.stat().st_mtime)
@@ -280,7 +279,7 @@ def _age(path: Path) -> float | None:
         return None
 
 
-def _state(
+def _describe_state(
     folder: Path, status: Mapping[str, Any], array: str | None, slots: Sequence[Mapping[str, str]] | None
 ) -> str:
     """Return how a run stands: what SLURM says where it answers, else what the run wrote.
@@ -291,30 +290,29 @@ def _state(
         array: SLURM's id of its array, None for none.
         slots: those of its slots that SLURM has not ended; None without an answer.
     """
-    state = state_of(folder) if status else "not started"
+    state = read_state(folder) if status else "not started"
     if state == "done" or slots is None or array is None:
         return state
     if slots:
         return slots[0]["state"].lower() if slots[0]["nodes"] else "waiting"
-    over = _text(folder / "over").rstrip("\n").split("\t")
+    over = _read_text(folder / "over").rstrip("\n").split("\t")
     if over[0] == array and len(over) > 2:
         return f"over: {over[2][:MOST_LETTERS]}"
-    older = (folder / OLD_LAYOUT).exists() and not any(line[0] == array for line in _table(folder / "attempts.tsv"))
-    return "this folder's chain is of an older version; a new submission goes on" if older else NO_SLOT
+    return NO_SLOT
 
 
-def _gpu_hours(folder: Path, attempts: Sequence[Sequence[str]]) -> float | None:
+def _count_gpu_hours(folder: Path, attempts: Sequence[Sequence[str]]) -> float | None:
     """Return the GPU hours of all attempts; None where config.yaml does not say how many GPUs they held."""
-    cluster = re.search(r"^cluster:\n((?: .*\n)+)", _text(folder / "config.yaml"), re.M)
+    cluster = re.search(r"^cluster:\n((?: .*\n)+)", _read_text(folder / "config.yaml"), re.M)
     found = dict(re.findall(r"^  (gpus_per_node|num_nodes): (\d{1,6})$", cluster[1] if cluster else "", re.M))
     if "gpus_per_node" not in found or not attempts:
         return None
-    last = time.time() - (_age(folder / "heartbeat") or 0.0)  # of an attempt that has written no end
-    spans = [(_whole(_cell(line, ENDED)) or last) - (_whole(line[STARTED]) or last) for line in attempts]
+    last = time.time() - (_seconds_since_write(folder / "heartbeat") or 0.0)  # of an attempt that has written no end
+    spans = [(_as_count(_read_cell(line, ENDED)) or last) - (_as_count(line[STARTED]) or last) for line in attempts]
     return sum(max(0.0, span) for span in spans) / 3600 * int(found["gpus_per_node"]) * int(found.get("num_nodes", 1))
 
 
-def _remedy(slots: Sequence[Mapping[str, str]]) -> str | None:
+def _find_remedy(slots: Sequence[Mapping[str, str]]) -> str | None:
     """Return what to do about slots that wait, by the reason that SLURM gives."""
     if not slots or slots[0]["nodes"]:
         return None
@@ -322,7 +320,7 @@ def _remedy(slots: Sequence[Mapping[str, str]]) -> str | None:
     return next((text.replace("{}", slots[0]["array"]) for part, text in WAITS.items() if part in said), None)
 
 
-def _queue_said(slot: Mapping[str, str] | None, waiting: int) -> str:
+def _describe_queue(slot: Mapping[str, str] | None, waiting: int) -> str:
     if slot is None:
         return "SLURM has no slot of it in its queue"
     if slot["nodes"]:
@@ -330,15 +328,15 @@ def _queue_said(slot: Mapping[str, str] | None, waiting: int) -> str:
     return f"{waiting} slots wait: {slot['job']} is {slot['state']} ({slot['reason']}), next start {slot['start']}"
 
 
-def _slots_left(attempts: Sequence[Sequence[str]], saved: int | None, steps: int | None) -> int | None:
+def _count_slots_left(attempts: Sequence[Sequence[str]], saved: int | None, steps: int | None) -> int | None:
     """Return how many slots the rest takes at the mean gain of those that met the wall; None before the first."""
     if saved is None or steps is None:
         return None
-    marks = [_whole(line[SAVED]) or 0 for line in attempts] + [saved]
+    marks = [_as_count(line[SAVED]) or 0 for line in attempts] + [saved]
     gains = [
         after - before
         for line, before, after in zip(attempts, marks, marks[1:], strict=False)
-        if _cell(line, REASON) == "wall"
+        if _read_cell(line, REASON) == "wall"
     ]
     if sum(gains) <= 0:
         return None

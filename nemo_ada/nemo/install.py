@@ -18,8 +18,8 @@ from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
-from nemo_ada.nemo.launch.checkpoint import restore, saved_with
-from nemo_ada.nemo.launch.stop_and_save import errors_raised
+from nemo_ada.nemo.launch.checkpoint import restore, save_state_with_checkpoints
+from nemo_ada.nemo.launch.stop_and_save import raise_errors
 from nemo_ada.nemo.loop_log import corrected, writes_no_batches
 from nemo_ada.nemo.patch_points import check_returns, replaced
 from nemo_ada.nemo.settings import NemoSettings
@@ -93,12 +93,12 @@ def installed(
     if state is not None:
         hooks.load_state_dict(state)
     with ExitStack() as stack:
-        stack.enter_context(saved_with(checkpointer, hooks.state_dict))
+        stack.enter_context(save_state_with_checkpoints(checkpointer, hooks.state_dict))
         if settings.loop.draws_ahead:
             from nemo_ada.nemo.asynchronous.actors import adaptive_actors
 
             stack.enter_context(adaptive_actors(master_config, checkpointer))
-            stack.enter_context(errors_raised(loop))
+            stack.enter_context(raise_errors(loop))
         if hasattr(loop, "Logger"):  # a stand-in of the loop has none
             stack.enter_context(
                 corrected(loop.Logger, batches=not (settings.loop.draws_ahead and writes_no_batches(master_config)))

@@ -4,15 +4,14 @@ Learner and engine share their GPUs. So NeMo-RL moves the optimizer to the CPU b
 update. It copies tensor by tensor into new pageable memory, which took 12.9 of the 28.5 seconds of a step of GRPO with
 a 1.5B on one H200 (recipes/results/gpu.md). A copy that need not block goes into pinned memory, which torch keeps for
 the next one. It never gives memory to the next copy that somebody still reads, such as a save in the background.
-
-NeMo-RL takes a worker class of ours (`Policy(worker_extension_cls_fqn=...)`), but it then builds a Python environment
-of that name on each node (nemo_rl/utils/venvs.py). So the workers that are there get another function, by Ray.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from nemo_ada.nemo.workers import call_each
 
 MOVES = ("move_optimizer", "move_optimizer_to_device")
 """The function of NeMo-RL's Megatron worker, and of its DTensor workers."""
@@ -27,19 +26,13 @@ def move_through_pinned_memory(policy: Any) -> int:
     Returns:
         Workers that have it now.
     """
-    workers = getattr(getattr(policy, "worker_group", None), "workers", [])
-    if not workers:
-        return 0
-    import ray
-
-    replace = replacement()
-    return sum(ray.get([worker.__ray_call__.remote(replace) for worker in workers]))
+    return sum(call_each(policy, replacement()))
 
 
 def replacement() -> Callable[[Any], bool]:
     """Make the function that replaces a worker's way of moving its optimizer.
 
-    Ray sends a nested function by value, so the worker's Python environment need not have this package.
+    It is a nested one, for `call_each`.
     """
     names = MOVES
 

@@ -23,6 +23,7 @@ from nemo_ada.rules.method import (
     estimator,
     placeholder_obstacles,
     reinforce_ada,
+    reward_range,
     uses_async_engine,
 )
 from nemo_ada.rules.single_controller import controller_ignores, controller_needs, controller_sizes
@@ -47,6 +48,7 @@ class NemoSettings:
         overlong: whether NeMo-RL masks truncated rows.
         dynamic: whether NeMo-RL filters groups without signal, so that a step may have several rollout calls.
         gym: whether NeMo-Gym's servers run the rollouts.
+        reward_range: smallest and largest reward of an update, after NeMo-RL's scaling and shaping.
     """
 
     config: NemoConfig
@@ -61,6 +63,7 @@ class NemoSettings:
     overlong: bool
     dynamic: bool
     gym: bool
+    reward_range: tuple[float, float]
 
     @property
     def loop(self) -> Loop:
@@ -94,7 +97,9 @@ class NemoSettings:
 
     def sampler(self) -> AdaSampler:
         """The run's sampler."""
-        return self.ada.sampler(self.group, self.longest, run_seed=self.seed, features=WIDTH)
+        return self.ada.sampler(
+            self.group, self.longest, run_seed=self.seed, features=WIDTH, reward_range=self.reward_range
+        )
 
 
 def read(master_config: Any) -> NemoSettings:
@@ -130,4 +135,5 @@ def read(master_config: Any) -> NemoSettings:
         overlong=bool(values.get("grpo.overlong_filtering", False)),
         dynamic=bool(values.get("grpo.use_dynamic_sampling", False)),
         gym=uses_gym(values),
+        reward_range=reward_range(values),
     )

@@ -26,8 +26,8 @@ from typing import Any
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import installation, model, problems
-from nemo_ada.rehearsal.gym import PATHS, environments, link_servers
-from nemo_ada.rehearsal.gym import write as write_requests
+from nemo_ada.rehearsal.gym import PATHS, find_environments, link_servers
+from nemo_ada.rehearsal.gym import write_requests as write_requests
 from nemo_ada.rehearsal.report import (
     MAX_LOGPROB_DIFFERENCE,
     Alike,
@@ -35,7 +35,7 @@ from nemo_ada.rehearsal.report import (
     Events,
     Report,
     compare_resumed,
-    measurements,
+    measure_run,
 )
 from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink, trains_adapters
 from nemo_ada.rehearsal.standins import FILES
@@ -112,12 +112,12 @@ class Rehearsal:
         environment = self.installed.environment(
             name=f"{os.getpid()}-{name}",
             gpus=self.layout.gpus,
-            events=self.events_of(name),
+            events=self.events_path(name),
             conversions=self.folder / "megatron",
         )
         command = python(self.installed.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", *paths, *arguments)
         command += [] if self.installed.stand_ins else ["--observe"]
-        events = remove(self.events_of(name))
+        events = remove(self.events_path(name))
         self.say(f"{name}: log in {self.folder / name}.log")
         with (
             private_folder(RAYS_LONGEST) as ray_folder,
@@ -138,7 +138,7 @@ class Rehearsal:
                 self.end(name)
         return code, Events.read(events)
 
-    def events_of(self, name: str) -> Path:
+    def events_path(self, name: str) -> Path:
         """File with the events of a run."""
         return self.folder / f"{name}.events.jsonl"
 
@@ -185,24 +185,24 @@ class Rehearsal:
             name=f"{os.getpid()}-export", gpus=1, events=Path(os.devnull), conversions=self.folder / "megatron"
         )
         exported = python(self.installed.policy, "-m", "nemo_ada.cli", "export", run, "--out")
-        _child([*exported, out], environment)
+        _run_child([*exported, out], environment)
         libraries: dict[str, tuple[Path, list[Path]]] = {
             "transformers": (self.installed.policy, [out, self.folder / LOGPROBS]),
             "vllm": (self.installed.engine, [out, self.folder / LOGPROBS]),
         }
         if self.lora:
             adapter = self.folder / "adapter"
-            _child([*exported, adapter, "--adapter"], environment)
+            _run_child([*exported, adapter, "--adapter"], environment)
             libraries["peft"] = (self.installed.policy, [adapter, self.folder / LOGPROBS, self.folder / "model"])
         differences = []
         for library, (interpreter, paths) in libraries.items():
             command = python(interpreter, "-W", "ignore", "-m", "nemo_ada.rehearsal.exported", library, *paths)
-            lines = _child(command, self.installed.plain_environment())
+            lines = _run_child(command, self.installed.plain_environment())
             name = f"exported, in {library}: |log-prob - the learner's|, nats"
             differences.append(Deviation(name, float(lines[-1]), MAX_LOGPROB_DIFFERENCE))
         return differences, time.monotonic() - started
 
-    def checkpoint_of(self, config: Mapping[str, Any], step: int, out: Path) -> dict[str, Any]:
+    def copy_checkpoint(self, config: Mapping[str, Any], step: int, out: Path) -> dict[str, Any]:
         """Make a run folder with only this step's checkpoint. Returns the config that continues from it."""
         old = Path(config["checkpointing"]["checkpoint_dir"])
         continued: dict[str, Any] = json.loads(json.dumps(config, default=str))
@@ -216,7 +216,7 @@ class Rehearsal:
         return continued
 
 
-def _child(command: Sequence[str | Path], environment: Mapping[str, str]) -> list[str]:
+def _run_child(command: Sequence[str | Path], environment: Mapping[str, str]) -> list[str]:
     """Run a child process. Returns the lines of its output, and raises UserError with the end of its errors."""
     done = run_process(command, capture_output=True, text=True, env=dict(environment))
     if done.returncode:
@@ -245,23 +245,23 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         raise UserError(f"--steps {steps} is too few: a resumed run needs a step to repeat; take 2 or more")
     started = time.monotonic()
     config = load_config(path, overrides)
-    findings = check(path, overrides, config)
-    gym = environments_of(config)
-    installed = None if any(finding.level == "error" for finding in findings) else installed_for(config)
+    findings = check_full_config(path, overrides, config)
+    gym = list_environments(config)
+    installed = None if any(finding.level == "error" for finding in findings) else find_installation(config)
     folder = (keep or new_folder("rehearsal-")).resolve()
     held = claim(folder, "rehearse", "--keep")
     shrinker, layout = shrink(
         config, model=folder / "model", data=folder / "data", out=folder / "undisturbed", steps=steps
     )
-    report = Report(str(path), words_given(), layout, shrinker.changes, FILES)
+    report = Report(str(path), command_line(), layout, shrinker.changes, FILES)
     report.absent["check"] = "yes"
     report.take_findings(findings)
     code = EXIT_USER_ERROR
     if installed is not None:
         say(f"{path}: {layout.text}, {steps} steps; files in {folder}")
-        furnish(config, shrinker, layout, installed, folder, gym)
+        make_inputs(config, shrinker, layout, installed, folder, gym)
         lora = trains_adapters(shrinker)
-        code = _runs(Rehearsal(installed, folder, layout, say, lora), report, shrinker.config, resume=resume)
+        code = _make_runs(Rehearsal(installed, folder, layout, say, lora), report, shrinker.config, resume=resume)
     report.seconds = time.monotonic() - started
     report.write(folder)
     say(report.markdown())
@@ -271,30 +271,30 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     return EXIT_DONE if report.passed else code or EXIT_FAILED
 
 
-def words_given() -> str:
+def command_line() -> str:
     """Return the command line of this process, without secrets."""
     return hide(shlex.join(["nemo-ada", *sys.argv[1:]]))
 
 
-def environments_of(config: Mapping[str, Any]) -> list[str]:
+def list_environments(config: Mapping[str, Any]) -> list[str]:
     """Return NeMo-Gym's environments of a config. There are none without NeMo-Gym. Raises UserError."""
     values = Values(config)
-    return environments(values.get(PATHS)) if uses_gym(values) else []
+    return find_environments(values.get(PATHS)) if uses_gym(values) else []
 
 
-def installed_for(config: Mapping[str, Any]) -> installation.Installation:
+def find_installation(config: Mapping[str, Any]) -> installation.Installation:
     """Find what a rehearsal of this config needs on a CPU. Raises UserError with all that is missing."""
     values = Values(config)
     second = values.get("policy.dtensor_cfg._v2", False) and not values.get("policy.megatron_cfg.enabled", False)
     return installation.find(gym=uses_gym(values), automodel=bool(second))
 
 
-def resumed_after(steps: int) -> int:
+def last_step_before_resume(steps: int) -> int:
     """Return the step whose checkpoint the second run continues. It repeats one or two steps."""
     return max(1, steps - 2)
 
 
-def check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding]:
+def check_full_config(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding]:
     """Return what `nemo-ada check` finds in the config at its full size, before shrinking hides anything.
 
     A plain NeMo-RL config may not be meant for us, so only what concerns its learner and engine counts. The estimate of
@@ -302,14 +302,14 @@ def check(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[
     """
     if config.get("backend") == "nemo_rl":
         findings = examine(path, overrides, verifier=False, site=False)
-        return [_without_data(finding, config) for finding in findings]
+        return [_accept_missing_data(finding, config) for finding in findings]
     megatron = Values(config).get("policy.megatron_cfg.enabled", False)
     findings = examine_nemo_rl(config) if megatron else rulebook.findings(config)
     keys = ("cluster", "policy") if megatron else ("cluster", "policy", "checkpointing")
     return [finding for finding in findings if finding.key.startswith(keys)]
 
 
-def _without_data(finding: Finding, config: Mapping[str, Any]) -> Finding:
+def _accept_missing_data(finding: Finding, config: Mapping[str, Any]) -> Finding:
     """Make a warning of an error about a data set for NeMo-Gym that is not here. The rehearsal's data replace it."""
     if finding.level == "error" and finding.key.endswith(".data_path") and uses_gym(Values(config)):
         path = Values(config).get(finding.key)
@@ -318,25 +318,25 @@ def _without_data(finding: Finding, config: Mapping[str, Any]) -> Finding:
     return finding
 
 
-def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:
+def _make_runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resume: bool) -> int:
     """Make one run or both, and fill the report. Returns the exit code of the run that failed, or 0."""
     with ThreadPoolExecutor(2) as beside:
         first = beside.submit(
             rehearsal.run, "undisturbed", {"undisturbed": config}, "--logprobs", str(rehearsal.folder / LOGPROBS)
         )
-        second = beside.submit(_continue, rehearsal, config, first) if resume else None
+        second = beside.submit(_run_resumed, rehearsal, config, first) if resume else None
         try:
             code, undisturbed = first.result()
             report.take_phases(undisturbed)
-            report.failure = failure_of(code, undisturbed, rehearsal.folder / "undisturbed.log")
-            report.measurements = measurements(undisturbed, ahead=Loop.of(Values(config)).draws_ahead)
+            report.failure = find_failure(code, undisturbed, rehearsal.folder / "undisturbed.log")
+            report.measurements = measure_run(undisturbed, ahead=Loop.of(Values(config)).draws_ahead)
             if report.failure is not None:
                 return code
             exporting = beside.submit(rehearsal.export, Path(config["run_dir"]))
             if second is None:
                 report.absent["resume"] = "--no-resume"
             else:
-                code = _compare(rehearsal, report, config, undisturbed, second)
+                code = _compare_runs(rehearsal, report, config, undisturbed, second)
             try:
                 differences, seconds = exporting.result()
             except UserError as error:
@@ -349,24 +349,24 @@ def _runs(rehearsal: Rehearsal, report: Report, config: dict[str, Any], *, resum
     return code
 
 
-def _continue(rehearsal: Rehearsal, config: dict[str, Any], first: Future[tuple[int, Events]]) -> tuple[int, Events]:
+def _run_resumed(rehearsal: Rehearsal, config: dict[str, Any], first: Future[tuple[int, Events]]) -> tuple[int, Events]:
     """Make the second run. It starts when the first run's checkpoint is complete.
 
     Returns:
         Exit code and events of the second run. Without a checkpoint of the first run there is no second one: the exit
         code is then EXIT_FAILED and there are no events.
     """
-    after = resumed_after(int(config["grpo"]["max_num_steps"]))
+    after = last_step_before_resume(int(config["grpo"]["max_num_steps"]))
     folder = Path(config["checkpointing"]["checkpoint_dir"]) / f"step_{after}"
     while not folder.is_dir():  # NeMo-RL renames a checkpoint to this name after it has written all files
         if first.done() and not folder.is_dir():
             return EXIT_FAILED, Events([])
         time.sleep(POLL_SECONDS)
-    resumed = rehearsal.checkpoint_of(config, after, rehearsal.folder / "resumed")
+    resumed = rehearsal.copy_checkpoint(config, after, rehearsal.folder / "resumed")
     return rehearsal.run("resumed", {"resumed": resumed})
 
 
-def _compare(
+def _compare_runs(
     rehearsal: Rehearsal,
     report: Report,
     config: dict[str, Any],
@@ -375,19 +375,19 @@ def _compare(
 ) -> int:
     """Wait for the second run and compare it with the first. Returns the second run's exit code."""
     code, again = second.result()
-    failure = failure_of(code, again, rehearsal.folder / "resumed.log")
+    failure = find_failure(code, again, rehearsal.folder / "resumed.log")
     if failure is not None:
         report.failure = ("resume", f"{failure[1]} (in {failure[0]})")
         return code
     steps = int(config["grpo"]["max_num_steps"])
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)
-    after = resumed_after(steps)
-    report.measurements += compare_resumed(undisturbed, again, after, steps, alike(config))
+    after = last_step_before_resume(steps)
+    report.measurements += compare_resumed(undisturbed, again, after, steps, find_repeated(config))
     return EXIT_DONE
 
 
-def alike(config: Mapping[str, Any], *, seeded: bool = True) -> Alike:
+def find_repeated(config: Mapping[str, Any], *, seeded: bool = True) -> Alike:
     """Return what a resumed run of this config repeats. `seeded`: whether responses get seeds."""
     values = Values(config)
     if Loop.of(values).draws_ahead:
@@ -396,7 +396,7 @@ def alike(config: Mapping[str, Any], *, seeded: bool = True) -> Alike:
     return "rows" if seeded and values.get("policy.generation.vllm_cfg.async_engine", False) else "prompts"
 
 
-def failure_of(code: int, events: Events, log: Path) -> tuple[str, str] | None:
+def find_failure(code: int, events: Events, log: Path) -> tuple[str, str] | None:
     """Phase and cause of a run's failure, from its events or the end of its log. None for a run that ended well."""
     if code == EXIT_DONE:
         return None
@@ -407,7 +407,7 @@ def failure_of(code: int, events: Events, log: Path) -> tuple[str, str] | None:
     return "set-up", f"the driver ended with exit code {code}; the end of its log:\n{hide(tail)}"
 
 
-def furnish(
+def make_inputs(
     config: Mapping[str, Any],
     shrinker: Shrinker,
     layout: Layout,
@@ -433,7 +433,7 @@ def furnish(
     Raises:
         UserError: The model's shape is not known, or the policy interpreter cannot make the model.
     """
-    texts = write_requests(folder / "data", gym) if gym else problems.write(folder / "data", least)
+    texts = write_requests(folder / "data", gym) if gym else problems.write_problems(folder / "data", least)
     if installed.gym is not None:
         link_servers(folder / "gym", gym, installed.gym)
     for key in ("data.default", "data.train", "data.validation"):
@@ -444,13 +444,13 @@ def furnish(
     name = str(config.get("policy", {}).get("model_name", ""))
     if layers is None:
         positions = GYM_ROW if gym else 2 * LENGTH
-        spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=positions, ends=True)
+        spec = model.ModelSpec.of(name, layers=STAGE_LAYERS * layout.pp, positions=positions)
     else:
         spec = model.ModelSpec.full(name, layers)
     path = folder / "model.json"
-    write_atomically(path, model.as_json(spec, problems.vocabulary(texts, spec.shape.vocab)))
+    write_atomically(path, model.spec_as_json(spec, problems.make_vocabulary(texts, spec.shape.vocab)))
     command = ("-m", "nemo_ada.rehearsal.model", path, folder / "model", folder / LOGPROBS)
     try:
-        _child([installed.policy, "-W", "ignore", *command], installed.plain_environment())
+        _run_child([installed.policy, "-W", "ignore", *command], installed.plain_environment())
     except UserError as error:
         raise UserError(f"the policy interpreter {installed.policy} cannot make the model:\n{error}") from error

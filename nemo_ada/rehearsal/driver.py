@@ -39,8 +39,8 @@ def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
     for replacements in OF_RUNS if len(configs) > 1 else ():
         replacements.install()
     for module in ("nemo_rl.algorithms.grpo", "nemo_rl.algorithms.grpo_sync"):
-        when_imported(module, lambda loop: _with_probes(loop, logprobs))
-    when_imported(CONTROLLER, lambda launcher: _with_probes_beside(launcher, logprobs))
+        when_imported(module, lambda loop: _probe_loops(loop, logprobs))
+    when_imported(CONTROLLER, lambda launcher: _probe_controller(launcher, logprobs))
     codes = []
     for path in configs:
         observe.note(event="run", name=path.stem)
@@ -62,44 +62,44 @@ def run(config: dict[str, Any]) -> int:
         observe.note(event="refused", kind=type(error).__name__, message=str(error))
         return EXIT_USER_ERROR
     except (ProcessLostError, StallError) as error:
-        observe.note(event="failed", kind=type(error).__name__, message=observe.end_of(error))
+        observe.note(event="failed", kind=type(error).__name__, message=observe.shorten_error(error))
         return EXIT_LOST if isinstance(error, ProcessLostError) else EXIT_STALLED
     except Exception as error:  # noqa: BLE001 - whatever NeMo-RL raises is the result of the rehearsal
         traceback.print_exc()
-        observe.note(event="failed", kind=type(error).__name__, message=observe.end_of(error))
+        observe.note(event="failed", kind=type(error).__name__, message=observe.shorten_error(error))
         return EXIT_FAILED
     observe.note(event="done", code=code)
     return code
 
 
-def _with_probes(loop: Any, logprobs: Path | None) -> None:
+def _probe_loops(loop: Any, logprobs: Path | None) -> None:
     """Probe the learner before and after NeMo-RL's training loops. Without `logprobs` note its memory only."""
     for name in ("grpo_train", "grpo_train_sync"):
         if hasattr(loop, name):
-            setattr(loop, name, _probed(getattr(loop, name), logprobs))
+            setattr(loop, name, _probe_loop(getattr(loop, name), logprobs))
     if logprobs is not None and hasattr(loop, "async_grpo_train"):
-        loop.async_grpo_train = _probed_async(loop.async_grpo_train, logprobs)
+        loop.async_grpo_train = _probe_async_loop(loop.async_grpo_train, logprobs)
 
 
-def _probed(train: Callable[..., Any], logprobs: Path | None) -> Callable[..., Any]:
+def _probe_loop(train: Callable[..., Any], logprobs: Path | None) -> Callable[..., Any]:
     @functools.wraps(train)
     def probed(policy: Any, *args: Any, **kwargs: Any) -> Any:
         if logprobs is None:
             try:
                 return train(policy, *args, **kwargs)
             finally:
-                probe.memory(policy)
-        _first(policy, args[TOKENIZER], logprobs)
+                probe.note_memory(policy)
+        _probe_before(policy, args[TOKENIZER], logprobs)
         result = train(policy, *args, **kwargs)
-        _last(policy, logprobs)
+        _probe_after(policy, logprobs)
         return result
 
     return probed
 
 
-def _probed_async(train: Callable[..., Any], logprobs: Path) -> Callable[..., Any]:
+def _probe_async_loop(train: Callable[..., Any], logprobs: Path) -> Callable[..., Any]:
     def probed(policy: Any, generation: Any, *args: Any, **kwargs: Any) -> Any:
-        _first(policy, args[TOKENIZER - 1], logprobs)
+        _probe_before(policy, args[TOKENIZER - 1], logprobs)
         engine = type(generation)
         shutdown = engine.shutdown
 
@@ -107,8 +107,8 @@ def _probed_async(train: Callable[..., Any], logprobs: Path) -> Callable[..., An
             engine.shutdown = shutdown
             try:
                 with observe.phase("probe: engine"):  # after the last refit
-                    probe.engine_logprobs(policy, self, logprobs)
-                _last(policy, logprobs)
+                    probe.compare_engine(policy, self, logprobs)
+                _probe_after(policy, logprobs)
             finally:
                 ended = shutdown(self)
             return ended
@@ -119,44 +119,44 @@ def _probed_async(train: Callable[..., Any], logprobs: Path) -> Callable[..., An
     return probed
 
 
-def _with_probes_beside(launcher: Any, logprobs: Path | None) -> None:
+def _probe_controller(launcher: Any, logprobs: Path | None) -> None:
     """Probe learner and engine in the driver, before the single controller begins and after it has ended."""
-    supervised = launcher.supervised
+    run_controller = launcher.run_controller
 
-    @functools.wraps(supervised)
+    @functools.wraps(run_controller)
     def probed(parts: Any, *args: Any, **kwargs: Any) -> Any:
         policy = parts["policy"]
         if logprobs is None:
             try:
-                return supervised(parts, *args, **kwargs)
+                return run_controller(parts, *args, **kwargs)
             finally:
-                probe.memory(policy)
-        _first(policy, parts["tokenizer"], logprobs)
-        result = supervised(parts, *args, **kwargs)
+                probe.note_memory(policy)
+        _probe_before(policy, parts["tokenizer"], logprobs)
+        result = run_controller(parts, *args, **kwargs)
         with observe.phase("probe: engine"):  # after the last refit
-            probe.engine_logprobs(policy, parts["policy_generation"], logprobs)
-        _last(policy, logprobs)
+            probe.compare_engine(policy, parts["policy_generation"], logprobs)
+        _probe_after(policy, logprobs)
         return result
 
-    launcher.supervised = probed
+    launcher.run_controller = probed
 
 
-def _first(policy: Any, tokenizer: Any, logprobs: Path) -> None:
+def _probe_before(policy: Any, tokenizer: Any, logprobs: Path) -> None:
     """Compare the learner with Hugging Face, on rows that are made where there are none."""
     with observe.phase("probe: log-probs"):
         if not logprobs.exists():
             probe.write_rows(policy, tokenizer, logprobs)
-        probe.logprobs(policy, logprobs)
+        probe.compare_logprobs(policy, logprobs)
 
 
-def _last(policy: Any, logprobs: Path) -> None:
+def _probe_after(policy: Any, logprobs: Path) -> None:
     """Note the memory, keep the learner's log-probabilities for the export, and compare gradient norms."""
     with observe.phase("probe: memory"):
-        probe.memory(policy)
+        probe.note_memory(policy)
     with observe.phase("probe: log-probs"):
-        probe.last_logprobs(policy, logprobs)
+        probe.keep_logprobs(policy, logprobs)
     with observe.phase("probe: gradient norms"):
-        probe.gradient_norms(policy)
+        probe.compare_gradient_norms(policy)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -167,14 +167,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--observe", action="store_true", help="note phases; a rehearsal's interpreter does it itself")
     parsed = parser.parse_args(arguments)
     if parsed.observe:
-        observe.install()
+        observe.install_observers()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     if os.environ.get(ON_GPU):
         observe.watch_memory()
     return run_all(parsed.configs, parsed.logprobs)
 
 
-def end_now(code: int) -> None:
+def exit_now(code: int) -> None:
     """Shut Ray down and leave without finalizers, because that of NeMo-RL's Policy would start Ray again."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -185,4 +185,4 @@ def end_now(code: int) -> None:
 
 
 if __name__ == "__main__":
-    end_now(main(sys.argv[1:]))
+    exit_now(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ from typing import Any
 CACHE_BYTES = 1 << 28  # without a size vLLM would take 92 % of the machine's memory
 
 
-def with_transformers(folder: Path, tokens_BT: Any, base: Path | None = None) -> Any:
+def compute_with_transformers(folder: Path, tokens_BT: Any, base: Path | None = None) -> Any:
     """Log-probabilities [B, T - 1] of each row's tokens after the first, by transformers.
 
     Args:
@@ -39,7 +39,7 @@ def with_transformers(folder: Path, tokens_BT: Any, base: Path | None = None) ->
     return torch.log_softmax(logits, -1).gather(-1, tokens_BT[:, 1:, None]).squeeze(-1)
 
 
-def with_vllm(folder: Path, tokens_BT: Any) -> Any:
+def compute_with_vllm(folder: Path, tokens_BT: Any) -> Any:
     """Log-probabilities [B, T - 1] of each row's tokens after the first, by vLLM, which takes the rows as prompts."""
     import torch
 
@@ -68,9 +68,12 @@ def main(arguments: Sequence[str]) -> None:
     import torch
 
     expected = torch.load(arguments[2], weights_only=True)
-    compute = {"transformers": with_transformers, "vllm": with_vllm, "peft": with_transformers}[arguments[0]]
-    folders = [Path(name) for name in arguments[3:]]
-    difference = compute(Path(arguments[1]), expected["tokens"], *folders) - expected["logprobs"]
+    folder, tokens_BT = Path(arguments[1]), expected["tokens"]
+    if arguments[0] == "vllm":
+        logprobs = compute_with_vllm(folder, tokens_BT)
+    else:  # PEFT adds its adapters to a model of transformers
+        logprobs = compute_with_transformers(folder, tokens_BT, *map(Path, arguments[3:]))
+    difference = logprobs - expected["logprobs"]
     sys.stdout.write(f"\n{float(difference.abs().max())!r}\n")
 
 

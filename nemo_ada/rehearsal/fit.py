@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.shrink import Layout, Shrinker, batches_of, data_of, model_of, small_engine
+from nemo_ada.rehearsal.shrink import Layout, Shrinker, lower_batches, shrink_engine, use_small_data, use_small_model
 from nemo_ada.rules.facts.memory import learner_phase
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
@@ -24,7 +24,7 @@ ONE_GPU = Layout("megatron", tp=1, pp=1, cp=1, ep=1, dp=1)
 FULL = 0.85  # share of the card's memory that the learner may take by the estimate of `check`
 
 
-def fit(config: Mapping[str, Any], *, model: Path | None, data: Path | None, scale: float) -> Shrinker:
+def fit_to_one_gpu(config: Mapping[str, Any], *, model: Path | None, data: Path | None, scale: float) -> Shrinker:
     """Make the config of a slice.
 
     Args:
@@ -55,19 +55,19 @@ def fit(config: Mapping[str, Any], *, model: Path | None, data: Path | None, sca
     if not 0 < scale <= 1:
         raise UserError(f"--scale {scale:g} must be above 0 and at most 1")
     s = Shrinker(copy.deepcopy(dict(config)))
-    _layout(s)
-    share = batches_of(s, max(1, round(int(s.get("grpo.num_prompts_per_step", 1)) * scale)))
+    _use_one_gpu(s)
+    share = lower_batches(s, max(1, round(int(s.get("grpo.num_prompts_per_step", 1)) * scale)))
     if reserve := s.get("reinforce_ada.reserve_prompts"):
         s.set("reinforce_ada.reserve_prompts", max(1, round(reserve * share)))
     if model is not None:
-        model_of(s, model)
+        use_small_model(s, model)
     if data is not None:
-        data_of(s, data)
+        use_small_data(s, data)
     s.set("logger.monitor_gpus", False, "it reads Ray's dashboard")
     return s
 
 
-def _layout(s: Shrinker) -> None:
+def _use_one_gpu(s: Shrinker) -> None:
     """Put every part on one GPU."""
     prefix = "policy.megatron_cfg"
     for name in ("tensor_model", "pipeline_model", "context", "expert_model", "expert_tensor"):
@@ -75,12 +75,12 @@ def _layout(s: Shrinker) -> None:
     s.set(f"{prefix}.sequence_parallel", False, ONE)
     for which in ("first", "last"):
         s.set(f"{prefix}.num_layers_in_{which}_pipeline_stage", None, ONE)
-    small_engine(s)
+    shrink_engine(s)
     s.set("cluster.num_nodes", 1, ONE)
     s.set("cluster.gpus_per_node", 1, ONE)
 
 
-def layers_that_fit(config: NemoConfig, shape: ModelShape) -> int:
+def count_fitting_layers(config: NemoConfig, shape: ModelShape) -> int:
     """Return the largest number of layers with which the learner fits on the config's card, by the estimate of `check`.
 
     Raises:

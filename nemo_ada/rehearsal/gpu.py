@@ -36,26 +36,26 @@ from nemo_ada.rehearsal.command import (
     LOGPROBS,
     Rehearsal,
     Say,
-    check,
-    environments_of,
-    failure_of,
-    furnish,
-    installed_for,
-    words_given,
+    check_full_config,
+    command_line,
+    find_failure,
+    find_installation,
+    list_environments,
+    make_inputs,
 )
-from nemo_ada.rehearsal.fit import fit
+from nemo_ada.rehearsal.fit import fit_to_one_gpu
 from nemo_ada.rehearsal.report import Events, Report
 from nemo_ada.rehearsal.runs import (
     GRPO,
     RESUMED,
     RUNS,
     Configs,
-    layout_of,
-    wanted_of,
+    choose_runs,
+    read_layout,
 )
 from nemo_ada.rehearsal.shrink import Shrinker
 from nemo_ada.rehearsal.standins import responses
-from nemo_ada.rehearsal.tables import Forecasts, judge
+from nemo_ada.rehearsal.tables import Forecasts, judge_slices
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.rules.finding import Finding
@@ -128,7 +128,7 @@ class Slices:
         self.control.heartbeat(len(self.events), name)
         code, self.events[name] = work()
         self.code = self.code or code
-        failure = failure_of(code, self.events[name], self.rehearsal.folder / f"{name}.log")
+        failure = find_failure(code, self.events[name], self.rehearsal.folder / f"{name}.log")
         if failure is not None:
             self.failures[name] = f"{failure[1]} (in {failure[0]})"
         self.ended(self)
@@ -153,8 +153,8 @@ class Slices:
         for folder in self.running:
             if stop and folder.is_dir() and not (folder / STOP_FILE).exists():
                 write_atomically(folder / STOP_FILE, "rehearse\n")
-        signs = [self.rehearsal.events_of(name), *(folder / "heartbeat" for folder in self.running)]
-        if (newest := max(map(_modified, signs))) > self.beat:
+        signs = [self.rehearsal.events_path(name), *(folder / "heartbeat" for folder in self.running)]
+        if (newest := max(map(_modified_at, signs))) > self.beat:
             self.beat = newest
             self.control.heartbeat(len(self.events), name)
 
@@ -169,7 +169,7 @@ class Slices:
         return ""
 
 
-def _modified(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
@@ -219,9 +219,9 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     """
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the processes end
     started = time.monotonic()
-    config, wanted = _asked(path, overrides, options)
-    findings = check(path, overrides, config)
-    installed = _place(config, options)
+    config, wanted = _read_request(path, overrides, options)
+    findings = check_full_config(path, overrides, config)
+    installed = _find_place(config, options)
     in_run_dir = options.full and not options.dry_run and keep is None
     run_dir = Path(str(config.get("run_dir", DEFAULT_RUN_DIR)))
     folder = (run_dir if in_run_dir else keep or new_folder("rehearsal-gpu-")).resolve()
@@ -232,7 +232,7 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
         config, folder, steps=options.steps, scale=options.share, card=installed.card, dry_run=options.dry_run,
         runs=wanted, full=options.full,
     )  # fmt: skip
-    report = _report(path, options, made, installed.card, findings)
+    report = _begin_report(path, options, made, installed.card, findings)
     control = JobControl(folder, options.steps)
     control.status("running", 0)
     code = EXIT_USER_ERROR
@@ -241,9 +241,9 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
         say(
             f"{path}: {', '.join(made.configs)}, {options.steps} steps each, {where}{report.machine}; files in {folder}"
         )
-        rehearsal = Rehearsal(_with_draws(installed, made), folder, made.layout, say)
-        _furnish(config, made, rehearsal, options)
-        code = _rehearse(rehearsal, control, report, made, options, started)
+        rehearsal = Rehearsal(_add_draws(installed, made), folder, made.layout, say)
+        _make_inputs(config, made, rehearsal, options)
+        code = _run_and_judge(rehearsal, control, report, made, options, started)
     report.seconds = time.monotonic() - started
     report.write(folder)
     ended: State = "done" if report.passed else "stopped" if code == EXIT_STOPPED else "failed"
@@ -253,7 +253,7 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     return EXIT_DONE if report.passed else code or EXIT_FAILED
 
 
-def _asked(path: Path, overrides: Sequence[str], options: GpuOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _read_request(path: Path, overrides: Sequence[str], options: GpuOptions) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the config and the wanted runs. Raises UserError for what cannot run so, before anything is made."""
     if options.steps < 2:
         raise UserError(f"--steps {options.steps} is too few: a resumed run needs a step to repeat; take 2 or more")
@@ -262,26 +262,26 @@ def _asked(path: Path, overrides: Sequence[str], options: GpuOptions) -> tuple[d
     config = load_config(path, overrides)
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with the section reinforce_ada:")
-    wanted = wanted_of(options.runs, config, full=options.full)
+    wanted = choose_runs(options.runs, config, full=options.full)
     if options.full:
-        layout_of(config)
+        read_layout(config)
     else:
-        fit(config, model=Path(), data=Path(), scale=options.share)
+        fit_to_one_gpu(config, model=Path(), data=Path(), scale=options.share)
     return config, wanted
 
 
-def _place(config: Mapping[str, Any], options: GpuOptions) -> installation.Installation:
+def _find_place(config: Mapping[str, Any], options: GpuOptions) -> installation.Installation:
     """Return where the runs take place. Raises UserError for what is missing there."""
     if options.dry_run:
-        return installed_for(config)
-    return installation.here() if options.full else installation.on_gpu()
+        return find_installation(config)
+    return installation.use_own_environment() if options.full else installation.find_on_gpu()
 
 
-def _report(path: Path, options: GpuOptions, made: Configs, card: str, findings: Sequence[Finding]) -> Report:
+def _begin_report(path: Path, options: GpuOptions, made: Configs, card: str, findings: Sequence[Finding]) -> Report:
     """Return the report before the first slice. It has failed already where `check` found an error."""
     place = "the config's GPUs" if options.full else card
     report = Report(
-        hide(str(path)), words_given(), made.layout, made.changes, made.stand_ins,
+        hide(str(path)), command_line(), made.layout, made.changes, made.stand_ins,
         title="Rehearsal on a GPU" if not options.full else "Rehearsal at full size",
         machine="this machine's CPU (--dry-run)" if options.dry_run else place,
     )  # fmt: skip
@@ -294,7 +294,7 @@ def _report(path: Path, options: GpuOptions, made: Configs, card: str, findings:
     return report
 
 
-def _with_draws(installed: installation.Installation, made: Configs) -> installation.Installation:
+def _add_draws(installed: installation.Installation, made: Configs) -> installation.Installation:
     """Give the processes the lengths and verdicts that are drawn, where the model has random weights on one GPU."""
     drawn = {}
     if not (made.real or made.full):
@@ -304,19 +304,19 @@ def _with_draws(installed: installation.Installation, made: Configs) -> installa
     return replace(installed, extra={**drawn, **installed.extra})
 
 
-def _furnish(config: Mapping[str, Any], made: Configs, rehearsal: Rehearsal, options: GpuOptions) -> None:
+def _make_inputs(config: Mapping[str, Any], made: Configs, rehearsal: Rehearsal, options: GpuOptions) -> None:
     """Make data, tokenizer and model, unless the runs have their own."""
     if made.real:
         return
-    gym, least, layers = environments_of(config), 0, None
+    gym, least, layers = list_environments(config), 0, None
     if not made.full:
-        least = made.problems(options.steps)
+        least = made.count_problems(options.steps)
         layers = made.shape.layers if made.shape is not None and not made.dry_run else None
     shrinker = Shrinker(made.typical)
-    furnish(config, shrinker, made.layout, rehearsal.installed, rehearsal.folder, gym, least=least, layers=layers)
+    make_inputs(config, shrinker, made.layout, rehearsal.installed, rehearsal.folder, gym, least=least, layers=layers)
 
 
-def _rehearse(
+def _run_and_judge(
     rehearsal: Rehearsal, control: JobControl, report: Report, made: Configs, options: GpuOptions, started: float
 ) -> int:
     """Make the forecast, run the slices and fill the report. Returns the exit code of the first slice that failed."""
@@ -329,7 +329,7 @@ def _rehearse(
 
     def ended(slices: Slices) -> None:
         report.measurements, report.failure = [], None
-        judge(report, slices.events, slices.failures, forecast, made, options.steps)
+        judge_slices(report, slices.events, slices.failures, forecast, made, options.steps)
         report.seconds = time.monotonic() - started
         report.write(folder)
 
@@ -348,12 +348,12 @@ def _run_slices(slices: Slices, made: Configs) -> None:
     """Run the slices one after the other."""
     for name, configs in made.drivers().items():
         probed = made.full and name != GRPO
-        slices.train(name, configs, *(_probes(slices.rehearsal.folder, name) if probed else ()))
+        slices.train(name, configs, *(_make_probe_arguments(slices.rehearsal.folder, name) if probed else ()))
         if made.saved in configs:
-            _resume(slices, configs[made.saved])
+            _resume_slice(slices, configs[made.saved])
 
 
-def _probes(folder: Path, name: str) -> tuple[str, str]:
+def _make_probe_arguments(folder: Path, name: str) -> tuple[str, str]:
     """The driver's argument for the probes: a file of this run's own, which they change."""
     logprobs = folder / f"{name}.{LOGPROBS}"
     remove(logprobs)
@@ -362,7 +362,7 @@ def _probes(folder: Path, name: str) -> tuple[str, str]:
     return "--logprobs", str(logprobs)
 
 
-def _resume(slices: Slices, saved: Mapping[str, Any]) -> None:
+def _resume_slice(slices: Slices, saved: Mapping[str, Any]) -> None:
     """Continue a run from the checkpoint before its last step."""
     after = int(saved["grpo"]["max_num_steps"]) - 1
     if not (Path(saved["checkpointing"]["checkpoint_dir"]) / f"step_{after}").is_dir():
@@ -373,4 +373,4 @@ def _resume(slices: Slices, saved: Mapping[str, Any]) -> None:
         return
     folder = slices.rehearsal.folder / RESUMED
     remove(folder)
-    slices.train(RESUMED, {RESUMED: slices.rehearsal.checkpoint_of(saved, after, folder)})
+    slices.train(RESUMED, {RESUMED: slices.rehearsal.copy_checkpoint(saved, after, folder)})

@@ -26,7 +26,7 @@ OFFICE_PROMPTS = 20
 """Prompts per email. They differ in a number that the agent has no use for."""
 
 
-def environments(paths: Any) -> list[str]:
+def find_environments(paths: Any) -> list[str]:
     """Return the names of Gym's environments in `env.nemo_gym.config_paths`.
 
     Raises:
@@ -45,36 +45,36 @@ def environments(paths: Any) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def write(folder: Path, names: Sequence[str]) -> list[str]:
+def write_requests(folder: Path, names: Sequence[str]) -> list[str]:
     """Write requests for training and validation.
 
     Returns:
         The texts of all prompts, and the calls of tools that the small model can make.
     """
-    rows = {MATH: _sums, OFFICE: _emails}
+    rows = {MATH: _make_sums, OFFICE: _make_emails}
     each = [rows[name]() for name in names]
     mixed = [row for group in zip(*each, strict=False) for row in group]
     problems.write_rows(folder, mixed)
     texts = [message["content"] for row in mixed for message in row["responses_create_params"]["input"]]
-    return [*(calls() if OFFICE in names else []), *texts]
+    return [*(make_calls() if OFFICE in names else []), *texts]
 
 
-def _request(name: str, text: str, **params: Any) -> dict[str, Any]:
+def _make_request(name: str, text: str, **params: Any) -> dict[str, Any]:
     return {
         "responses_create_params": {"input": [{"role": "user", "content": text}], **params},
         "agent_ref": {"type": "responses_api_agents", "name": f"{name}_simple_agent"},
     }
 
 
-def _sums() -> list[dict[str, Any]]:
+def _make_sums() -> list[dict[str, Any]]:
     """Return the rehearsal's sums, which math-verify judges."""
     return [
-        {**_request(MATH, row["problem"]), "question": row["problem"], "expected_answer": row["gt"]}
-        for row in problems.rows()
+        {**_make_request(MATH, row["problem"]), "question": row["problem"], "expected_answer": row["gt"]}
+        for row in problems.make_problems()
     ]
 
 
-def _emails() -> list[dict[str, Any]]:
+def _make_emails() -> list[dict[str, Any]]:
     """Emails that one call deletes. The verifier compares the office afterwards with what it should be."""
     argument = {"email_id": {"type": "string", "description": "the email"}}
     field = {"field": {"type": "string", "description": "such as subject"}}
@@ -85,14 +85,14 @@ def _emails() -> list[dict[str, Any]]:
     ]  # fmt: skip
     padding = " 0" * problems.ZEROS * 4
     return [
-        {**_request(OFFICE, f"Please delete {number}{padding} email {email}", tools=tools),
+        {**_make_request(OFFICE, f"Please delete {number}{padding} email {email}", tools=tools),
          "id": OFFICE_PROMPTS * index + number, "category": "workplace_assistant_email", "environment_name": OFFICE,
          "ground_truth": [{"name": DELETE, "arguments": json.dumps({"email_id": email})}]}
         for number in range(OFFICE_PROMPTS) for index, email in enumerate(EMAILS)
     ]  # fmt: skip
 
 
-def calls() -> list[str]:
+def make_calls() -> list[str]:
     """Calls of tools as texts. An email that comes early has more spellings, so pass rates differ between prompts."""
     texts = []
     for index, email in enumerate(EMAILS):

@@ -15,8 +15,8 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.cards import H100
 from nemo_ada.rules.facts.config_file import EXAMPLES, HOME
-from nemo_ada.rules.facts.site import CODE, project, site_setting
-from nemo_ada.run.start import environment, run, users_path
+from nemo_ada.rules.facts.site import project, site_setting
+from nemo_ada.run.start import environment, import_path, run, users_path
 from nemo_ada.run.start import python as interpreter
 
 CACHE = project() / ".cache" / "rehearsal"
@@ -103,11 +103,11 @@ class Installation:
             conversions: Folder for models in Megatron's format.
         """
         if not self.stand_ins:
-            path = os.pathsep.join([str(CODE), *users_path()])
+            path = os.pathsep.join([import_path(), *users_path()])
             return environment(PYTHONPATH=path, PYTHONSAFEPATH="", NEMO_ADA_REHEARSAL_EVENTS=str(events))
         startup = Path(__file__).parent / "startup"
         homes = (self.home, self.megatron, self.bridge, self.automodel or Path())
-        parts = (startup, CODE, *(part for part in homes if part != Path()))
+        parts = (startup, import_path(), *(part for part in homes if part != Path()))
         sources = [str(part) for part in parts]
         inherited = environment(PYTHONSAFEPATH="")  # a server of NeMo-Gym imports what lies beside it
         inherited.pop("RAY_ADDRESS", None)
@@ -132,11 +132,11 @@ class Installation:
     def plain_environment(self) -> dict[str, str]:
         """Environment variables of a process that runs without stand-ins."""
         users = users_path() if self.gpu else []  # on a CPU each interpreter has all that it needs
-        path = os.pathsep.join([str(CODE), *users])
+        path = os.pathsep.join([import_path(), *users])
         return environment(**{**self._settings(), "PYTHONPATH": path})
 
 
-def here() -> Installation:
+def use_own_environment() -> Installation:
     """NeMo-RL's own environment, in which this process runs.
 
     Raises:
@@ -151,7 +151,7 @@ def here() -> Installation:
     return Installation(Path(site_setting(HOME) or "."), Path(), Path(), python, python, stand_ins=False)
 
 
-def on_gpu() -> Installation:
+def find_on_gpu() -> Installation:
     """NeMo-RL with a GPU: its own container, in which this process runs, or a checkout and this interpreter.
 
     Raises:
@@ -163,7 +163,7 @@ def on_gpu() -> Installation:
         "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
         "print(json.dumps([torch.cuda.get_device_name(), capability]))"
     )
-    path = os.pathsep.join([str(CODE), *users_path()])
+    path = os.pathsep.join([import_path(), *users_path()])
     done = run(interpreter(python, "-c", look), capture_output=True, text=True, env=environment(PYTHONPATH=path))
     if done.returncode:
         raise UserError(
@@ -173,7 +173,7 @@ def on_gpu() -> Installation:
     card, capability = json.loads(done.stdout.splitlines()[-1])
     extra = {**ON_ONE_GPU, "TORCH_CUDA_ARCH_LIST": capability}
     if os.environ.get(CONTAINER):
-        return replace(here(), home=Path(), stand_ins=True, gpu=True, card=card, extra=extra)
+        return replace(use_own_environment(), home=Path(), stand_ins=True, gpu=True, card=card, extra=extra)
     os.environ.setdefault(POLICY, str(python))
     os.environ.setdefault(ENGINE, str(python))
     return replace(find(), gpu=True, card=card, extra=extra)
@@ -193,21 +193,21 @@ def find(*, gym: bool = False, automodel: bool = False) -> Installation:
     home = Path(site_setting(HOME) or ".missing")
     if not (home / EXAMPLES).is_dir():
         missing.append(f"{HOME}: no checkout of NeMo-RL v0.7.0 there; clone it and set the variable")
-    bridge = _source(BRIDGE, home / SUBMODULE, CACHE / "Megatron-Bridge", "src/megatron/bridge", missing)
+    bridge = _find_source(BRIDGE, home / SUBMODULE, CACHE / "Megatron-Bridge", "src/megatron/bridge", missing)
     submodule = bridge / "3rdparty/Megatron-LM"
-    megatron = _source(MEGATRON, submodule, CACHE / "Megatron-LM", "megatron/core", missing)
-    policy = _interpreter(POLICY, "policy", missing)
-    engine = _interpreter(ENGINE, "vllm", missing)
+    megatron = _find_source(MEGATRON, submodule, CACHE / "Megatron-LM", "megatron/core", missing)
+    policy = _find_interpreter(POLICY, "policy", missing)
+    engine = _find_interpreter(ENGINE, "vllm", missing)
     parts = None
     if automodel:
-        parts = _source(AUTOMODEL, home / AUTOMODEL_SUBMODULE, CACHE / "Automodel", "nemo_automodel", missing)
-    servers = _interpreter(GYM, "gym", missing, " GYM=1") if gym else None
+        parts = _find_source(AUTOMODEL, home / AUTOMODEL_SUBMODULE, CACHE / "Automodel", "nemo_automodel", missing)
+    servers = _find_interpreter(GYM, "gym", missing, " GYM=1") if gym else None
     if missing:
         raise UserError("a rehearsal needs more than is here:\n  " + "\n  ".join(missing))
     return Installation(home, bridge / "src", megatron, policy, engine, servers, parts)
 
 
-def _source(variable: str, submodule: Path, cached: Path, package: str, missing: list[str]) -> Path:
+def _find_source(variable: str, submodule: Path, cached: Path, package: str, missing: list[str]) -> Path:
     """Return the folder that contains `package`: the variable's, else the submodule's, else the cached clone."""
     named = os.environ.get(variable)
     candidates = [Path(named)] if named else [submodule, cached]
@@ -219,15 +219,15 @@ def _source(variable: str, submodule: Path, cached: Path, package: str, missing:
     return candidates[0]
 
 
-def _interpreter(variable: str, name: str, missing: list[str], option: str = "") -> Path:
+def _find_interpreter(variable: str, name: str, missing: list[str], option: str = "") -> Path:
     """Return the interpreter that the variable names, else that of `make rehearsal-env`."""
-    path = Path(os.environ.get(variable) or _made() / name / "bin" / "python")
+    path = Path(os.environ.get(variable) or _find_cache() / name / "bin" / "python")
     if not path.is_file():
         missing.append(f"{variable}: no interpreter at {path}; {MAKE[:-1]}{option}`")
     return path
 
 
-def _made() -> Path:
+def _find_cache() -> Path:
     """Return the folder of `make rehearsal-env` with the stack of the checkout's version, else the usual one."""
     own = CACHE.with_name(f"{CACHE.name}-{version.here().name}")
     return own if own.is_dir() else CACHE

@@ -23,12 +23,13 @@ from nemo_ada.run.files import json_of
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
 HEAD, HEADS, HIDDEN, FFN, EXPERTS, TOP_K = 64, 4, 128, 128, 4, 2
 ROWS, TOKENS = 8, 24
-GYM_STEADY, GYM_END_BIAS = 1.0, 10.0
-"""The two below over NeMo-Gym, where a turn that is cut ends the agent's work. No layer changes the coordinate."""
-STEADY = 0.2
-"""First hidden coordinate of every token. It is nearly constant after the norm, and so it acts as a bias."""
-END_BIAS = 1.8
-"""The end token's output weight on that coordinate. With it, responses of random weights end after about ten tokens."""
+# A model with random weights almost never says its end token, so each response would be cut at the longest length. The
+# loss leaves out rows that were cut, and over NeMo-Gym a turn that is cut ends the agent's work. So a rehearsal would
+# have no gradient. These families have no bias of the output that could raise one token, so we make one out of the
+# first hidden coordinate: each token's embedding has STEADY there, and no layer adds to it. After the final norm it is
+# nearly the same at every position, whatever the text says. The end token's output weight on it, END_BIAS, then raises
+# that token's logit everywhere, and responses end after about ten tokens.
+STEADY, END_BIAS = 1.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +39,30 @@ class ModelSpec:
     Attributes:
         family: `model_type` of transformers.
         shape: Its sizes.
-        small: Whether it is small. Its weights then make responses end, and Hugging Face computes with it in FP32.
-        ends: Whether the layers leave the first hidden coordinate alone, so that responses end after about ten tokens.
+        small: Whether it is small. Then its weights make responses end, and Hugging Face computes with it in FP32.
     """
 
     family: str
     shape: ModelShape
     small: bool
-    ends: bool = False
 
     @classmethod
-    def of(cls, model_name: str, *, layers: int, positions: int, ends: bool = False) -> ModelSpec:
+    def of(cls, model_name: str, *, layers: int, positions: int) -> ModelSpec:
         """Return the small model for a model of the table or a local folder. Raises UserError for any other."""
-        full = shape_of(model_name)
+        full = require_shape(model_name)
         kv = HEADS if full.kv == full.heads else 2
         experts, top_k = (EXPERTS, TOP_K) if full.experts else (0, 0)
         shape = ModelShape(HIDDEN, FFN, HEADS, kv, layers, SIZE, positions, HEAD, full.tied, experts, top_k)
-        return cls(family_of(model_name, full), shape, small=True, ends=ends)
+        return cls(require_family(model_name, full), shape, small=True)
 
     @classmethod
     def full(cls, model_name: str, layers: int) -> ModelSpec:
         """Return a model of the real shape, but for its number of layers. Raises UserError as `of`."""
-        shape = shape_of(model_name)
-        return cls(family_of(model_name, shape), replace(shape, layers=layers), small=False)
+        shape = require_shape(model_name)
+        return cls(require_family(model_name, shape), replace(shape, layers=layers), small=False)
 
 
-def shape_of(model_name: str) -> ModelShape:
+def require_shape(model_name: str) -> ModelShape:
     """Return the shape of a model of the table or of a local folder. Raises UserError for any other."""
     found = find_shape(model_name)
     if found is None:
@@ -74,7 +73,7 @@ def shape_of(model_name: str) -> ModelShape:
     return found[0]
 
 
-def family_of(model_name: str, shape: ModelShape) -> str:
+def require_family(model_name: str, shape: ModelShape) -> str:
     """Return the model's `model_type` of transformers. Raises UserError for a family that cannot be rehearsed."""
     local = Path(model_name) / "config.json"
     if local.is_file():
@@ -87,7 +86,7 @@ def family_of(model_name: str, shape: ModelShape) -> str:
     return "qwen3" if shape.qk_norm else "qwen2" if shape.qkv_bias else "llama"
 
 
-def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) -> None:
+def write_model(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) -> None:
     """Save the model, its tokenizer and the log-probabilities of fixed rows.
 
     Args:
@@ -117,18 +116,18 @@ def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) 
         config = AutoConfig.for_model(spec.family, **arguments, dtype=torch.bfloat16)
         with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
             AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
-        _tokenizer(tokens).save_pretrained(folder)
+        _make_tokenizer(tokens).save_pretrained(folder)
         return
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(spec.family, **arguments)).float()
     with torch.no_grad():
         embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-        embedding[:, 0] = output[:, 0] = GYM_STEADY if spec.ends else STEADY
-        output[2, 0] += GYM_END_BIAS if spec.ends else END_BIAS
+        embedding[:, 0] = output[:, 0] = STEADY
+        output[2, 0] += END_BIAS
         for name, weight in model.named_parameters():
-            if spec.ends and name.endswith(("o_proj.weight", "down_proj.weight")):
+            if name.endswith(("o_proj.weight", "down_proj.weight")):  # what a layer adds to the first coordinate
                 weight[0] = 0.0
     model.save_pretrained(folder)
-    _tokenizer(tokens).save_pretrained(folder)
+    _make_tokenizer(tokens).save_pretrained(folder)
     rows = torch.randint(len(SPECIAL), SIZE, (ROWS, TOKENS), generator=torch.Generator().manual_seed(1))
     model.train(False)
     with torch.no_grad():
@@ -136,7 +135,7 @@ def write(spec: ModelSpec, tokens: Sequence[str], folder: Path, logprobs: Path) 
     torch.save({"tokens": rows, "logprobs": row_logprobs}, logprobs)
 
 
-def _tokenizer(tokens: Sequence[str]) -> Any:
+def _make_tokenizer(tokens: Sequence[str]) -> Any:
     """Return a tokenizer of whole words, with a chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -154,7 +153,7 @@ def _tokenizer(tokens: Sequence[str]) -> Any:
     return tokenizer
 
 
-def as_json(spec: ModelSpec, tokens: Sequence[str]) -> str:
+def spec_as_json(spec: ModelSpec, tokens: Sequence[str]) -> str:
     """Return the content of SPEC.json, which `main` reads."""
     return json.dumps({"spec": asdict(spec), "tokens": list(tokens)})
 
@@ -163,7 +162,7 @@ def main(arguments: Sequence[str]) -> None:
     """Write the model that the arguments name."""
     content: Mapping[str, Any] = json_of(Path(arguments[0]))
     spec = ModelSpec(**{**content["spec"], "shape": ModelShape(**content["spec"]["shape"])})
-    write(spec, content["tokens"], Path(arguments[1]), Path(arguments[2]))
+    write_model(spec, content["tokens"], Path(arguments[1]), Path(arguments[2]))
 
 
 if __name__ == "__main__":

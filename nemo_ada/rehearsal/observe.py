@@ -72,7 +72,7 @@ def phase(name: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        note(event="error", phase=name, kind=type(error).__name__, message=end_of(error))
+        note(event="error", phase=name, kind=type(error).__name__, message=shorten_error(error))
         raise
     seconds = {"seconds": time.monotonic() - started, "cpu": time.process_time() - cpu}
     note(event="end", phase=name, **{name: round(value, 3) for name, value in seconds.items()})
@@ -105,12 +105,12 @@ def watch_memory() -> None:
     threading.Thread(target=look, name="memory", daemon=True).start()
 
 
-def end_of(error: BaseException) -> str:
+def shorten_error(error: BaseException) -> str:
     """The end of an error's message. The message of a remote error begins with its traceback."""
     return CODES.sub("", str(error).strip())[-MAX_MESSAGE:]
 
 
-def install() -> None:
+def install_observers() -> None:
     """Wrap the functions of every observed module as soon as it is imported."""
     for name, module, dotted in FUNCTIONS:
         when_imported(module, functools.partial(_observe, name, dotted))
@@ -144,7 +144,7 @@ def _observe_logger(module: ModuleType) -> None:
 
     @functools.wraps(log_metrics)
     def observed(self: Any, metrics: Mapping[str, Any], step: int, prefix: str | None = "", *a: Any, **kw: Any) -> Any:
-        numbers = {name: number for name, value in metrics.items() if (number := _number(value)) is not None}
+        numbers = {name: number for name, value in metrics.items() if (number := _as_number(value)) is not None}
         if prefix in ("train", "validation", "timing/train"):
             note(event="metrics", step=step, prefix=prefix, numbers=numbers)
         if GYM_SECONDS in numbers:
@@ -154,7 +154,7 @@ def _observe_logger(module: ModuleType) -> None:
     module.Logger.log_metrics = observed
 
 
-def _number(value: Any) -> float | None:
+def _as_number(value: Any) -> float | None:
     """Return the value as a float, or None for anything else."""
     try:
         return float(value)
@@ -178,7 +178,7 @@ def _observe_rows(module: ModuleType) -> None:
         last = int(self.cfg["train_global_batch_size"])
         if has_gradient(data, last):
             LAST_BATCH.update(data=data, loss_fn=loss_fn)
-        note(event="rows", rows=row_hashes(data), prompts=prompt_hashes(data))
+        note(event="rows", rows=hash_rows(data), prompts=hash_prompts(data))
         return train(self, data, loss_fn, *args, **kwargs)
 
     module.Policy.train = observed
@@ -209,7 +209,7 @@ def _observe_prompts(module: ModuleType) -> None:
     module.AdaSampler.finish_step = observed
 
 
-def prompt_hashes(data: Any) -> list[str]:
+def hash_prompts(data: Any) -> list[str]:
     """Return a short hash of the prompt of each training row: its tokens before the first that is trained on."""
     if "token_mask" not in data:
         return []
@@ -220,7 +220,7 @@ def prompt_hashes(data: Any) -> list[str]:
     return hashes
 
 
-def row_hashes(data: Any) -> list[str]:
+def hash_rows(data: Any) -> list[str]:
     """Return a short hash of each training row, from its tokens without padding and its advantage."""
     rows = zip(data["input_ids"], data["input_lengths"], data["advantages"], strict=True)
     hashes = []

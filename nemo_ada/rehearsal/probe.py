@@ -22,7 +22,7 @@ PROBE_PROMPT = 8
 """Number of tokens of a row that the engine gets as its prompt."""
 
 
-def logprobs(policy: Any, reference: Path) -> None:
+def compare_logprobs(policy: Any, reference: Path) -> None:
     """Note how far the learner's log-probabilities are from Hugging Face's, in nats at most.
 
     Args:
@@ -34,8 +34,8 @@ def logprobs(policy: Any, reference: Path) -> None:
     expected = torch.load(reference, weights_only=True)
     if "logprobs" not in expected:  # Hugging Face did not compute them: the model has its full size
         return
-    with _plain_sampling(policy):
-        difference = _of_learner(policy, expected["tokens"]) - expected["logprobs"]
+    with _sample_plainly(policy):
+        difference = _compute_logprobs(policy, expected["tokens"]) - expected["logprobs"]
     note(event="log-probs", difference=float(difference.abs().max()))
 
 
@@ -48,7 +48,7 @@ def write_rows(policy: Any, tokenizer: Any, reference: Path) -> None:
     torch.save({"tokens": torch.randint(words, shape, generator=torch.Generator().manual_seed(1))}, reference)
 
 
-def memory(policy: Any) -> None:
+def note_memory(policy: Any) -> None:
     """Note the largest memory of torch's allocator over the learner's workers, in bytes, and the card's name."""
     import ray
 
@@ -63,16 +63,16 @@ def memory(policy: Any) -> None:
     note(event="memory", allocated=max(allocated), reserved=max(reserved), card=names[0])
 
 
-def last_logprobs(policy: Any, reference: Path) -> None:
+def keep_logprobs(policy: Any, reference: Path) -> None:
     """Replace the log-probabilities in `reference` by the learner's current ones. exported.py compares with them."""
     import torch
 
     tokens = torch.load(reference, weights_only=True)["tokens"]
-    with _plain_sampling(policy):
-        torch.save({"tokens": tokens, "logprobs": _of_learner(policy, tokens).clone()}, reference)
+    with _sample_plainly(policy):
+        torch.save({"tokens": tokens, "logprobs": _compute_logprobs(policy, tokens).clone()}, reference)
 
 
-def engine_logprobs(policy: Any, generation: Any, reference: Path) -> None:
+def compare_engine(policy: Any, generation: Any, reference: Path) -> None:
     """Note how far engine and learner are apart on fresh greedy responses, in nats at most."""
     import torch
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
@@ -92,13 +92,13 @@ def engine_logprobs(policy: Any, generation: Any, reference: Path) -> None:
         end = min(int(output["unpadded_sequence_lengths"][0]), len(row))
         row[:end] = output["output_ids"][0, :end]
         logprobs.append(output["logprobs"][0, PROBE_PROMPT:end])
-    rows = zip(_of_learner(policy, tokens_BT)[:, PROBE_PROMPT - 1 :], logprobs, strict=True)
+    rows = zip(_compute_logprobs(policy, tokens_BT)[:, PROBE_PROMPT - 1 :], logprobs, strict=True)
     differences = [(learner[: len(engine)] - engine).abs().max() for learner, engine in rows]
     note(event="engine log-probs", difference=float(max(differences)))
 
 
 @contextmanager
-def _plain_sampling(policy: Any) -> Iterator[None]:
+def _sample_plainly(policy: Any) -> Iterator[None]:
     """Within the block the learner knows neither temperature nor top_p nor top_k, as Hugging Face and vLLM's prompts.
 
     NeMo-RL divides the learner's logits by the temperature and leaves out the tokens that the engine could not draw.
@@ -121,7 +121,7 @@ def _plain_sampling(policy: Any) -> Iterator[None]:
         ray.get([worker.__ray_call__.remote(restored) for worker in workers])
 
 
-def _of_learner(policy: Any, tokens_BT: Any) -> Any:
+def _compute_logprobs(policy: Any, tokens_BT: Any) -> Any:
     """Return the learner's log-probabilities [B, T - 1] of each row's tokens after the first."""
     import torch
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
@@ -133,7 +133,7 @@ def _of_learner(policy: Any, tokens_BT: Any) -> Any:
     return policy.get_logprobs(data)["logprobs"][:, 1:]
 
 
-def gradient_norms(policy: Any) -> None:
+def compare_gradient_norms(policy: Any) -> None:
     """Note the gradient norm of the newest batch, packed and unpacked. The weights stay: the learning rate is 0."""
     if not getattr(policy, "use_sequence_packing", False) or not LAST_BATCH:
         return

@@ -24,7 +24,7 @@ ZEROS = 9
 """Number of zeros after each term. A prompt then fills a block of the engine's KV cache (shrink.BLOCK_TOKENS)."""
 
 
-def rows(seed: int = 0, least: int = 0) -> list[dict[str, str]]:
+def make_problems(seed: int = 0, least: int = 0) -> list[dict[str, str]]:
     """Problems in a seeded order. Their answers are single digits, unless `least` asks for more problems than these.
 
     Two problems differ in digits and not in words. transformers reads a Qwen2 folder with a tokenizer class of its own,
@@ -45,14 +45,14 @@ def rows(seed: int = 0, least: int = 0) -> list[dict[str, str]]:
     return problems
 
 
-def write(folder: Path, least: int = 0) -> list[str]:
+def write_problems(folder: Path, least: int = 0) -> list[str]:
     """Write the files for training and validation. Returns the texts of all problems.
 
     Args:
         folder: Folder of the files.
         least: Problems that training needs at least.
     """
-    problems = rows(least=least + VALIDATION_ROWS)
+    problems = make_problems(least=least + VALIDATION_ROWS)
     write_rows(folder, problems)
     return [row["problem"] for row in problems]
 
@@ -64,7 +64,7 @@ def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         write_atomically(folder / name, "".join(json.dumps(row) + "\n" for row in part))
 
 
-def vocabulary(texts: Sequence[str], size: int = SIZE) -> list[str]:
+def make_vocabulary(texts: Sequence[str], size: int = SIZE) -> list[str]:
     r"""`size` tokens: the special ones, answers such as `\boxed{3}.`, and the pieces of these texts.
 
     Small digits have more spellings. So random weights are right more often where the answer is small, and pass rates

@@ -100,7 +100,7 @@ class Events:
                 found[next(reversed(found))].lines.append(line)
         return found
 
-    def used(self) -> dict[str, int]:
+    def memory_by_phase(self) -> dict[str, int]:
         """Return the largest memory of the GPU that was in use while a phase ran, of all processes, in bytes."""
         largest: dict[str, int] = {}
         open_phases: list[str] = []
@@ -134,7 +134,7 @@ class Events:
         if not errors:
             return "set-up", hide(f"{last[0]['kind']}: {last[0]['message']}")
         first = errors[0]
-        cause, kind = hide(_cause(first["message"]) or str(last[0]["message"])), first["kind"]
+        cause, kind = hide(_remove_traceback(first["message"]) or str(last[0]["message"])), first["kind"]
         has_name = cause.startswith(kind) or kind.startswith("RayTaskError")  # Ray's message has the remote error's
         return first["phase"], cause if has_name else f"{kind}: {cause}"
 
@@ -156,14 +156,14 @@ class Events:
         return [sorted(hashes) for hashes in lines] if what == "prompts" else lines
 
 
-def _cause(message: str) -> str:
+def _remove_traceback(message: str) -> str:
     """Return a message without the remote traceback before it, which the log has."""
     lines = message.rstrip().splitlines()
     first = max((number for number, line in enumerate(lines) if line.startswith("  ")), default=-1) + 1
     return "\n".join(lines[first:])
 
 
-def measurements(events: Events, *, ahead: bool = False, largest: Mapping[str, float] = EXACT) -> list[Deviation]:
+def measure_run(events: Events, *, ahead: bool = False, largest: Mapping[str, float] = EXACT) -> list[Deviation]:
     """The measurements of the undisturbed run.
 
     Args:
@@ -180,14 +180,14 @@ def measurements(events: Events, *, ahead: bool = False, largest: Mapping[str, f
         for name, bound in bounds.items()
         if name in metrics and has_tokens(metrics)
     ]
-    results += _gradients(events.steps())
+    results += _measure_gradients(events.steps())
     for event in events.of("log-probs"):
         results.append(Deviation("|log-prob - Hugging Face's|, nats", event["difference"], MAX_LOGPROB_DIFFERENCE))
     if ahead:
         differences = [event["difference"] for event in events.of("engine log-probs")] or [math.inf]
         name = "after the last refit: |engine's log-prob - learner's|, nats"
         results.append(Deviation(name, differences[0], largest["engine"]))
-        results += _repeated(events.prompts(math.inf))
+        results += _count_repeated(events.prompts(math.inf))
     for norms in events.of("gradient norms"):
         packed, unpacked = norms["packed"], norms["unpacked"]
         difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
@@ -200,7 +200,7 @@ def has_tokens(metrics: Mapping[str, float]) -> bool:
     return metrics.get(TOKENS_IN_LOSS, math.nan) != 0.0
 
 
-def _gradients(steps: Mapping[int, Mapping[str, float]]) -> list[Deviation]:
+def _measure_gradients(steps: Mapping[int, Mapping[str, float]]) -> list[Deviation]:
     """Return how many steps had no gradient, and why.
 
     All of them together prove nothing about the update. That fails where a step had a token in the loss and an
@@ -220,7 +220,7 @@ def _has_advantage(metrics: Mapping[str, float]) -> bool:
     return any(metrics.get(f"advantages/{end}", math.nan) != 0.0 for end in ("min", "max"))
 
 
-def _repeated(prompts: Sequence[str]) -> list[Deviation]:
+def _count_repeated(prompts: Sequence[str]) -> list[Deviation]:
     """Return how many prompts were trained on twice.
 
     There may be none, because a rehearsal is shorter than one epoch. The list is empty without Reinforce-Ada, whose
@@ -245,7 +245,7 @@ def compare_resumed(before: Events, continued: Events, after: int, last: int, al
     differ = set(actual) ^ set(range(after + 1, last + 1))
     results = [Deviation(f"resumed steps {after + 1} to {last}: missing or repeated", len(differ), 0.0)]
     if alike == "steps":
-        return [*results, *_repeated([*before.prompts(after), *continued.prompts(last)])]
+        return [*results, *_count_repeated([*before.prompts(after), *continued.prompts(last)])]
     bounds = EQUAL if alike == "rows" else {"lr": EQUAL["lr"]}
     for step in sorted(step for step in expected if step > after and step in actual):
         measured = has_tokens(expected[step]) or has_tokens(actual[step])
@@ -348,7 +348,7 @@ class Report:
         write_atomically(folder / "report.md", self.markdown())
         write_atomically(folder / "report.json", json.dumps(self.as_dict(), indent=1, default=str))
 
-    def everything(self) -> Iterator[Table]:
+    def all_tables(self) -> Iterator[Table]:
         """All tables, those of every rehearsal and `tables`."""
         rows = []
         for phase in PHASES:
@@ -363,7 +363,7 @@ class Report:
         )
         yield Table("Numbers", ("number", "value", "at most", ""), tuple(numbers))
         yield from self.tables
-        changes = ((change.key, _short(change.old), _short(change.new), change.why) for change in self.changes)
+        changes = ((change.key, _shorten(change.old), _shorten(change.new), change.why) for change in self.changes)
         yield Table("Changes of the config", ("key", "was", "is", "because"), tuple(changes))
         yield Table("Stand-ins", ("for", "by"), tuple((one.title, one.by) for one in self.stand_ins))
 
@@ -374,7 +374,7 @@ class Report:
         lines += [f"{verdict} in {self.seconds:.0f} s, {self.layout.text} on {self.machine}."]
         if self.failure is not None:
             lines += ["", f"Failed in phase **{self.failure[0]}**: {self.failure[1]}"]
-        for table in self.everything():
+        for table in self.all_tables():
             lines += table.markdown() if table.rows else []
         cannot_show = self.cannot_show if self.stand_ins else ()
         for title, items in (
@@ -398,7 +398,7 @@ class Report:
         }  # fmt: skip
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     """Return a value in at most 24 characters."""
     if isinstance(value, float):
         return f"{value:g}"

@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
-from nemo_ada.rehearsal.fit import ONE_GPU, fit, layers_that_fit
-from nemo_ada.rehearsal.model import shape_of
+from nemo_ada.lab.plan.assumptions import choose_lengths, choose_rates
+from nemo_ada.rehearsal.fit import ONE_GPU, count_fitting_layers, fit_to_one_gpu
+from nemo_ada.rehearsal.model import require_shape
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
 from nemo_ada.rehearsal.standins import FILES, OF_RUNS, chosen
 from nemo_ada.rehearsal.standins.replacing import Replacements
@@ -99,12 +99,12 @@ class Configs:
         user = {**config, KEY: known.name} if known is not None and not full else dict(config)
         repeatable = [name for name in runs if name not in UNREPEATED]
         saved = repeatable[-1] if RESUMED in runs else None
-        configs, changes, layout = {}, [], layout_of(config) if full else ONE_GPU
+        configs, changes, layout = {}, [], read_layout(config) if full else ONE_GPU
         model, data = (None, None) if real else (folder / "model", folder / "data")
         for name in (name for name in runs if name != RESUMED):
-            made = Shrinker(variant_of(user, name))
+            made = Shrinker(make_variant(user, name))
             if not full:
-                made = fit(made.config, model=model, data=data, scale=scale)
+                made = fit_to_one_gpu(made.config, model=model, data=data, scale=scale)
             if dry_run:
                 small, layout = shrink(made.config, model=model, data=data, out=folder / name, steps=steps)
                 made = Shrinker(small.config, [*made.changes, *small.changes])
@@ -116,10 +116,10 @@ class Configs:
             for one in configs.values():
                 one["cluster"]["gpus_per_node"] = 1
         name = str(config["policy"]["model_name"])
-        shape = (find_shape(name) or (None,))[0] if full else shape_of(name)
+        shape = (find_shape(name) or (None,))[0] if full else require_shape(name)
         if shape is not None and not dry_run and not full:
             own = NemoConfig.of_megatron(next(iter(configs.values())))
-            fits = layers_that_fit(own, shape)
+            fits = count_fitting_layers(own, shape)
             if real and fits < shape.layers:
                 raise UserError(
                     f"policy.model_name={own.model_name}: {fits} of its {shape.layers} layers fit on a "
@@ -130,7 +130,7 @@ class Configs:
                 configs[saved]["checkpointing"]["enabled"] = False
         slices = chosen(gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
         stand_ins = (*slices, *(OF_RUNS if len(configs) > 1 and not full else ()))
-        draws = _draws_of(config, next(iter(configs.values())))
+        draws = _make_draws(config, next(iter(configs.values())))
         return cls(configs, changes, layout, shape, draws, stand_ins, dry_run, real, saved, full)
 
     def drivers(self) -> dict[str, dict[str, dict[str, Any]]]:
@@ -145,20 +145,20 @@ class Configs:
         together = {name: config for name, config in self.configs.items() if name != STOCK}
         return {name: runs for name, runs in ((STOCK, stock), (METHODS, together)) if runs}
 
-    def problems(self, steps: int) -> int:
+    def count_problems(self, steps: int) -> int:
         """Problems that the longest run needs."""
         return steps * max(int(config["grpo"]["num_prompts_per_step"]) for config in self.configs.values())
 
 
-def _draws_of(config: Mapping[str, Any], run: Mapping[str, Any]) -> Draws:
+def _make_draws(config: Mapping[str, Any], run: Mapping[str, Any]) -> Draws:
     """Return pass rates as the config's data set has them, and lengths of responses of a run."""
     source = str((config.get("data", {}).get("train") or {}).get("data_path", ""))
-    rates = rates_of(source, None, None, 0)[0].draw(RATES, 0)
+    rates = choose_rates(source, None, None, 0)[0].draw(RATES, 0)
     longest = int(run["policy"]["generation"]["max_new_tokens"])
-    return Draws(tuple(round(float(rate), 4) for rate in rates), lengths_of(longest, None, None)[0])
+    return Draws(tuple(round(float(rate), 4) for rate in rates), choose_lengths(longest, None, None)[0])
 
 
-def layout_of(config: Mapping[str, Any]) -> Layout:
+def read_layout(config: Mapping[str, Any]) -> Layout:
     """Return the processes of a config at its full size. Raises UserError as `NemoConfig.of` does."""
     own = NemoConfig.of(config)
     learner = own.learner
@@ -166,7 +166,7 @@ def layout_of(config: Mapping[str, Any]) -> Layout:
     return Layout(kind, learner.tp, learner.pp, learner.cp, learner.ep, learner.replicas)
 
 
-def wanted_of(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bool) -> tuple[str, ...]:
+def choose_runs(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bool) -> tuple[str, ...]:
     """Return the wanted runs. None means all of one GPU, or the usual ones at full size.
 
     Raises UserError for a name that is not known, or a resumed run without a first one.
@@ -185,10 +185,10 @@ def wanted_of(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bo
     return tuple(dict.fromkeys(runs))
 
 
-def variant_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+def make_variant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the config of a run."""
     if name in PRESETS:
-        return _with_preset(config, PRESETS[name])
+        return _set_preset(config, PRESETS[name])
     own = copy.deepcopy(dict(config))
     if name in (STOCK, GRPO):  # NeMo-RL's own loop and its GRPO, without our hooks
         own.pop("reinforce_ada", None)
@@ -201,7 +201,7 @@ def variant_of(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     return own
 
 
-def _with_preset(config: Mapping[str, Any], preset: str) -> dict[str, Any]:
+def _set_preset(config: Mapping[str, Any], preset: str) -> dict[str, Any]:
     """Return the config with another preset. `ada_single` has a response per prompt and as many prompts as rows."""
     own = copy.deepcopy(dict(config))
     budget = own["reinforce_ada"].get("budget")

@@ -167,7 +167,7 @@ class Shrinker(Values):
             node[name] = value
             self.changes.append(ConfigChange(dotted, old, value, why))
 
-    def at_most(self, dotted: str, value: float) -> None:
+    def lower(self, dotted: str, value: float) -> None:
         """Lower a number that is larger than `value`."""
         old = self.get(dotted)
         if isinstance(old, int | float) and not isinstance(old, bool) and old > value:
@@ -194,24 +194,24 @@ def shrink(
     """
     s = Shrinker(copy.deepcopy(dict(config)))
     gym = s.get("env.should_use_nemo_gym", False) is True
-    layout = _layout(s)
+    layout = _lower_parallelism(s)
     if model is not None:
-        model_of(s, model)
+        use_small_model(s, model)
     tokens = NEW_TOKENS / max(int(s.get("policy.generation.max_new_tokens", NEW_TOKENS)), 1)
-    batches_of(s, PROMPTS, layout.dp, tokens)
-    s.at_most("reinforce_ada.reserve_prompts", 4 * int(s.get("grpo.num_prompts_per_step", 1)))
-    s.at_most("data_plane.storage_capacity", STORED_ROWS)
-    s.at_most("data_plane.num_storage_units", 1)
-    _lengths(s, GYM_ROW if gym else LENGTH)
-    _without_gpu(s)
-    _schedule(s, steps)
+    lower_batches(s, PROMPTS, layout.dp, tokens)
+    s.lower("reinforce_ada.reserve_prompts", 4 * int(s.get("grpo.num_prompts_per_step", 1)))
+    s.lower("data_plane.storage_capacity", STORED_ROWS)
+    s.lower("data_plane.num_storage_units", 1)
+    _lower_lengths(s, GYM_ROW if gym else LENGTH)
+    _avoid_gpu(s)
+    _shorten_schedule(s, steps)
     if data is not None:
-        (_gym if gym else data_of)(s, data)
-    folders_of(s, out)
+        (_use_gym_requests if gym else use_small_data)(s, data)
+    move_folders(s, out)
     return s, layout
 
 
-def _layout(s: Shrinker) -> Layout:
+def _lower_parallelism(s: Shrinker) -> Layout:
     """Lower every kind of parallelism to 2 or 1."""
     megatron = bool(s.get("policy.megatron_cfg.enabled", False))
     if not megatron and s.get("policy.automodel_cfg.enabled", False):
@@ -224,14 +224,14 @@ def _layout(s: Shrinker) -> Layout:
     prefix = "policy.megatron_cfg" if megatron else "policy.dtensor_cfg"
     tensor = f"{prefix}.{'tensor_model_parallel_size' if megatron else 'tensor_parallel_size'}"
     context = f"{prefix}.{'context_parallel_size'}"
-    s.at_most(tensor, 2)
+    s.lower(tensor, 2)
     if s.get(context, 1) > 1:
         s.set(context, 1, "context parallelism splits attention with Transformer Engine's kernels")
     tp, pp, ep = s.get(tensor, 1), 1, 1
     if megatron:
         for key in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
-            s.at_most(f"{prefix}.{key}", 2)
-        s.at_most(f"{prefix}.expert_tensor_parallel_size", 1)
+            s.lower(f"{prefix}.{key}", 2)
+        s.lower(f"{prefix}.expert_tensor_parallel_size", 1)
         pp, ep = s.get(f"{prefix}.pipeline_model_parallel_size", 1), s.get(f"{prefix}.expert_model_parallel_size", 1)
         stages = [f"{prefix}.num_layers_in_{which}_pipeline_stage" for which in ("first", "last")]
         uneven = [key for key in stages if s.get(key) is not None]
@@ -250,17 +250,17 @@ def _layout(s: Shrinker) -> Layout:
     if apart:
         s.set(f"{colocated}.resources.num_nodes", None)
         s.set(f"{colocated}.resources.gpus_per_node", layout.engines, add=True)
-    small_engine(s)
+    shrink_engine(s)
     return layout
 
 
-def small_engine(s: Shrinker) -> None:
+def shrink_engine(s: Shrinker) -> None:
     """Give each engine of vLLM one GPU."""
     for key in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size"):
-        s.at_most(f"{GENERATION}.vllm_cfg.{key}", 1)
+        s.lower(f"{GENERATION}.vllm_cfg.{key}", 1)
 
 
-def model_of(s: Shrinker, model: Path) -> None:
+def use_small_model(s: Shrinker, model: Path) -> None:
     """Take the small model and its tokenizer."""
     name = s.get("policy.model_name")
     s.set("policy.model_name", str(model))
@@ -270,7 +270,7 @@ def model_of(s: Shrinker, model: Path) -> None:
         s.set("policy.hf_config_overrides", {}, "they belong to the full model")
 
 
-def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> float:
+def lower_batches(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> float:
     """Lower the prompts per step. The updates per step stay, and batches still divide over the ranks.
 
     Args:
@@ -295,7 +295,7 @@ def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> floa
     for key in ("train_micro_batch_size", "logprob_batch_size"):
         old = s.get(f"policy.{key}", 1)
         s.set(f"policy.{key}", gcd(int(old), each) if old else old)
-    s.at_most("policy.generation_batch_size", fewer * group)
+    s.lower("policy.generation_batch_size", fewer * group)
     share = fewer / max(prompts, 1)
     for cap in CAPS:  # of a step; each must hold its rows
         value = s.get(cap.key)
@@ -309,27 +309,27 @@ def batches_of(s: Shrinker, most: int, dp: int = 1, tokens: float = 1.0) -> floa
     return share
 
 
-def _lengths(s: Shrinker, most: int) -> None:
+def _lower_lengths(s: Shrinker, most: int) -> None:
     """Lower the lengths of prompts, responses, rows and packs. A row has `most` tokens at most."""
     old = int(s.get("policy.max_total_sequence_length", LENGTH))
     length = min(old, most)
-    s.at_most("policy.max_total_sequence_length", length)
-    s.at_most("data.max_input_seq_length", min(PROMPT_TOKENS, length))
-    s.at_most("policy.generation.max_new_tokens", NEW_TOKENS)
-    s.at_most("policy.generation.vllm_cfg.max_model_len", length)
+    s.lower("policy.max_total_sequence_length", length)
+    s.lower("data.max_input_seq_length", min(PROMPT_TOKENS, length))
+    s.lower("policy.generation.max_new_tokens", NEW_TOKENS)
+    s.lower("policy.generation.vllm_cfg.max_model_len", length)
     for part in ("sequence_packing", "dynamic_batching"):
         for key in ("train_mb_tokens", "logprob_mb_tokens"):
             tokens = s.get(f"policy.{part}.{key}")
             if isinstance(tokens, int) and tokens > 2 * length:
                 s.set(f"policy.{part}.{key}", length * max(1, min(2, tokens // old)))
-        s.at_most(f"policy.{part}.sequence_length_round", 16)
-    s.at_most("policy.make_sequence_length_divisible_by", 16)
+        s.lower(f"policy.{part}.sequence_length_round", 16)
+    s.lower("policy.make_sequence_length_divisible_by", 16)
     if s.get("grpo.reward_shaping.enabled", False):
-        s.at_most("grpo.reward_shaping.max_response_length", NEW_TOKENS)
-        s.at_most("grpo.reward_shaping.overlong_buffer_length", NEW_TOKENS // 4)
+        s.lower("grpo.reward_shaping.max_response_length", NEW_TOKENS)
+        s.lower("grpo.reward_shaping.overlong_buffer_length", NEW_TOKENS // 4)
 
 
-def _without_gpu(s: Shrinker) -> None:
+def _avoid_gpu(s: Shrinker) -> None:
     """Compute in float32, and leave out what only a GPU has."""
     for key, value, why in ON_A_CPU:
         s.set(key, value, why)
@@ -337,10 +337,10 @@ def _without_gpu(s: Shrinker) -> None:
         s.set(f"{LEARNER}.env_vars", None, "they are for GPUs")
     why = "so that a prompt fills blocks of the KV cache, as on a GPU"
     s.set(f"{GENERATION}.vllm_kwargs.block_size", BLOCK_TOKENS, why, add=True)
-    _trackers(s)
+    _turn_trackers_off(s)
 
 
-def _trackers(s: Shrinker) -> None:
+def _turn_trackers_off(s: Shrinker) -> None:
     """Report to no service."""
     for name in ("wandb", "swanlab", "mlflow"):
         s.set(f"logger.{name}_enabled", False, "it would report to a service")
@@ -363,23 +363,23 @@ def shorten(config: Mapping[str, Any], *, out: Path, steps: int) -> Shrinker:
     s.set("checkpointing.keep_top_k", 2)
     s.set("checkpointing.metric_name", None, "both checkpoints are kept")
     s.set("resume", "never", "a new run", add=True)
-    _trackers(s)
-    folders_of(s, out)
+    _turn_trackers_off(s)
+    move_folders(s, out)
     return s
 
 
-def _schedule(s: Shrinker, steps: int) -> None:
+def _shorten_schedule(s: Shrinker, steps: int) -> None:
     """Take few steps, save after each, and keep every checkpoint."""
     s.set("grpo.max_num_steps", steps)
     if s.get("grpo.val_period", 0):
         s.set("grpo.val_period", max(2, steps // 3))
     for key in ("max_val_samples", "val_batch_size"):
-        s.at_most(f"grpo.{key}", VALIDATION_PROMPTS)
+        s.lower(f"grpo.{key}", VALIDATION_PROMPTS)
     s.set("checkpointing.enabled", True, "so that save, export and resume run")
     s.set("checkpointing.save_period", 1)
     s.set("checkpointing.keep_top_k", steps)
     s.set("checkpointing.metric_name", None, "every checkpoint is kept")
-    _learning_rate(s, (LORA_RATE if trains_adapters(s) else LEARNING_RATE) * min(1.0, FULL_STEPS / steps))
+    _raise_learning_rate(s, (LORA_RATE if trains_adapters(s) else LEARNING_RATE) * min(1.0, FULL_STEPS / steps))
 
 
 def trains_adapters(s: Shrinker) -> bool:
@@ -388,7 +388,7 @@ def trains_adapters(s: Shrinker) -> bool:
     return bool(s.get("policy.megatron_cfg.peft.enabled" if megatron else "policy.dtensor_cfg.lora_cfg.enabled", False))
 
 
-def _learning_rate(s: Shrinker, rate: float) -> None:
+def _raise_learning_rate(s: Shrinker, rate: float) -> None:
     """Scale the learning rates so that the largest is `rate`."""
     why = "larger, so that a refit with old weights would be seen"
     prefix, scale = "policy.megatron_cfg", None
@@ -399,13 +399,13 @@ def _learning_rate(s: Shrinker, rate: float) -> None:
             value = s.get(f"{prefix}.{key}")
             if isinstance(value, int | float):
                 s.set(f"{prefix}.{key}", value * scale, why)
-        s.at_most(f"{prefix}.scheduler.lr_warmup_iters", 2)
+        s.lower(f"{prefix}.scheduler.lr_warmup_iters", 2)
     s.set("policy.optimizer.kwargs.lr", rate, why)
     for key in ("foreach", "fused"):
         s.set(f"policy.optimizer.kwargs.{key}", False, "a CUDA kernel")
 
 
-def data_of(s: Shrinker, data: Path) -> None:
+def use_small_data(s: Shrinker, data: Path) -> None:
     """Train and validate on the rehearsal's problems, with the config's own environment, processor and prompts."""
     why = "the data set is not on this machine"
     split = s.get("data.train.split_validation_size", 0)
@@ -418,10 +418,10 @@ def data_of(s: Shrinker, data: Path) -> None:
         new = {"dataset_name": "ResponseDataset", "data_path": str(data / file), "input_key": "problem",
                "output_key": "gt", "split_validation_size": 0, **users}  # fmt: skip
         s.set(f"data.{name}", new, why, add=True)
-    _workers(s)
+    _lower_workers(s)
 
 
-def _gym(s: Shrinker, data: Path) -> None:
+def _use_gym_requests(s: Shrinker, data: Path) -> None:
     """Train and validate on the rehearsal's requests. Gym's own servers run in one interpreter."""
     for name, file in (("train", "train.jsonl"), ("validation", "validation.jsonl")):
         s.set(f"data.{name}.data_path", str(data / file), "the data set is not on this machine")
@@ -430,19 +430,19 @@ def _gym(s: Shrinker, data: Path) -> None:
     s.set(f"{GYM_SECTION}.skip_venv_if_present", True, why, add=True)
     s.set(f"{GYM_SECTION}.uv_venv_dir", str(data.parent / "gym"), why, add=True)
     s.set(f"{GYM_SECTION}.default_host", "127.0.0.1", "everything is on this machine", add=True)
-    _workers(s)
+    _lower_workers(s)
 
 
-def _workers(s: Shrinker) -> None:
+def _lower_workers(s: Shrinker) -> None:
     """Lower the number of processes that load data or judge answers."""
-    s.at_most("data.num_workers", 1)
+    s.lower("data.num_workers", 1)
     for name, section in s.get("env", {}).items():
         for key in ("workers", "num_workers"):
             if isinstance(section, Mapping) and isinstance(section.get(key), int):
-                s.at_most(f"env.{name}.{key}", 2)
+                s.lower(f"env.{name}.{key}", 2)
 
 
-def folders_of(s: Shrinker, out: Path) -> None:
+def move_folders(s: Shrinker, out: Path) -> None:
     """Write everything below the rehearsal's folder."""
     for key, folder in (
         ("run_dir", out),

@@ -17,7 +17,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
 from nemo_ada.lab.plan.forecast import Time
-from nemo_ada.rehearsal.command import alike
+from nemo_ada.rehearsal.command import find_repeated
 from nemo_ada.rehearsal.report import (
     EXACT,
     Deviation,
@@ -25,7 +25,7 @@ from nemo_ada.rehearsal.report import (
     Report,
     Table,
     compare_resumed,
-    measurements,
+    measure_run,
 )
 from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK, Configs
 from nemo_ada.rehearsal.shrink import Shrinker
@@ -72,10 +72,10 @@ class Forecasts:
         paths = {}
         for name, config in made.configs.items():
             paths[name] = folder / f"{name}.yaml"
-            env = {key: _without_reward(one) for key, one in config.get("env", {}).items()}
+            env = {key: _remove_reward(one) for key, one in config.get("env", {}).items()}
             known = Shrinker({**copy.deepcopy(config), "env": env})
             for key in ("lr", "min_lr"):
-                known.at_most(f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
+                known.lower(f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
             write_atomically(paths[name], json.dumps(known.config, default=str))  # JSON is YAML
         spawned = start.listed(**start.SAFE)
         with spawned, ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
@@ -97,11 +97,13 @@ class Forecasts:
 
     def as_dict(self) -> Mapping[str, Any]:
         """Return the content of forecast.json."""
-        phases = {name: {phase: time.p50 for phase, time in planned(plan).items()} for name, plan in self.plans.items()}
+        phases = {
+            name: {phase: time.p50 for phase, time in times_of_plan(plan).items()} for name, plan in self.plans.items()
+        }
         return {"seconds": phases, "memory_gib": self.memory, "warnings": self.warnings}
 
 
-def _without_reward(environment: Any) -> Any:
+def _remove_reward(environment: Any) -> Any:
     """Leave out the user's reward, which only a YAML in its own folder may name, and which `plan` does not ask."""
     if not isinstance(environment, Mapping):
         return environment
@@ -112,12 +114,12 @@ def _plan(path: Path, rates: Path) -> Plan:
     return make_plan(path, [], PlanOptions(SLOT, pass_rates=rates, compare=False))
 
 
-def planned(plan: Plan | None) -> Mapping[str, Time]:
+def times_of_plan(plan: Plan | None) -> Mapping[str, Time]:
     """Phase of a step -> its time, and that of the whole step."""
     return {} if plan is None else {**plan.forecast.phases, "step": plan.forecast.step}
 
 
-def judge(
+def judge_slices(
     report: Report,
     events: Mapping[str, Events],
     failures: dict[str, str],
@@ -143,13 +145,13 @@ def judge(
         wanted = steps if name != RESUMED else 1
         report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(of_run.steps())), 0.0))
         if not (ahead and name in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
-            found = measurements(of_run, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
+            found = measure_run(of_run, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
             report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
         if failed := of_run.failure():
             failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if saved in runs and RESUMED in runs:
         report.phases["resume"] = (1, 0.0)
-        same = alike(config, seeded=made.dry_run and made.full)
+        same = find_repeated(config, seeded=made.dry_run and made.full)
         report.measurements += compare_resumed(runs[saved], runs[RESUMED], steps - 1, steps, same)
     if failures:
         name, why = next(iter(failures.items()))
@@ -163,7 +165,7 @@ def judge(
     ]
 
 
-def seconds_of(events: Events, phase: str) -> float | None:
+def measure_seconds(events: Events, phase: str) -> float | None:
     """Median seconds of a phase over the steps but the first, which compiles and warms up. None if none was timed."""
     timings = events.steps("timing/train")
     late = [numbers for step, numbers in sorted(timings.items()) if step > min(timings)]
@@ -174,9 +176,9 @@ def seconds_of(events: Events, phase: str) -> float | None:
 def _phases_table(runs: Mapping[str, Events], forecast: Forecasts) -> Table:
     rows = []
     for name, events in runs.items():
-        expected_times = planned(forecast.plans.get(name))
+        expected_times = times_of_plan(forecast.plans.get(name))
         for phase in PLANNED:
-            seconds = seconds_of(events, phase)
+            seconds = measure_seconds(events, phase)
             if seconds is None:
                 continue
             expected = expected_times.get(phase)
@@ -201,7 +203,7 @@ COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
 def _methods_table(runs: Mapping[str, Events]) -> Table:
     """Each method's steps, and its step over the median one of NeMo-RL's GRPO, with its default engine if that ran."""
     first = next((runs[name] for name in (STOCK, GRPO) if name in runs), None)
-    rows, base = [], None if first is None else seconds_of(first, "step")
+    rows, base = [], None if first is None else measure_seconds(first, "step")
     for name, events in runs.items():
         steps, timings = events.steps(), events.steps("timing/train")
         for number in sorted(timings):
@@ -236,7 +238,7 @@ def _memory_table(slices: Mapping[str, Events], runs: Mapping[str, Events], fore
 
     rows = []
     for name, events in slices.items():
-        used = events.used()
+        used = events.memory_by_phase()
         for phase in (phase for phase in PHASES if phase in used):
             rows.append(row(name, phase, used[phase], forecast.memory.get(estimates.get(phase, ""))))
     for name, events in runs.items():

@@ -240,29 +240,55 @@ def dynamic_sampling(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def reward_scale(values: Values, ada: AdaSettings) -> Findings:
-    """The shrunk baseline compares rewards with pass rates, so rewards must stay 0 or 1."""
-    if ada.advantage.baseline != "shrunk":
-        return
-    scaling = "grpo.reward_scaling"
-    ends = [values.number(f"{scaling}.target_{end}") for end in ("min", "max")]
-    moved = [0.0 if ends[0] is None else ends[0], 1.0 if ends[1] is None else ends[1]] != [0.0, 1.0]
-    changed = {
-        f"{scaling}.enabled": values.get(f"{scaling}.enabled", False) and moved,
-        "grpo.reward_shaping.enabled": values.get("grpo.reward_shaping.enabled", False),
-    }
-    for key in (key for key, acts in changed.items() if acts):
-        yield error(
-            key,
-            f"{key}=true makes rewards other than 0 and 1, and {SECTION}.advantage.baseline=shrunk compares "
-            f"them with pass rates; set {key}=false or baseline: pool",
-        )
+def reward_range(values: Values) -> tuple[float, float]:
+    """Return the smallest and the largest reward of an update, after NeMo-RL's scaling and shaping.
+
+    The environment's own rewards are taken to be between 0 and 1. In the order of the loop: effort levels of NeMo-Gym's
+    rollout, then `scale_rewards`, then `apply_reward_shaping` (read in v0.7.0 and main of August 2026).
+
+    Raises:
+        UserError: a number is none.
+    """
+
+    def number(key: str, default: float) -> float:
+        found = values.number(key)
+        return default if found is None else found
+
+    low, high, longest = 0.0, 1.0, RolloutFacts.of(values).longest
     effort = f"{GYM_SECTION}.effort_levels"
-    if uses_gym(values) and values.get(effort) is not None:
+    weight = number(f"{effort}.low_weight", 0.0)
+    if uses_gym(values) and weight > 0 and values.get(f"{effort}.low_string", ""):
+        most, least = min(1.0, weight), min(1.0, weight * (1.0 - longest / number(f"{effort}.low_ub", 64_000)))
+        low, high = low + number(f"{effort}.low_penalty", 1.0) * min(least, 0.0), high * (1.0 + most)
+    scaling, shaping = "grpo.reward_scaling", "grpo.reward_shaping"
+    if values.get(f"{scaling}.enabled", False):
+        source, target = ([number(f"{scaling}.{of}_{end}", default) for end, default in (("min", 0.0), ("max", 1.0))]
+                          for of in ("source", "target"))  # fmt: skip
+        width = source[1] - source[0] or 1.0
+        shares = [(min(max(one, source[0]), source[1]) - source[0]) / width for one in (low, high)]
+        low, high = sorted(target[0] + share * (target[1] - target[0]) for share in shares)
+    if values.get(f"{shaping}.enabled", False):
+        kept = values.number(f"{shaping}.stop_properly_penalty_coef")
+        buffer = number(f"{shaping}.overlong_buffer_length", 0.0)
+        if kept is not None:
+            low, high = min(low, low * kept), max(high, high * kept)
+        elif buffer > 0:
+            beyond = longest - (number(f"{shaping}.max_response_length", longest) - buffer)
+            low -= max(beyond, 0.0) / buffer * number(f"{shaping}.overlong_buffer_penalty", 0.0)
+    return (low, high) if high > low else (low, low + 1.0)
+
+
+def reward_scale(values: Values, ada: AdaSettings) -> Findings:
+    """An allocation by pass rates takes the predictions of a shrunk baseline, so its rewards must stay labels."""
+    if ada.advantage.baseline != "shrunk" or not isinstance(ada.sampling, EstimationSampling):
+        return
+    found = reward_range(values)
+    if found != (0.0, 1.0):
         yield error(
-            effort,
-            f"{effort} makes rewards other than 0 and 1, and {SECTION}.advantage.baseline=shrunk compares them with "
-            "pass rates; remove it, or set baseline: pool",
+            f"{SECTION}.advantage.baseline",
+            f"{SECTION}.advantage.baseline=shrunk predicts rewards, which NeMo-RL's scaling, shaping or effort levels "
+            f"put between {found[0]:g} and {found[1]:g}, and {SECTION}.sampling.kind=estimation draws by the same "
+            "predictions as if they were pass rates; set baseline: pool, or take another kind of sampling",
         )
 
 

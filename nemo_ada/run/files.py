@@ -30,6 +30,7 @@ from typing import IO, Any
 
 from nemo_ada import trust
 from nemo_ada.errors import UserError
+from nemo_ada.standing import users_temporary
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
@@ -60,37 +61,33 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
     that was killed stays, as other temporary files do.
 
     Args:
-        longest: Most bytes of the folder's path. Sockets have short paths. Another place than TMPDIR is taken if its
-            path is too long.
+        longest: Most bytes of the folder's path. Sockets have short paths. Another place than the process's TMPDIR is
+            taken if its path is too long: first the user's.
 
     Raises:
         UserError: All places are too long or cannot be written.
     """
-    first, refusal = _temporary(), ""
-    for place in dict.fromkeys([first, *map(Path, PLACES)]):
-        if len(os.fsencode(place)) + len(f"/{PRIVATE}") + 8 > longest:
-            refusal = refusal or f"the path is longer than {longest - len(PRIVATE) - 9} characters"
+    first, users, refusal = Path(os.environ.get("TMPDIR") or "/tmp"), users_temporary(), ""
+    for place in dict.fromkeys([first, users, *map(Path, PLACES)]):
+        prefix = "" if any(part.startswith(PRIVATE) for part in place.parts) else PRIVATE
+        if len(os.fsencode(place)) + len(f"/{prefix}") + 8 > longest:
+            refusal = refusal or f"the path is longer than {longest - len(prefix) - 9} characters"
             continue
         try:
             _refuse_unsafe(place)
-            folder = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=place))
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         except OSError as error:
             refusal = refusal or str(error)
             continue
-        if place != first:
-            log.warning("temporary files are in %s, not in TMPDIR=%s: %s", place, first, refusal)
+        if place not in (first, users):
+            log.warning("temporary files are in %s, not in TMPDIR=%s: %s", place, users, refusal)
         break
     else:
-        raise UserError(f"TMPDIR={first} cannot be used: {refusal}; set TMPDIR to a short folder, such as /tmp")
+        raise UserError(f"TMPDIR={users} cannot be used: {refusal}; set TMPDIR to a short folder, such as /tmp")
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _temporary() -> Path:
-    """Return the folder of temporary files. Python takes another one in silence where TMPDIR cannot be written."""
-    return Path(os.environ.get("TMPDIR") or tempfile.gettempdir())
 
 
 def _refuse_unsafe(place: Path) -> None:
@@ -102,12 +99,12 @@ def _refuse_unsafe(place: Path) -> None:
 
 
 def new_folder(prefix: str) -> Path:
-    """Make a folder below TMPDIR that no other user can enter, and that stays."""
+    """Make a folder below the user's TMPDIR that no other user can enter, and that stays."""
     try:
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=_temporary()))
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=users_temporary()))
     except OSError as error:
         raise UserError(
-            f"TMPDIR={_temporary()} cannot be used: {error.strerror}; make it, or set TMPDIR to another"
+            f"TMPDIR={users_temporary()} cannot be used: {error.strerror}; make it, or set TMPDIR to another"
         ) from None
 
 

@@ -12,6 +12,7 @@ import functools
 import os
 import re
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,8 @@ __all__ = (
 NO_PROGRAMS = ("-c", "core.fsmonitor=false")  # a foreign checkout names no program for git to run
 SAFE = {"PYTHONSAFEPATH": "1"}  # as -P, also for the processes that a process starts
 PASS = "NEMO_ADA_PASS"  # names of more variables, between blanks
-CODE = Path(__file__).parents[2]
+CODE = Path(__file__).resolve().parents[2]
+PACKAGE = CODE / "slurm" / "package"  # of a checkout: a folder that has nothing but a link to this package
 PYTHON_NEEDS = (
     r"PATH|HOME|USER|LOGNAME|SHELL|TZ|LANG|LANGUAGE|LC_\w+|TMPDIR|LD_\w+|PYTHON\w*|VIRTUAL_ENV|CONDA_\w+|COVERAGE_\w+"
     r"|(?:OMP|MKL|OPENBLAS)_\w+|NEMO_ADA_\w+"
@@ -59,9 +61,17 @@ def environment(*secrets: str, listed: str = LISTED, **more: str) -> dict[str, s
     kept = {name: value for name, value in without_secrets(os.environ).items() if re.fullmatch(listed, name)}
     kept |= {name: os.environ[name] for name in named & os.environ.keys()}
     path, installed = users_path(), str(CODE) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    if not installed and str(CODE) not in path:
-        path.append(str(CODE))
+    if not installed and {str(CODE), import_path()} & {*sys.path} and not {str(CODE), import_path()} & {*path}:
+        path.append(import_path())  # else this interpreter finds the package by itself, and so does the child
     return {**kept, "PYTHONPATH": os.pathsep.join(path), **more}
+
+
+def import_path() -> str:
+    """Return the folder from which another interpreter imports this package.
+
+    A checkout has more than the package, and often it is somebody's working folder: any module in it would be found.
+    """
+    return str(PACKAGE if (PACKAGE / "nemo_ada").is_dir() else CODE)
 
 
 def users_path() -> list[str]:

@@ -31,7 +31,7 @@ from nemo_ada.tasks.protocol import (
 )
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
-from nemo_ada.verify.judge import make_judge, normalised
+from nemo_ada.verify.judge import make_judge, normalise_text
 from nemo_ada.verify.verdict import Verdict
 
 log = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class JsonlTask:
                 continue
             first = distinct.setdefault(canonical_text(row.text), row)
             if first is not row:
-                same = normalised(first.answer) == normalised(row.answer)
+                same = normalise_text(first.answer) == normalise_text(row.answer)
                 (self.repeated if same else self.conflicting).append(row.entry["line"])
         if not distinct and not self.overlong:
             raise UserError(f"task.path: the model's tokenizer can read no prompt; {self.warnings()[0]}")

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
-from nemo_ada.verify.judge import known_verifier
+from nemo_ada.verify.judge import check_verifier
 
-Verifier = Annotated[str, AfterValidator(known_verifier)]
+Verifier = Annotated[str, AfterValidator(check_verifier)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 TrainPrompts = Annotated[int, Field(ge=1, le=100_000)]
 HeldoutPrompts = Annotated[int, Field(ge=1, le=10_000)]

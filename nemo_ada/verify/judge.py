@@ -48,17 +48,17 @@ MOST_SAID = 10  # reasons that reach the log
 _MARKS = 30  # accents on one letter that are read; Unicode's own limit for text in a stream
 
 
-def normalised(answer: str) -> str:
+def normalise_text(answer: str) -> str:
     """Return an answer as `exact` compares it: Unicode NFKC, case folded, single spaces, trimmed.
 
     Python orders the accents on one letter in quadratic time. No letter keeps more than 30 here.
     """
     if not answer.isascii():
-        answer = _few_marks(answer)
+        answer = _limit_marks(answer)
     return " ".join(unicodedata.normalize("NFKC", answer).casefold().split())
 
 
-def _few_marks(text: str) -> str:
+def _limit_marks(text: str) -> str:
     kept, run = [], 0
     for char in text:
         run = run + 1 if unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) else 0
@@ -154,7 +154,7 @@ class Judge(Reader):
             return Verdict(0.0)
         if self.scorer is None:
             return Verdict(self.compare(text, wanted.text, prompt))
-        return self._started().submit(text, wanted.value, prompt)
+        return self._start_pool().submit(text, wanted.value, prompt)
 
     def verdicts(self, responses: Sequence[tuple[Any, ...]]) -> list[Verdict]:
         """Return the verdicts of responses, in order. Each is a `Response`, or a tuple of its first parts."""
@@ -167,7 +167,7 @@ class Judge(Reader):
     def self_test(self) -> None:
         """Start the processes and judge known pairs, where there are some. Raises VerifierSelfTestError."""
         if self.scorer is not None:
-            self._started()
+            self._start_pool()
 
     def close(self) -> None:
         """End the verifier's processes. A later verdict starts them again."""
@@ -175,7 +175,7 @@ class Judge(Reader):
             self._pool.close()
         self._pool = None
 
-    def _started(self) -> MathVerifier:
+    def _start_pool(self) -> MathVerifier:
         with self._lock:
             if self._pool is not None:
                 return self._pool
@@ -216,7 +216,7 @@ class ByText(Judge):
 
     def compare(self, text: str, wanted: str, prompt: str) -> float:
         """Return 1 for the same text."""
-        return float(normalised(text) == normalised(wanted))
+        return float(normalise_text(text) == normalise_text(wanted))
 
 
 class ByReward(Judge):
@@ -262,7 +262,7 @@ class ByReward(Judge):
             UserError: The function failed. The message has the user's file and line.
         """
         try:
-            self._boxed = try_reward(self.key, str(self.scorer), raw, self._started())
+            self._boxed = try_reward(self.key, str(self.scorer), raw, self._start_pool())
         finally:
             self.close()
 
@@ -293,7 +293,7 @@ def make_judge(
     if reward is not None:
         return ByReward(reward, key, unfinished, limits, points=points)
     try:
-        return KINDS[known_verifier(verifier)](unfinished, limits, points=points)
+        return KINDS[check_verifier(verifier)](unfinished, limits, points=points)
     except ValueError as problem:
         raise UserError(f"verifier={verifier!r} {problem}") from None
 
@@ -315,7 +315,7 @@ def judge_of_section(section: Mapping[str, Any], key: str) -> Judge:
     return make_judge(verifier, named, limits=VerifierLimits(**given), key=f"{key}.reward")
 
 
-def known_verifier(kind: str) -> str:
+def check_verifier(kind: str) -> str:
     """Return the name of a kind of verifier, as a field of settings is checked. Raises ValueError for another one."""
     if kind not in KINDS:
         raise ValueError(f"must be {' or '.join(KINDS)}")

@@ -54,7 +54,7 @@ class Call(NamedTuple):
     path: str | None = None
 
 
-def needs_of(function: Any) -> Needs:
+def read_needs(function: Any) -> Needs:
     """Return what a function declares in `needs`. Raises ValueError for anything that is no need."""
     declared = getattr(function, "needs", ())
     declared = [declared] if isinstance(declared, str) else declared
@@ -68,10 +68,10 @@ def needs_of(function: Any) -> Needs:
     return Needs(tuple(map(os.path.abspath, files)), "network" in declared, "processes" in declared)
 
 
-def value_of(score: Any, function: Any, needs: Needs) -> Any:
+def read_score(score: Any, function: Any, needs: Needs) -> Any:
     """Return the number that a function's result stands for: of a coroutine, of {"score": x}, of another range."""
     if inspect.iscoroutine(score):
-        score = _result(score, needs)
+        score = _run_coroutine(score, needs)
     if isinstance(score, Mapping) and "score" in score:
         score = score["score"]
     span = getattr(function, "range", None)
@@ -86,7 +86,7 @@ def value_of(score: Any, function: Any, needs: Needs) -> Any:
     return (score - low) / (high - low)
 
 
-def _result(coroutine: Any, needs: Needs) -> Any:
+def _run_coroutine(coroutine: Any, needs: Needs) -> Any:
     """Return what a coroutine returns. One that waits for something needs an event loop, and so the network."""
     if needs.network or needs.processes:
         import asyncio
@@ -133,9 +133,9 @@ class _Watch:
             name = os.fsdecode(arguments[0]) if arguments and isinstance(arguments[0], (str, bytes)) else "."
             self.calls.append(Call(f"{event}({name!r})", "files", name))
         elif event.startswith(_NETWORK) and event != "socket.gethostname":
-            self.calls.append(Call(f"{event}({_few(arguments)})", "network"))
+            self.calls.append(Call(f"{event}({_shorten_arguments(arguments)})", "network"))
         elif not event.startswith("sqlite3.") or arguments[:1] not in ((":memory:",), ("",)):
-            self.calls.append(Call(f"{event}({_few(arguments)})", "processes"))
+            self.calls.append(Call(f"{event}({_shorten_arguments(arguments)})", "processes"))
 
 
 _watch = _Watch()
@@ -181,7 +181,7 @@ def forget_calls() -> None:
     _watch.calls.clear()
 
 
-def said(needs: Needs, error: BaseException | None = None) -> str:
+def describe_refusals(needs: Needs, error: BaseException | None = None) -> str:
     """Return in a sentence what was asked for since `forget_calls` and is refused or hidden. Empty where nothing is.
 
     error: what it ended with. A new thread is known by that, because not every Python tells of one before.
@@ -216,5 +216,5 @@ def _is_refused(call: Call, needs: Needs) -> bool:
     return False
 
 
-def _few(arguments: tuple[Any, ...]) -> str:
+def _shorten_arguments(arguments: tuple[Any, ...]) -> str:
     return ", ".join(repr(one) for one in arguments if isinstance(one, (str, bytes, int, tuple, list)))[:100]

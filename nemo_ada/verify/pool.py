@@ -23,7 +23,7 @@ from nemo_ada.verify.boxed import last_boxed, plain_reference
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.process import CLOSE_S, KilledError, Server, ServerGoneError, Worker
 from nemo_ada.verify.verdict import CRASH, INVALID, REWARD, TIMEOUT, Verdict
-from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, line
+from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, encode_line
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class MathVerifier:
 
     def verify_many(self, pairs: Iterable[tuple[Any, ...]]) -> list[Verdict]:
         """Verdicts of (response, reference) or (response, reference, prompt), in order. Deadlines bound the wait."""
-        return self._verify(list(pairs), self.limits.deadline_s)
+        return self._wait_for_verdicts(list(pairs), self.limits.deadline_s)
 
     def try_out(self, pairs: Iterable[tuple[Any, ...]]) -> list[Verdict]:
         """Verdicts as of `verify_many`. Their details say what the scorer asked for and did not get (`outside`)."""
@@ -178,7 +178,7 @@ class MathVerifier:
         """Judge the known pairs and one hanging answer. Raises VerifierSelfTestError for a wrong verdict."""
         short = min(0.5, self.limits.deadline_s)
         for pairs, deadline in ((selftest.KNOWN_PAIRS, SELF_TEST_DEADLINE_S), ([selftest.HANGING], short)):
-            selftest.check(pairs, self._verify([pair[:2] for pair in pairs], deadline), self._problem)
+            selftest.check(pairs, self._wait_for_verdicts([pair[:2] for pair in pairs], deadline), self._problem)
 
     def close(self) -> None:
         """End all processes and cancel open futures. Idempotent."""
@@ -206,7 +206,7 @@ class MathVerifier:
     ) -> None:
         self.close()
 
-    def _verify(self, pairs: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Verdict]:
+    def _wait_for_verdicts(self, pairs: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Verdict]:
         return [future.result() for future in self._submit(pairs, deadline_s)]
 
     def _submit(
@@ -225,10 +225,10 @@ class MathVerifier:
             futures.append(future)
             answer = response if self._whole else last_boxed(response)
             if answer is None or (not self._whole and len(answer) > longest_answer(reference)):
-                self._resolve(future, Verdict(0.0))
+                self._set_verdict(future, Verdict(0.0))
                 continue
             wanted = reference if self._whole else plain_reference(reference)
-            job = _Job(future, line([answer, wanted, deadline_s, *more, trial]), deadline_s)
+            job = _Job(future, encode_line([answer, wanted, deadline_s, *more, trial]), deadline_s)
             with self._lock:
                 self._refuse_closed()
                 if len(self._workers) < min(self._most, len(self._open) + 1):
@@ -251,9 +251,9 @@ class MathVerifier:
             del self._workers[thread]
             if not self._workers:
                 raise UserError(f"the verifier has no thread: {problem}; raise the limit of `ulimit -u`") from None
-            self._go_on(str(problem))
+            self._use_fewer_threads(str(problem))
 
-    def _go_on(self, problem: str) -> None:
+    def _use_fewer_threads(self, problem: str) -> None:
         """Start no further thread beside those that there are, and say so once."""
         if self._most == self.limits.processes:
             log.warning("the verifier has no room for all of its %d workers and uses fewer: %s", self._most, problem)
@@ -261,19 +261,19 @@ class MathVerifier:
 
     def _work(self) -> None:
         """Give the answers of the queue to one worker process, and to another one where it ended."""
-        while (job := self._next()) is not None:
+        while (job := self._take_next()) is not None:
             if job.future.cancelled():
-                if self._take(job.future):
+                if self._take_open(job.future):
                     job.future.set_running_or_notify_cancel()  # wakes who waits for it
-                self._done(job)
+                self._note_done(job)
                 continue
             worker: Worker | None = None
             try:
-                worker = self._ready()
+                worker = self._get_worker()
                 judgement: Judgement = worker.judge(job.message, job.deadline_s)
             except (ServerGoneError, KilledError, EOFError, OSError) as problem:  # OSError: too many open files
-                self._done(job)
-                if worker is None and self._leaves(str(problem)):
+                self._note_done(job)
+                if worker is None and self._give_up_thread(str(problem)):
                     self._put_back(job)
                     return
                 if worker is not None and job.killed < MOST_KILLED and not isinstance(problem, EOFError):
@@ -281,13 +281,13 @@ class MathVerifier:
                     continue
                 judgement = None, CRASH, str(problem)
             else:
-                self._done(job)
+                self._note_done(job)
                 if judgement[1] == TIMEOUT and job.since is None:
                     self._put_back(job._replace(since=time.monotonic()))
                     continue
-            self._settle(job.future, *judgement)
+            self._end_answer(job.future, *judgement)
 
-    def _next(self) -> _Job | None:
+    def _take_next(self) -> _Job | None:
         """Wait for an answer, and take it. None after `close`.
 
         Answers that timed out come last, and no more of them at once than there are cores: they are to have a core of
@@ -310,44 +310,44 @@ class MathVerifier:
             (self._waiting if job.since is None else self._timed_out).append(job)
             self._turn.notify()
 
-    def _done(self, job: _Job) -> None:
+    def _note_done(self, job: _Job) -> None:
         """Note that an answer is no longer in work."""
         if job.since is not None:
             with self._turn:
                 self._asked_again -= 1
                 self._turn.notify()
 
-    def _ready(self) -> Worker:
+    def _get_worker(self) -> Worker:
         """Return a worker that this thread can ask: its own, or a new one."""
         thread = threading.current_thread()
         worker = self._workers[thread]
         with suppress(ServerGoneError):
-            if worker is not None and worker.ready(self.limits.answers_per_worker):
+            if worker is not None and worker.is_ready(self.limits.answers_per_worker):
                 return worker
         self._workers[thread] = None
         while True:
-            server = self._living()
+            server = self._get_server()
             try:
                 worker = server.fork()
                 break
             except ServerGoneError:
                 if self._closed or self._dead_servers >= MOST_SERVERS:
                     raise
-        self._on_layers(worker.layers)
+        self._log_layers(worker.layers)
         self._workers[thread] = worker
         return worker
 
-    def _leaves(self, problem: str) -> bool:
+    def _give_up_thread(self, problem: str) -> bool:
         """Note that this thread gets no worker. Return whether it ends, because another one has a worker."""
         with self._lock:
             self._problem = problem
             others = sum(worker is not None for worker in self._workers.values())
             if others and not self._closed:
                 del self._workers[threading.current_thread()]
-                self._go_on(problem)
+                self._use_fewer_threads(problem)
             return bool(others)
 
-    def _living(self) -> Server:
+    def _get_server(self) -> Server:
         """Return the server, or a new one where it has ended. Raises ServerGoneError where none lives long enough."""
         with self._lock:
             if not self._server.gone or self._closed:
@@ -360,8 +360,8 @@ class MathVerifier:
             self._server = Server(self._scorer, self.limits.memory_bytes)
             return self._server
 
-    def _settle(self, future: Future[Verdict], label: float | None, cause: str | None, detail: str) -> None:
-        if not self._take(future):
+    def _end_answer(self, future: Future[Verdict], label: float | None, cause: str | None, detail: str) -> None:
+        if not self._take_open(future):
             return
         if cause is not None:
             log.info("verdict %s: %s", cause, detail)
@@ -369,9 +369,9 @@ class MathVerifier:
             log.warning("%s printed: %r", self._scorer, detail)
         if cause == INVALID and self._whole:
             cause = f"{REWARD} {detail.partition(': ')[0]}"  # file, line and type of the user's error
-        self._resolve(future, Verdict(label, cause, detail))
+        self._set_verdict(future, Verdict(label, cause, detail))
 
-    def _take(self, future: Future[Verdict]) -> bool:
+    def _take_open(self, future: Future[Verdict]) -> bool:
         """Take an open future, to end it. False where `close` has ended it."""
         with self._lock:
             if future not in self._open:
@@ -379,7 +379,7 @@ class MathVerifier:
             self._open.remove(future)
             return True
 
-    def _on_layers(self, layers: Layers) -> None:
+    def _log_layers(self, layers: Layers) -> None:
         """Log once per verifier how its workers are confined."""
         if self.layers is None:
             log.info("the verifier's workers are confined by: %s", ", ".join(layers.held))
@@ -388,7 +388,7 @@ class MathVerifier:
                 log.warning("the verifier's workers run without %s: %s; SECURITY.md says what follows", name, reason)
         self.layers = layers
 
-    def _resolve(self, future: Future[Verdict], verdict: Verdict) -> None:
+    def _set_verdict(self, future: Future[Verdict], verdict: Verdict) -> None:
         with self._lock:
             self._counts[verdict.cause if verdict.cause is not None else "labelled"] += 1
         if future.set_running_or_notify_cancel():

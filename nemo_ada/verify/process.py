@@ -25,7 +25,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, environment, python
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.verdict import CAUSES, CRASH, TIMEOUT
-from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, line
+from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, encode_line
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Patience:
 
     def __init__(self, pid: int, seconds: float) -> None:
         self._pid, self._seconds = pid, seconds
-        self._begun, self._rested = self._used(), 0.0
+        self._begun, self._rested = self._cpu_seconds(), 0.0
         self._seen = time.monotonic(), self._begun
 
     def wait(self, connection: socket.socket, event: int) -> None:
@@ -76,19 +76,19 @@ class Patience:
         waiting, left = select.poll(), self._seconds
         waiting.register(connection, event)
         while not waiting.poll(math.ceil(1000 * min(max(left, 0.01), LOOK_S))):
-            left = self._left()
+            left = self._seconds_left()
             if left <= 0 and not waiting.poll(0):  # this thread may have waited for a core itself
                 raise TimeoutError
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         """Look at the process, and return for how many seconds it may go on at least."""
         then, used_then = self._seen
-        self._seen = now, used = time.monotonic(), self._used()
+        self._seen = now, used = time.monotonic(), self._cpu_seconds()
         if not self._waits_for_a_core():
             self._rested += max(0.0, now - then - (used - used_then))
         return self._seconds - max(used - self._begun, self._rested)
 
-    def _used(self) -> float:
+    def _cpu_seconds(self) -> float:
         """Return the CPU seconds of the process. Those of the wall clock where the kernel does not say them."""
         try:
             return time.clock_gettime(~self._pid << 3 | 2)  # the kernel's number for the CPU clock of a process
@@ -124,7 +124,7 @@ class Server:
             scorer = find("the scorer", scorer)
         # The server gets no value of the others, and says when a reward reads one of these names.
         hidden = [name for name in os.environ if name not in kept] if scorer != DEFAULT_SCORER else []
-        self._control.send(line([scorer, memory_bytes, hidden[:MOST_NAMES]]))
+        self._control.send(encode_line([scorer, memory_bytes, hidden[:MOST_NAMES]]))
 
     @property
     def pid(self) -> int:
@@ -228,7 +228,7 @@ class Worker:
                     unsent = unsent[self._connection.send(unsent) :]
                 except BlockingIOError:  # a long one, which it has not read yet
                     patience.wait(self._connection, select.POLLOUT)
-            judgement = _checked(self.receive(patience))
+            judgement = _check_judgement(self.receive(patience))
         except SpoiledError as problem:
             self.end()
             return None, CRASH, str(problem)
@@ -267,13 +267,13 @@ class Worker:
         except (ValueError, RecursionError) as problem:  # numbers of many digits, nested lists
             raise SpoiledError(f"what it sent cannot be read: {type(problem).__name__}") from None
 
-    def ready(self, most_answers: int) -> bool:
+    def is_ready(self, most_answers: int) -> bool:
         """Return whether it can be asked. One that had its share of answers, or that spoke unasked, is ended."""
-        if self.alive and (self._server.gone or self.answers >= most_answers or self._spoke()):
+        if self.alive and (self._server.gone or self.answers >= most_answers or self._has_spoken()):
             self.end()
         return self.alive
 
-    def _spoke(self) -> bool:
+    def _has_spoken(self) -> bool:
         """Return whether it sent something, or ended, while nobody asked it."""
         try:
             self._connection.recv(1, socket.MSG_PEEK)
@@ -292,8 +292,8 @@ class Worker:
         return self._server.end(self._pid)
 
 
-def _checked(message: object) -> Judgement:
-    """Return a judgement as a worker sent it. Raises SpoiledError for one that `judge` cannot have made."""
+def _check_judgement(message: object) -> Judgement:
+    """Return a judgement as a worker sent it. Raises SpoiledError for one that a worker cannot have made."""
     match message:
         case [float(label), None, str(detail)] if 0.0 <= label <= 1.0 and len(detail) <= MAX_TEXT:
             return label, None, detail

@@ -36,7 +36,7 @@ def main(parent: int) -> None:
     scorer, memory_bytes, hidden = json.loads(trainer.recv(LONGEST_START))
     if hidden:
         outside.watch_variables(hidden)
-    with suppress(Exception):  # `judge` imports it again, and reports the error with the answer
+    with suppress(Exception):  # `judge_answer` imports it again, and reports the error with the answer
         worker.load_scorer(scorer)
     confine.import_ahead()
     gc.freeze()  # workers share this memory
@@ -49,24 +49,24 @@ def main(parent: int) -> None:
             if not request:
                 return
             if handed:
-                reply: int | str = _forked(handed[0], scorer, memory_bytes)
+                reply: int | str = _fork_worker(handed[0], scorer, memory_bytes)
                 workers |= {reply} if isinstance(reply, int) else set()
             else:
                 workers.remove(int(request))
-                reply = _ended(int(request))
+                reply = _end_worker(int(request))
             trainer.send(json.dumps(reply).encode())
     finally:
         for pid in workers:
-            _ended(pid)
+            _end_worker(pid)
 
 
-def _forked(connection: int, scorer: str, memory_bytes: int) -> int | str:
+def _fork_worker(connection: int, scorer: str, memory_bytes: int) -> int | str:
     """Return the process id of a new worker, or why there is none."""
     server = os.getpid()
     try:
         if (pid := os.fork()) == 0:
             try:
-                worker.work(connection, scorer, memory_bytes, server)
+                worker.serve_answers(connection, scorer, memory_bytes, server)
             finally:
                 os._exit(1)
         return pid
@@ -76,7 +76,7 @@ def _forked(connection: int, scorer: str, memory_bytes: int) -> int | str:
         os.close(connection)
 
 
-def _ended(pid: int) -> int:
+def _end_worker(pid: int) -> int:
     """End a worker, and return its exit code."""
     with suppress(ProcessLookupError, PermissionError):  # its own processes, where a reward needs some
         os.killpg(pid, signal.SIGKILL)

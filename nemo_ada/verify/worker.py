@@ -25,7 +25,7 @@ PRINTED = 300  # characters of what a scorer prints that go into the log
 DEFAULT_SCORER = "nemo_ada.verify.scoring:score_math"
 
 
-def line(message: object) -> bytes:
+def encode_line(message: object) -> bytes:
     """Return a message as it is sent."""
     return json.dumps(message, default=str).encode() + b"\n"  # a date or a decimal of the data becomes text
 
@@ -44,7 +44,7 @@ def takes_prompt(function: Scorer) -> bool:
     return False
 
 
-def work(connection: int, scorer: str, memory_bytes: int, server: int) -> None:
+def serve_answers(connection: int, scorer: str, memory_bytes: int, server: int) -> None:
     """The life of a worker: say how it is confined, then answer each line until the connection or the server ends.
 
     connection: descriptor of a stream socket. No other one stays open.
@@ -54,21 +54,21 @@ def work(connection: int, scorer: str, memory_bytes: int, server: int) -> None:
     with suppress(kernel.Missing):
         kernel.end_with(server)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _keep_only(connection)
-    with suppress(Exception):  # `judge` reports it with the answer
-        needs = outside.needs_of(load_scorer(scorer))
+    _close_all_but(connection)
+    with suppress(Exception):  # `judge_answer` reports it with the answer
+        needs = outside.read_needs(load_scorer(scorer))
         if needs.processes:
             os.setpgid(0, 0)  # so that its own processes end with it
     with open(0, "rb", closefd=False) as answers:
-        os.write(0, line(confine(memory_bytes, needs=needs)))
+        os.write(0, encode_line(confine(memory_bytes, needs=needs)))
         if scorer != DEFAULT_SCORER:
             outside.watch_calls()
         for answer in answers:
             *asked, trial = json.loads(answer)
-            os.write(0, line(judge(scorer, *asked, trial=trial)))
+            os.write(0, encode_line(judge_answer(scorer, *asked, trial=trial)))
 
 
-def _keep_only(connection: int) -> None:
+def _close_all_but(connection: int) -> None:
     """Make the connection the input, lead the output to nowhere, and close everything else that the server has open."""
     os.dup2(connection, 0)
     with open(os.devnull, "r+b", buffering=0) as nowhere:
@@ -80,7 +80,7 @@ def _keep_only(connection: int) -> None:
                 os.close(descriptor)
 
 
-def judge(
+def judge_answer(
     scorer: str, answer: str, reference: Any, cpu_s: float, prompt: str = "", *, trial: bool = False
 ) -> Judgement:
     """Judge one answer. An error of the scorer becomes a cause, not a label.
@@ -97,15 +97,15 @@ def judge(
     needs = outside.Needs()
     try:
         function = load_scorer(scorer)
-        needs = outside.needs_of(function)
+        needs = outside.read_needs(function)
         with redirect_stdout(printed), redirect_stderr(printed):
             more = {"prompt": prompt} if takes_prompt(function) else {}
-            score = outside.value_of(function(answer, reference, **more), function, needs)
-        return _checked(score, function, outside.said(needs) if trial else printed.getvalue().strip())
+            score = outside.read_score(function(answer, reference, **more), function, needs)
+        return _check_score(score, function, outside.describe_refusals(needs) if trial else printed.getvalue().strip())
     except MemoryError as error:
         return None, MEMORY, repr(error)
     except BaseException as error:  # noqa: BLE001 - a boundary: an error of the scorer concerns one answer
-        said = outside.said(needs, error) if scorer != DEFAULT_SCORER else ""
+        said = outside.describe_refusals(needs, error) if scorer != DEFAULT_SCORER else ""
         text = f"{place_of(error, __file__)} {type(error).__name__}: {error}"
         return None, INVALID, f"{text[: 490 - len(said)]}{f'; {said}' * bool(said)}"[:500]
     finally:
@@ -120,7 +120,7 @@ class _Beginning(io.StringIO):
         return len(text)
 
 
-def _checked(score: object, function: Scorer, printed: str) -> Judgement:
+def _check_score(score: object, function: Scorer, printed: str) -> Judgement:
     if (why := no_score(score)) is not None:
         return None, INVALID, f"{defined(function)} returned {why}"[:500]
     return float(cast(float, score)), None, printed

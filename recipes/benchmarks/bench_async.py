@@ -45,12 +45,12 @@ from workload import GROUP, HARD
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import GroupLedger
+from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.source import Outcomes, Requests
-from nemo_ada.lab.report.curves import difference
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.report.curves import compute_difference
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 
 WARM_STEPS = 2
 PROMPTS = 100_000  # that a run may look at
@@ -127,7 +127,7 @@ class Simulation:
         self.sampler = AdaSampler(plan, made.rows, run_seed=seed)
         self.prompts, self.update, self.refit = options.prompts, options.update, options.refit
         lengths = LengthModel(options.median, options.sigma, 1.3, options.longest)
-        self.rate_P = beta_pass_rates(PROMPTS, options.beta[0], options.beta[1], seed)
+        self.rate_P = draw_beta_rates(PROMPTS, options.beta[0], options.beta[1], seed)
         self.engine = DiscreteEventSource(Workload(self.rate_P, lengths, seed=seed).draw, slots=options.slots)
         self.still = 0  # engine steps during which the engine did not decode
         self.drawn = self.issued = self.batches = 0
@@ -179,10 +179,11 @@ class Simulation:
 
     def _begin(self, count: int) -> None:
         """Start a batch of groups. They share a budget."""
-        ledger = self.sampler.step_ledger(count)
-        if count < self.prompts and ledger.budget.max_samples is not None:  # a smaller batch has its share
-            cap = max(ledger.budget.max_samples * count // self.prompts, GROUP * count)
-            ledger.budget = replace(ledger.budget, max_samples=cap)
+        plan = self.sampler.plan
+        budget = plan.budget
+        if count < self.prompts and budget.max_samples is not None:  # a smaller batch has its share
+            budget = replace(budget, max_samples=max(budget.max_samples * count // self.prompts, GROUP * count))
+        ledger = StepLedger(budget, groups=count, first=plan.stop.first_wave, most=plan.stop.cap)
         for _ in range(count):
             prompt = self.again.pop(0) if self.again else self.drawn
             self.drawn += prompt == self.drawn
@@ -364,13 +365,15 @@ def main() -> int:
     }
 
     def mean(name: str, column: str) -> str:
-        return str(difference([getattr(value, column) for value in found[name]])).removeprefix("+")
+        return str(compute_difference([getattr(value, column) for value in found[name]])).removeprefix("+")
 
     def ratio(name: str, other: str, column: str) -> str:
         if other not in found:
             return ""
         pairs = zip(found[name], found[other], strict=True)
-        return str(difference([getattr(own, column) / getattr(base, column) for own, base in pairs])).removeprefix("+")
+        return str(
+            compute_difference([getattr(own, column) / getattr(base, column) for own, base in pairs])
+        ).removeprefix("+")
 
     rows = []
     for name in found:

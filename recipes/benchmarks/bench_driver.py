@@ -1,12 +1,14 @@
 """CPU of the driver per response on NeMo-RL's asynchronous engine: our part, or the whole with NeMo-RL's own rollout.
 
     python recipes/benchmarks/bench_driver.py [--prompts 512] [--steps 3]
-    python recipes/benchmarks/bench_driver.py --nemo-rl TOKENIZER [--alone] --prompts 64
+    python recipes/benchmarks/bench_driver.py --nemo-rl TOKENIZER --prompts 64
 
 Without `--nemo-rl` a rollout answers at once, and this is our part alone. With it responses go through NeMo-RL's own
 rollout, its `VllmGeneration.generate_async`, a tokenizer (a folder or a hub id) and Ray. Two engines and an environment
 are Ray actors that answer at once, and their CPU does not count. NeMo-RL must be importable (`make rehearsal-env`).
-`--alone` asks for the verdict of each response in a call of its own, as NeMo-RL does without us.
+Three ways take turns in each step, on the same prompts: as NeMo-RL does it, with a call for the verdict of each
+response; with calls for the verdicts of a moment (nemo/rollouts/verdicts.py); and with tensors that travel as arrays,
+too (nemo/rollouts/wire.py). The table has the medians of the steps after the first.
 
 Python's threads and Ray's are counted together. "Loop" is the thread of the rollouts, which is the busiest.
 """
@@ -16,9 +18,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import statistics
 import time
 from collections import UserDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -31,6 +34,7 @@ from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import AsyncSource
+from nemo_ada.nemo.rollouts.wire import registration, send_arrays
 from nemo_ada.nemo.training_batch import build_batch, pool_rewards
 
 GROUP, PROMPT_TOKENS, MAX_TOKENS = 4, 150, 1500
@@ -101,13 +105,16 @@ def config(prompts: int) -> dict[str, Any]:
     }
 
 
-def one_step(sampler: Any, settings: nemo_settings.NemoSettings, rows: Any, step: int, drawing: Drawing) -> Cost:
+def one_step(
+    sampler: Any, settings: nemo_settings.NemoSettings, rows: Any, step: int, drawing: Drawing, way: Way
+) -> Cost:
     """Draw, select and weigh; what it took."""
-    started = time.process_time()
+    drawing.write_arrays(way.arrays)
+    before, started = drawing.calls(), time.process_time()
     call = RolloutCall(_whole_batch, drawing.engine, drawing.tokenizer, drawing.environments, 3072, 1)
     prompts = Prompts(rows, GROUP)
     source = AsyncSource(call, prompts, drawing.rollout, MAX_TOKENS)
-    if drawing.alone:
+    if not way.joined:
         source._loop.set_default_executor(ThreadPoolExecutor())
     try:
         sampled = sampler.run_step(step, prompts.ids, source, features_PF=None, stop_check=None,
@@ -118,11 +125,33 @@ def one_step(sampler: Any, settings: nemo_settings.NemoSettings, rows: Any, step
     result: SamplingResult = sampled.result
     rewards = pool_rewards(result, sampled.raw_reward_N)
     build_batch(prompts, source, sampled.rows, rewards, settings, step)
-    return Cost(len(result.response_id_N), time.process_time() - started, loop)
+    seconds = time.process_time() - started
+    return Cost(len(result.response_id_N), seconds, loop, drawing.calls() - before)
 
 
 async def _thread_seconds() -> float:
     return time.thread_time()
+
+
+class Way(NamedTuple):
+    """A way of drawing.
+
+    Attributes:
+        title: its name in the table.
+        joined: whether the verdicts of a moment are one call.
+        arrays: whether tensors travel as arrays.
+    """
+
+    title: str
+    joined: bool
+    arrays: bool
+
+
+WAYS = (
+    Way("as NeMo-RL does it", joined=False, arrays=False),
+    Way("verdicts joined", joined=True, arrays=False),
+    Way("and tensors as arrays", joined=True, arrays=True),
+)
 
 
 class Cost(NamedTuple):
@@ -132,11 +161,18 @@ class Cost(NamedTuple):
         responses: responses that were drawn.
         seconds: CPU seconds of this process.
         loop: CPU seconds of the rollouts' thread.
+        calls: calls for verdicts.
     """
 
     responses: int
     seconds: float
     loop: float
+    calls: int
+
+    @property
+    def each(self) -> tuple[float, float, float]:
+        """Milliseconds of CPU per response, those of the loop, and calls per response."""
+        return 1e3 * self.seconds / self.responses, 1e3 * self.loop / self.responses, self.calls / self.responses
 
 
 class Drawing(NamedTuple):
@@ -147,19 +183,19 @@ class Drawing(NamedTuple):
         engine: NeMo-RL's generation.
         tokenizer: its tokenizer.
         environments: its environments.
-        alone: whether each verdict is a call of its own.
         calls: returns the calls of the environment so far.
+        write_arrays: lets this process and the engines write tensors as arrays, or as pickle does.
     """
 
     rollout: Any = answer
     engine: Any = None
     tokenizer: Any = None
     environments: dict[str, Any] = {}  # noqa: RUF012 - never written
-    alone: bool = False
     calls: Callable[[], int] = lambda: 0
+    write_arrays: Callable[[bool], None] = lambda wanted: None
 
 
-def through_nemo_rl(tokenizer: str, alone: bool) -> Drawing:
+def through_nemo_rl(tokenizer: str) -> Drawing:
     """NeMo-RL's own rollout and generation, with engines and an environment that answer at once."""
     import ray
     from nemo_rl.distributed.batched_data_dict import BatchedDataDict
@@ -220,9 +256,21 @@ def through_nemo_rl(tokenizer: str, alone: bool) -> Drawing:
 
     made = AutoTokenizer.from_pretrained(tokenizer)
     made.pad_token = made.pad_token or made.eos_token
-    environment = environment_actor.remote()
-    return Drawing(run_sample_multi_turn_rollout, Generation(), made, {"math": environment}, alone,
-                   lambda: ray.get(environment.calls.remote()))  # fmt: skip
+    environment, generation = environment_actor.remote(), Generation()
+
+    def write_arrays(wanted: bool) -> None:
+        def as_pickle_does(_worker: Any) -> None:
+            from ray.cloudpickle import CloudPickler
+
+            CloudPickler.dispatch.pop(torch.Tensor, None)
+
+        change = registration() if wanted else as_pickle_does
+        change(None)
+        ray.get([worker.__ray_call__.remote(change) for worker in generation.worker_group.workers])
+
+    send_arrays(generation.worker_group.workers)  # which a source does once for each worker
+    return Drawing(run_sample_multi_turn_rollout, generation, made, {"math": environment},
+                   lambda: ray.get(environment.calls.remote()), write_arrays)  # fmt: skip
 
 
 def with_metadata(rows: Rows) -> Any:
@@ -239,26 +287,39 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=512)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--nemo-rl", metavar="TOKENIZER")
-    parser.add_argument("--alone", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     settings = nemo_settings.read(config(asked.prompts))
-    sampler = settings.sampler()
     drawing = Drawing()
+    ways: Sequence[Way] = WAYS[-1:]
     if asked.nemo_rl:
         import ray
 
         os.environ["RAY_ADDRESS"] = "local"
         ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
-        drawing = through_nemo_rl(asked.nemo_rl, asked.alone)
-    before = 0
+        drawing, ways = through_nemo_rl(asked.nemo_rl), WAYS
+    samplers = {way: settings.sampler() for way in ways}
+    costs: dict[Way, list[Cost]] = {way: [] for way in ways}
     for step in range(1, asked.steps + 1):
-        rows = batch(step, asked.prompts)
-        cost = one_step(sampler, settings, with_metadata(rows) if asked.nemo_rl else rows, step, drawing)
-        each = [1000 * seconds / cost.responses for seconds in cost[1:]]
-        print(f"step {step}: {cost.responses} responses, {each[0]:.2f} ms of CPU each, loop {each[1]:.2f}", end="")
-        calls, before = drawing.calls() - before, drawing.calls()
-        print(f", {calls} calls for verdicts" if asked.nemo_rl else "")
+        for way in ways:
+            rows = batch(step, asked.prompts)
+            given = with_metadata(rows) if asked.nemo_rl else rows
+            costs[way].append(one_step(samplers[way], settings, given, step, drawing, way))
+    print(table(costs))
+
+
+def table(costs: Mapping[Way, Sequence[Cost]]) -> str:
+    """Return the medians of each way, without the first step where there are more."""
+    lines = [
+        "| way | responses | ms of CPU per response | of it the loop | calls for verdicts per response |",
+        "|---|---|---|---|---|",
+    ]
+    for way, every in costs.items():
+        steps = every[1:] or every
+        cpu, loop, calls = (statistics.median(column) for column in zip(*(cost.each for cost in steps), strict=True))
+        responses = sum(cost.responses for cost in steps)
+        lines.append(f"| {way.title} | {responses} | {cpu:.2f} | {loop:.2f} | {calls:.2f} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

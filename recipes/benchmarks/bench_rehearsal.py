@@ -198,7 +198,7 @@ def killing(rehearsal: command.Rehearsal, phase: str, count: int, delay: float) 
     """Return a function that kills the driver `delay` seconds after `phase` has begun for the `count`-th time."""
 
     def look(name: str) -> None:
-        begun = [line for line in Events.read(rehearsal.events_of(name)).of("begin") if line["phase"] == phase]
+        begun = [line for line in Events.read(rehearsal.events_path(name)).of("begin") if line["phase"] == phase]
         if len(begun) >= count and time.time() >= begun[count - 1]["time"] + delay:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(begun[count - 1]["pid"]), signal.SIGKILL)

@@ -26,7 +26,7 @@ from measure import measure
 
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.lab.plan.planned_run import PlannedRun, Schedule, max_concurrent
+from nemo_ada.lab.plan.planned_run import PlannedRun, Schedule, count_concurrent
 from nemo_ada.lab.plan.roofline import (
     DENSE,
     EXPERTS,
@@ -38,7 +38,7 @@ from nemo_ada.lab.plan.roofline import (
     Spread,
     StepCost,
 )
-from nemo_ada.lab.plan.sampling import SimulatedRun, variant
+from nemo_ada.lab.plan.sampling import SimulatedRun, make_variant
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import MeasuredRates
 from nemo_ada.rules.facts.cards import A100, H100, Card
@@ -110,12 +110,12 @@ class Point:
         config, longest = self.config, self.config.rollout.max_new
         ada: AdaSettings = ada_settings({"preset": "grpo"})
         run = PlannedRun(
-            backend="nemo_rl", ada=ada, rollout=config.rollout, max_concurrent=max_concurrent(config, self.shape),
+            backend="nemo_rl", ada=ada, rollout=config.rollout, max_concurrent=count_concurrent(config, self.shape),
             gpus=config.gpus, draws_ahead=False, placeholders=False, schedule=Schedule(1, 0, 0, 50, 0.0), data="",
             roofline=None,
         )  # fmt: skip
         lengths = LengthModel(median_of(self.facts["response"], longest), SIGMA, 1.0, longest)
-        plan = variant(ada, config.rollout.group, longest)
+        plan = make_variant(ada, config.rollout.group, longest)
         phases = SimulatedRun(run, MeasuredRates((0.5,)), lengths, 2).steps_of(plan)
         return max(float(np.median(phases.engine_steps_S)), longest), self.facts["rows"] * self.facts["response"]
 
@@ -127,8 +127,8 @@ class Point:
         per_step, per_token = roofline.clock(response)
         engine_steps, tokens = self.work
         return {
-            "update": roofline.update(rows, response),
-            "logprobs": roofline.logprobs(rows, response),
+            "update": roofline.update_seconds(rows, response),
+            "logprobs": roofline.logprob_seconds(rows, response),
             "generation": per_step * engine_steps + per_token * tokens,
             "refit": roofline.refit,
             "rest": efficiencies.rest,

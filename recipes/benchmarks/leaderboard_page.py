@@ -21,7 +21,7 @@ from scipy import special
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.lab.evaluation.statistics import student_quantile
 from nemo_ada.lab.plan.roofline import FAR, H200_STEP, MEAN, NEAR
-from nemo_ada.lab.report.draw import colour_of
+from nemo_ada.lab.report.draw import choose_colour
 from nemo_ada.run.files import write_atomically
 
 FOUR, TUNED = "four updates", "tuned updates"
@@ -519,7 +519,7 @@ def draw_curves(protocol: Mapping[str, Any], results: Any, name: str, path: Path
         for row in rows:
             x = np.linspace(0.0, end(row, axis), 60)
             mean = np.mean([_curve(row.results[seed], axis, x) for seed in row.seeds], axis=0)
-            colour = colour_of(order.index(row.method))
+            colour = choose_colour(order.index(row.method))
             (lines[protocol["methods"][row.method]["name"].replace("`", "")],) = panel.plot(x, mean, color=colour)
             if row.effects and len(row.seeds) > 1:
                 both = x[x <= end(rows[0], axis)]

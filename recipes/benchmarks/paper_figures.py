@@ -27,7 +27,7 @@ from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule, endings
 from nemo_ada.lab.report.draw import COLOURS
-from nemo_ada.lab.simulate.exact import summary
+from nemo_ada.lab.simulate.exact import summarise_rule
 
 BUDGETS = ((32, 4), (64, 8), (128, 16))  # (N_max, M) of Figure 10
 WANTED = (1, 2, 4, 8)  # K of Figure 10
@@ -41,7 +41,7 @@ SEQ_BALANCE = StopRule(BalancedExit(2, 2), (WAVE,), CAP)
 
 def figure_10(exit_rule: ExitRule, cap: int, wave: int, rates: np.ndarray) -> np.ndarray:
     """Expected responses per prompt at each pass rate."""
-    return np.array([summary(StopRule(exit_rule, (wave,), cap), float(p)).expected_samples for p in rates])
+    return np.array([summarise_rule(StopRule(exit_rule, (wave,), cap), float(p)).expected_samples for p in rates])
 
 
 def figure_7() -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -83,7 +83,7 @@ def _prompt(p: float) -> tuple[float, ...]:
     after_two = endings(StopRule(BalancedExit(CAP, CAP), (WAVE,), 2 * WAVE))  # never met: two waves, all outcomes
     two_neg = after_two.total_E - after_two.pos_E
     return (
-        summary(SEQ_POSITIVE, p).expected_samples - GROUP,
+        summarise_rule(SEQ_POSITIVE, p).expected_samples - GROUP,
         end.mean(end.total_E, p) - GROUP,
         after_two.mean(after_two.pos_E >= 2, p),
         after_two.mean((after_two.pos_E >= 2) & (two_neg >= 2), p),

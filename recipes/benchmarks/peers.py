@@ -49,7 +49,7 @@ from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.cpu.stack import Stack, run_task
 from nemo_ada.cpu.trainer import Trainer, check_run, evaluation_seed
 from nemo_ada.errors import UserError
-from nemo_ada.lab.report.curves import difference
+from nemo_ada.lab.report.curves import compute_difference
 from nemo_ada.run.folder import read_lines
 
 HERE = Path(__file__).resolve().parent
@@ -138,7 +138,7 @@ def curve_table(curves: Mapping[str, Sequence[Mapping[int, float]]]) -> str:
     rows = []
     for point in curves[OURS][0]:
         ours, theirs = ([curve[point] for curve in curves[name]] for name in (OURS, TRL))
-        gap = difference([b - a for a, b in zip(ours, theirs, strict=True)])
+        gap = compute_difference([b - a for a, b in zip(ours, theirs, strict=True)])
         means = {OURS: float(np.mean(ours)), TRL: float(np.mean(theirs))}
         rows.append({"step": point, **means, f"{TRL} - {OURS}, 95 %": str(gap)})
     return markdown_table(rows)

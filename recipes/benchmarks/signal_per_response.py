@@ -27,7 +27,7 @@ from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.factor import kept_counts
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 
 CERTAIN = 1e6  # mass of a Beta distribution that knows the pass rate
 SHRUNK = {"preset": "grpo", "advantage": {"baseline": "shrunk"}}
@@ -126,7 +126,7 @@ def main() -> int:
     a, b = arguments.beta
     if min(a, b) <= 0.0:
         raise UserError(f"--beta {a:g} {b:g}: both numbers must be positive, such as 0.3 0.9")
-    rate_P = beta_pass_rates(arguments.prompts, a, b, seed=0)
+    rate_P = draw_beta_rates(arguments.prompts, a, b, seed=0)
     population = np.full(len(rate_P), a), np.full(len(rate_P), b)
     exact = CERTAIN * rate_P, CERTAIN * (1.0 - rate_P)
     order = np.lexsort((rate_P, -mixed_probability(*exact, n)))

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.lab.report.curves import Difference, difference
+from nemo_ada.lab.report.curves import Difference, compute_difference
 from nemo_ada.lab.report.run import Run
-from nemo_ada.lab.report.summary import overview
+from nemo_ada.lab.report.summary import make_overview
 
 ALL_AXES = ("step", "total/responses", "total/engine_steps", "total/live_rows", "total/seconds", "total/rows")
 FINAL = "final accuracy"
@@ -18,7 +18,7 @@ HALFWAY = "at half the responses - final"
 
 def comparison_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return one row per run: what it reached and what it cost."""
-    rows: list[dict[str, Any]] = overview(runs).reset_index().to_dict("records")
+    rows: list[dict[str, Any]] = make_overview(runs).reset_index().to_dict("records")
     return rows
 
 
@@ -53,9 +53,9 @@ def against(
     for name, members in runs.items():
         if name != baseline:
             pairs = list(zip(members, runs[baseline], strict=True))
-            differences[name] = {axis: difference([gain(*pair, axis) for pair in pairs]) for axis in ALL_AXES}
-            differences[name][FINAL] = difference([accuracy(*pair, 1.0) for pair in pairs])
-            differences[name][HALFWAY] = difference([accuracy(*pair, 0.5) for pair in pairs])
+            differences[name] = {axis: compute_difference([gain(*pair, axis) for pair in pairs]) for axis in ALL_AXES}
+            differences[name][FINAL] = compute_difference([accuracy(*pair, 1.0) for pair in pairs])
+            differences[name][HALFWAY] = compute_difference([accuracy(*pair, 0.5) for pair in pairs])
     return differences
 
 

@@ -26,7 +26,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import observe
 from nemo_ada.rehearsal.installation import BRIDGE, MEGATRON, SUBMODULE
 from nemo_ada.rehearsal.standins import FILES
-from nemo_ada.rules.facts import upstream
+from nemo_ada.rules.facts import attributes, upstream
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, Function, parameters, returned
 from nemo_ada.rules.facts.upstream import LOOP, MASTER_CONFIG
 from nemo_ada.run.files import text_of, write_result
@@ -260,7 +260,7 @@ class Use:
 
 
 def own() -> list[Use]:
-    """Return the names that nemo_ada replaces, subclasses, observes or imports."""
+    """Return the names that nemo_ada replaces, subclasses, observes, imports, or reads of an object."""
     uses = [Use(f"{target.origin}.{target.name}", "replaced while a run lasts") for target in upstream.PATCH_POINTS]
     uses += [Use(f"{upstream.SYNC_LOOP}.{target.name}", "replaced in the trainer with a data plane")
              for target in upstream.DATA_PLANE_POINTS]  # fmt: skip
@@ -274,9 +274,12 @@ def own() -> list[Use]:
     for name, methods in (*upstream.METHODS.items(), *collectors.items()):
         uses += [Use(f"{upstream.ACTORS}.{name}.{method}", "subclassed for asynchronous training")
                  for method in methods]  # fmt: skip
-    controllers = dict.fromkeys((*upstream.PLUG_IN_METHODS, *upstream.PLUG_IN_FIELDS))
-    uses += [Use(name, "subclassed or called for the single controller") for name in controllers]
+    fields = [f"{name}.{field}" for name, wanted in upstream.PLUG_IN_FIELDS.items() for field in wanted]
+    uses += [Use(name, "subclassed or called for the single controller") for name in upstream.PLUG_IN_METHODS]
+    uses += [Use(name, "set or read for the single controller") for name in (*upstream.PLUG_IN_FIELDS, *fields)]
     uses += [Use(f"{module}.{name}", "observed by a rehearsal") for _, module, name in observe.FUNCTIONS]
+    uses += [Use(f"{reader.of}.{name}", f"read by nemo_ada/{reader.file}")
+             for reader in attributes.all_readers() for name in attributes.reads(reader)]  # fmt: skip
     for replacements in FILES:
         uses += [Use(f"{change.module}.{name}", "replaced in a rehearsal")
                  for change in replacements.changes for name in change.names]  # fmt: skip

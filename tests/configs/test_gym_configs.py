@@ -21,6 +21,7 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.check.command import examine
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.nemo_config import RolloutFacts
+from nemo_ada.rules.method import reward_range
 from tests.nemo.nemo_support.compat import MODULE, why_not_importable
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -136,11 +137,14 @@ def test_gyms_files_may_be_named_by_absolute_paths(data):
     assert not [one for one in rulebook.findings(config) if one.key == "env.nemo_gym.config_paths"]
 
 
-def test_a_shrunk_baseline_wants_rewards_that_are_not_shaped(data):
+def test_a_shrunk_baseline_takes_rewards_that_effort_levels_shape(data):
     effort = "+env.nemo_gym.effort_levels={low_string: x, low_weight: 1.0, low_ub: 9}"
-    config = load_config(RECIPES[0], [*data, effort, "+reinforce_ada.advantage.baseline=shrunk"])
-    (found,) = [one for one in rulebook.findings(config) if one.key == "env.nemo_gym.effort_levels"]
-    assert found.level == "error" and "compares them with pass rates" in found.message
+    plain, shaped = (load_config(RECIPES[0], [*data, *more, "+reinforce_ada.advantage.baseline=shrunk"])
+                     for more in ([], [effort]))  # fmt: skip
+    errors = [[one.key for one in rulebook.findings(config) if one.level == "error"] for config in (plain, shaped)]
+    assert errors[0] == errors[1]
+    low, high = reward_range(Values(shaped))
+    assert reward_range(Values(plain)) == (0, 1) and low < -10 and high == 2
 
 
 def test_a_data_set_without_requests_says_who_writes_one(tmp_path):

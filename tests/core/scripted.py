@@ -21,15 +21,15 @@ from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
-from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.core.sampling.source import MASKED, Outcomes, Requests
 from nemo_ada.core.sampling.state import StepState
 
-FAILS = float("nan")
+FAILS, IS_MASKED = float("nan"), float("inf")
 
 
 @dataclass
 class Script:
-    """Reward (NaN = no label) and length of response (prompt, index), from tables."""
+    """Reward (NaN = failed, infinite = masked: no label) and length of response (prompt, index), from tables."""
 
     reward_PI: NDArray[np.float64]
     tokens_PI: NDArray[np.int64]
@@ -45,15 +45,15 @@ class Script:
 
     @classmethod
     def of(cls, *rows):
-        """From strings of + (correct), - (incorrect) and x (failed); the last character repeats."""
+        """From strings of + (correct), - (incorrect), x (failed) and m (masked); the last character repeats."""
         full = [(row + row[-1] * 256)[:256] for row in rows]
-        value = {"+": 1.0, "-": 0.0, "x": FAILS}
+        value = {"+": 1.0, "-": 0.0, "x": FAILS, "m": IS_MASKED}
         reward = np.array([[value[c] for c in row] for row in full])
         return cls(reward, np.full(reward.shape, 3, np.int64))
 
     def label(self, prompt, index):
         reward = self.reward_PI[prompt, index]
-        return None if np.isnan(reward) else bool(reward > 0.5)
+        return bool(reward > 0.5) if np.isfinite(reward) else None
 
 
 @dataclass
@@ -99,7 +99,8 @@ class ScriptedSource:
         reward = np.array([self.script.reward_PI[place] for place in places])
         tokens = np.array([self.script.tokens_PI[place] for place in places])
         self.finished.update(zip(rows, tokens.tolist(), strict=True))
-        failures = {row: "scripted" for row, value in zip(rows, reward, strict=True) if np.isnan(value)}
+        failures = {row: "scripted" if np.isnan(value) else MASKED
+                    for row, value in zip(rows, reward, strict=True) if not np.isfinite(value)}  # fmt: skip
         return Outcomes(np.array(rows), reward, tokens, failures)
 
     def abort(self, response_id_N):

@@ -241,7 +241,7 @@ def test_a_step_counts_its_responses_and_their_failures_by_cause():
             "needs reference weighting",
         ),
         (lambda: advantage_of_two(weighting="objective", normalize="std"), "needs normalize=none"),
-        (lambda: Ledger(Budget(max_samples=3)).reserve(4, 0, first=4), "against max_samples"),
+        (lambda: Ledger(Budget(max_samples=3)).reserve(4, 0, forced=True), "against max_samples"),
         (lambda: Ledger(Budget(max_tokens=3)).reserve(1, 4), "against max_tokens"),
         (lambda: Ledger(Budget()).settle(1, 1), "settled 1 tokens of 0"),
     ],
@@ -265,3 +265,35 @@ def test_the_estimator_of_a_shrunk_baseline_learns_mean_rewards():
     assert sampled is not None and own.estimator is not None
     np.testing.assert_allclose(predicted(own.estimator, ["a"]), [(1.5 + 1) / (4 + 2)])
     assert "ada/explained_variance" not in sampled.metrics, "predicted rewards are not pass rates"
+    assert "ada/predicted_responses" not in sampled.lists
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (0.0, 0.5), (-2.0, 1.0)])
+def test_a_shrunk_baseline_follows_rewards_to_another_range(low, high):
+    """Rewards of another scale give the same step with that scale's advantages: NeMo-RL's `reward_scaling`."""
+    stop = StopRule(FixedExit(4), (4,), 4)
+    made = {}
+    for ends in ((0.0, 1.0), (low, high)):
+        rows = RowSettings(4, stop, AdvantageSettings(baseline="shrunk"), reward_range=ends)
+        own = AdaSampler(SamplingPlan(stop, 4, 40), rows, run_seed=3, estimator=EmaBeta())
+        source = ScriptedSource(Script.of("+-+-", "-", "+"), np.random.default_rng(1))
+
+        def scaled(result, ends=ends):
+            return ends[0] + result.reward_N * (ends[1] - ends[0])
+
+        made[ends] = own.run_step(1, ["a", "b", "c"], source, final_rewards=scaled), own
+    (plain, plain_own), (other, other_own) = made.values()
+    np.testing.assert_allclose(other.rows.advantage_R, plain.rows.advantage_R * (high - low))
+    assert (plain.rows.advantage_R != 0).all(), "equal labels teach, too"
+    np.testing.assert_allclose(*(predicted(one.estimator, ["a", "b", "c"]) for one in (plain_own, other_own)))
+    assert other.metrics["ada/explained_variance"] == plain.metrics["ada/explained_variance"]
+    assert other.lists["ada/predicted_responses"] == plain.lists["ada/predicted_responses"]
+
+
+def test_a_reward_outside_the_range_ends_the_step():
+    stop = StopRule(FixedExit(4), (4,), 4)
+    rows = RowSettings(4, stop, AdvantageSettings(baseline="shrunk"), reward_range=(-1.0, 1.0))
+    own = AdaSampler(SamplingPlan(stop, 4, 40), rows, run_seed=3, estimator=EmaBeta())
+    source = ScriptedSource(Script.of("+-"), np.random.default_rng(1))
+    with pytest.raises(UserError, match=r"in \[-1, 1\].*baseline: pool"):
+        own.run_step(1, ["a"], source, final_rewards=lambda result: result.reward_N * 2)

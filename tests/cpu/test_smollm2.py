@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from nemo_ada.cli.main import app
 from nemo_ada.cpu import smollm2
 from nemo_ada.errors import UserError
+from nemo_ada.standing import elsewhere
 
 
 def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
@@ -48,3 +49,14 @@ def test_prepare_writes_the_model_of_a_cpu_yaml_where_it_is_not_there(tmp_path, 
     assert "trains its base model" in prepared("policy.model_name=null")
     with pytest.raises(UserError, match=r"no such folder; .* policy\.model_name=\.cache/smollm2"):
         prepared(f"policy.model_name={tmp_path}/llama")
+
+
+def test_the_folder_is_written_where_the_user_stands(tmp_path, monkeypatch):
+    """A command stands in a private folder that is removed, and nothing has made the path of a new folder whole."""
+    (tmp_path / "private").mkdir()
+    monkeypatch.chdir(tmp_path)
+    written = []
+    monkeypatch.setattr(smollm2, "write_smollm2", lambda out, say: written.append(out))
+    with elsewhere(tmp_path / "private"):
+        smollm2.prepare_model(".cache/smollm2", print)
+    assert written == [tmp_path / ".cache/smollm2"]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.lab.status import Queue, ask_slurm, read_status, render
+from nemo_ada.lab.status import Queue, ask_slurm, read_status, render_status
 from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
 
@@ -48,7 +48,7 @@ def test_a_run_tells_its_steps_reasons_slots_and_last_error(tmp_path: Path) -> N
     assert found["reasons"] == list(REASONS) and found["last_reason"] == "own failure"
     assert found["slots_left"] == 3, "56 steps are left, and two slots that met the wall saved 44"
     assert found["left_out"] == {"n3": "nvidia-smi sees 7 GPUs"}
-    text = render(found)
+    text = render_status(found)
     for part in ("step 45 of 100", "step 44", "next start 2026-11-27T08:00:00", "failed: no reward", "7_3", "n3",
                  "2 slots wait: 7_4 is PENDING (Priority)"):  # fmt: skip
         assert part in text
@@ -75,7 +75,7 @@ def test_slurms_words_on_slots_that_have_ended_are_shown_as_they_are(tmp_path: P
     ended = {"7_1": "TIMEOUT", "7_2": "NODE_FAIL", "8_1": "COMPLETED"}
     found = read_status(chain(tmp_path), Queue([], ended))
     assert found["ended"] == {"7_1": "TIMEOUT", "7_2": "NODE_FAIL"}
-    assert "ended, as SLURM says: 7_1 TIMEOUT, 7_2 NODE_FAIL" in render(found)
+    assert "ended, as SLURM says: 7_1 TIMEOUT, 7_2 NODE_FAIL" in render_status(found)
 
 
 SQUEUE = """#!/bin/bash
@@ -110,19 +110,19 @@ def test_slurm_is_asked_by_the_arrays_id_and_silence_is_no_answer(
 def test_damaged_files_hide_nothing_else(tmp_path: Path, content: bytes) -> None:
     for name in ("status.json", "pace.json", "heartbeat", "attempts.tsv", "left_out.tsv", "job"):
         (chain(tmp_path) / name).write_bytes(content)
-        assert render(read_status(tmp_path, Queue()))
+        assert render_status(read_status(tmp_path, Queue()))
 
 
 def test_a_run_that_only_waits_is_shown_and_what_slurm_holds_has_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "job").write_text("9\n")
     found = read_status(tmp_path, Queue(["9|9_1|PENDING|N/A||launch failed requeued held"]))
-    assert found["state"] == "waiting" and "scontrol release 9" in render(found)
+    assert found["state"] == "waiting" and "scontrol release 9" in render_status(found)
     assert read_status(tmp_path, Queue(["9|9_1|PENDING|N/A||Priority"]))["remedy"] is None
     held = read_status(tmp_path, Queue(["9|9_1|RESV_DEL_HOLD|N/A||Reservation"]))
-    assert "its reservation is gone" in render(held)
+    assert "its reservation is gone" in render_status(held)
 
 
-def test_a_run_that_is_over_says_why_and_an_old_chain_what_to_do(tmp_path: Path) -> None:
+def test_a_run_that_is_over_says_why(tmp_path: Path) -> None:
     control = JobControl(chain(tmp_path), 100)
     control.status("running", 44)
     (tmp_path / "over").write_text("7\t9\tno progress\t4 attempts in a row\n")
@@ -130,9 +130,6 @@ def test_a_run_that_is_over_says_why_and_an_old_chain_what_to_do(tmp_path: Path)
     assert read_status(tmp_path)["state"] == "running", "no answer is no no"
     (tmp_path / "over").write_text("6\t9\tasked\t\n")
     assert read_status(tmp_path, Queue())["state"] == "no slot is left: submit again", "of an earlier submission"
-    (tmp_path / "jobs.tsv").write_text("4\t4\t-\t1\n")
-    (tmp_path / "job").write_text("4\n")
-    assert "of an older version; a new submission goes on" in read_status(tmp_path, Queue())["state"]
 
 
 def test_gpu_hours_are_those_of_all_attempts(tmp_path: Path) -> None:
@@ -140,7 +137,7 @@ def test_gpu_hours_are_those_of_all_attempts(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("cluster:\n  gpus_per_node: 8\n  num_nodes: 2\npolicy: {}\n")
     (tmp_path / "attempts.tsv").write_text("7\t7\t1000\t0\t7-0\t4600\twall\tx\n7\t8\t5000\t9\t8-0\t6800\tdone\t\n")
     found = read_status(tmp_path)
-    assert found["gpu_hours"] == 24.0 and "GPU hours so far: 24.0" in render(found)
+    assert found["gpu_hours"] == 24.0 and "GPU hours so far: 24.0" in render_status(found)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_what_an_environment_masks_is_drawn_again(gym, run):
     ada = {"preset": "grpo", "budget": {"max_group_seconds": 5.0}}
     record = run(1, script, ada, {"data.shuffle": False, "grpo.val_period": 0})
     assert record.metrics[1]["train/ada/groups_given_up"] == 1
-    assert record.metrics[1]["train/ada/failed/gym_masked"] == 1
+    assert record.metrics[1]["train/ada/failed/masked"] == 1
     assert record.metrics[1].get("train/num_mask_sample_filtered", 0) == 0
 
 

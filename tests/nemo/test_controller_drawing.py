@@ -149,13 +149,13 @@ def test_a_group_that_was_drawn_and_not_delivered_is_undone_when_it_is_drawn_aga
     async def scenario():
         with pytest.raises(ValueError, match="said no"):
             await draw(7)
-        assert engine.ledger(0).samples == engine.running == 0 and sorted(cancelled) == [0, 1, 2]
+        assert engine.ledger(0).use.samples == engine.running == 0 and sorted(cancelled) == [0, 1, 2]
         broken[0] = False
         numbers = []
         for ticket in (7, 7, 8):  # ticket 7 is drawn again, although it was whole
             _, _, batch = await draw(ticket)
             numbers.append(batch[GROUP][0]["number"])
-        return numbers, engine.ledger(0).samples
+        return numbers, engine.ledger(0).use.samples
 
     assert asyncio.run(scenario()) == ([0, 0, 1], 8)
 

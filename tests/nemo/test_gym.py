@@ -456,8 +456,8 @@ def masked_script(gym):
 
 def test_what_an_environment_masks_has_no_label_and_is_drawn_again(gym, step):
     """Its reward is no verdict: it is neither a wrong answer for the exit rule nor part of the pool's mean."""
-    done = step(masked_script(gym), {"preset": "grpo", "max_failed_share": 0.5})
-    assert done.metrics["ada/failed/gym_masked"] == done.metrics["ada/samples_failed"] > 0
+    done = step(masked_script(gym), "grpo")  # a quarter is more than max_failed_share
+    assert done.metrics["ada/failed/masked"] == done.metrics["ada/samples_failed"] > 0
     assert "mask_sample" not in done.batch
     assert (done.batch["ada_weight"] > 0).all()  # every row has a response, and none of them is masked
     kept = done.batch["total_reward"].sum() / len(done.batch["total_reward"])

@@ -22,7 +22,7 @@ from standin import Checkpointer, Engine, config, loop_module, prompt_batch, ste
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import installed
-from nemo_ada.nemo.launch.checkpoint import saved_with
+from nemo_ada.nemo.launch.checkpoint import save_state_with_checkpoints
 
 PROMPTS = [11, 12, 13, 14, 15, 16]
 RATES = {11: 0.1, 12: 0.3, 13: 0.5, 14: 0.9, 15: 0.0, 16: 0.7}
@@ -179,6 +179,15 @@ def test_rewards_are_scaled_and_shaped_each_by_its_own_switch_before_the_baselin
     torch.testing.assert_close(scaled.batch["total_reward"], plain.batch["total_reward"] * factor + offset)
     torch.testing.assert_close(scaled.batch["ada_advantage"], plain.batch["ada_advantage"] * factor)
     assert scaled.metrics["ada/pass_rate"] == plain.metrics["ada/pass_rate"], "the threshold looks at the raw reward"
+
+
+def test_a_shrunk_baseline_follows_scaled_rewards(make):
+    """The standin's scaling multiplies by target_max, as NeMo-RL's does from 0 to 1."""
+    scale = {"grpo__reward_scaling": {"enabled": True, "target_max": 10.0}}
+    (scaled,), (plain,) = make(SHRUNK, **scale).steps(), make(SHRUNK).steps()
+    torch.testing.assert_close(scaled.batch["total_reward"], plain.batch["total_reward"] * 10)
+    torch.testing.assert_close(scaled.batch["ada_advantage"], plain.batch["ada_advantage"] * 10)
+    assert scaled.metrics["ada/explained_variance"] == plain.metrics["ada/explained_variance"]
 
 
 # -- 3. failures, identity, alignment ----------------------------------------------------------------------------------
@@ -341,7 +350,7 @@ def test_a_damaged_state_of_the_sampler_is_never_loaded(make, damage, message):
 
 def test_a_whole_state_of_another_version_is_not_loaded(make):
     run = make("ada_est_ema")
-    with saved_with(run.checkpointer, lambda: {"version": 1, "draws": 1, "sampler": None}):
+    with save_state_with_checkpoints(run.checkpointer, lambda: {"version": 1, "draws": 1, "sampler": None}):
         run.checkpointer.save(1)
     with pytest.raises(UserError, match="has version 1"), run.installed():
         pass
@@ -421,11 +430,10 @@ REFUSED = [
     ),
     (BALANCE | {"budget": {"max_samples": 10}}, {}, "cannot hold the first waves"),
     (BALANCE | {"widnow": 3}, {}, "unknown key reinforce_ada.widnow"),
-    (SHRUNK, {"grpo__reward_shaping": {"enabled": True}}, "grpo.reward_shaping.enabled=true makes rewards other"),
     (
-        SHRUNK,
+        {"preset": "ada_est_ema", "advantage": {"baseline": "shrunk", "weighting": "reference"}},
         {"grpo__reward_scaling": {"enabled": True, "target_min": -1.0}},
-        "grpo.reward_scaling.enabled=true makes rewards other",
+        "draws by the same predictions as if they were pass rates",
     ),
 ]
 

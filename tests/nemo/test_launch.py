@@ -39,16 +39,16 @@ from nemo_ada.nemo.launch.command import (
     check_environments,
     continue_tracking,
     end_environments,
-    memory_keys,
+    find_memory_keys,
 )
 from nemo_ada.nemo.launch.examples import configure_processes
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
     SamplingStopCheck,
-    job_timeout,
+    make_job_timeout,
     save_between_steps,
-    timed_saves,
-    timed_validations,
+    time_saves,
+    time_validations,
 )
 from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.rules import rulebook, setup
@@ -152,10 +152,10 @@ def test_validations_and_saves_are_timed_and_are_no_part_of_a_step(tmp_path, mon
     (tmp_path / "inputs.json").write_text('{"data": "digest"}')
     control.status("running", 3)
     original = type("TimeoutChecker", (), {"start_iterations": lambda self: None, "check_save": lambda self: False})
-    timeout = job_timeout(original, control, progress, Loader(), None)()
+    timeout = make_job_timeout(original, control, progress, Loader(), None)()
     timeout.start_iterations()
     takes(91.0)
-    with timed_saves(checkpointer, control, progress), timed_validations(loop, control, progress, hooks):
+    with time_saves(checkpointer, control, progress), time_validations(loop, control, progress, hooks):
         loop.run_async_multi_turn_rollout()
         assert loop.validate() == ("scores", {})
         loop.run_multi_turn_rollout()
@@ -188,7 +188,7 @@ def test_nemo_rls_own_call_over_gym_touches_the_heartbeat_while_it_waits(tmp_pat
     loop.validate, original = (lambda: (getattr(loop, name)(), {})), rollout
     setattr(loop, name, original)
     control, progress = JobControl(tmp_path, 9), Progress(3, 3, 0, 12, 4, 4)
-    with timed_validations(loop, control, progress, None):
+    with time_validations(loop, control, progress, None):
         assert loop.validate() == (True, {})
     assert getattr(loop, name) is original
     assert not [thread for thread in threading.enumerate() if thread.name == "nemo-ada-heartbeat"]
@@ -301,12 +301,12 @@ def test_an_engine_that_cannot_be_put_to_sleep_ends_the_attempt_without_a_save(t
 def launched(tmp_path, monkeypatch):
     """launched(set-up, training): the exit code of a launch with these two functions."""
 
-    def launch(set_up, supervised=lambda *_: False, **settings):
+    def launch(set_up, run_loop=lambda *_: False, **settings):
         monkeypatch.setitem(sys.modules, LOOP, SimpleNamespace(MasterConfig=SimpleNamespace))
         monkeypatch.setattr(launch_module.rulebook, "refuse", lambda *_: None)
         monkeypatch.setattr(launch_module, "check_environments", lambda _: None)
         monkeypatch.setattr(launch_module, "_set_up", set_up)
-        monkeypatch.setattr(launch_module, "supervised", supervised)
+        monkeypatch.setattr(launch_module, "run_loop", run_loop)
         config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3, "num_prompts_per_step": 4}, **settings}
         codes = []
         return guarded(lambda: codes.append(launch_module.train(config))) or codes[0]
@@ -730,5 +730,5 @@ PACKED = {"policy": {"sequence_packing": {"enabled": True}}}
 )
 def test_running_out_of_memory_names_a_setting_that_a_resume_may_change(config, where, key):
     error = RuntimeError(f"ray::{where} torch.OutOfMemoryError: CUDA out of memory")
-    assert f"lower {key}," in key_to_lower(error, memory_keys(config))
+    assert f"lower {key}," in key_to_lower(error, find_memory_keys(config))
     assert of_class(key, LAYOUT) or of_class(key, VOLATILE)

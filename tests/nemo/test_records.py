@@ -151,7 +151,7 @@ def test_the_logger_is_told_only_within_the_block(tmp_path):
     target = records(tmp_path)
 
     def interrupted():
-        with target.of(logger):
+        with target.log_from(logger):
             assert logger.loggers == [target]
             raise KeyboardInterrupt
 

@@ -13,6 +13,7 @@ import contract
 import pytest
 
 from nemo_ada.errors import UserError
+from nemo_ada.rules.facts import attributes
 from nemo_ada.rules.facts import checkout as source
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import misfits
@@ -38,6 +39,7 @@ def split(x):
     return x, 1
 class Base:
     def work(self, x):
+        self.busy = True
         return None
 class Tool(Base):
     def __init__(self, y): ...
@@ -59,7 +61,13 @@ def checkout(folder: Path, loop: str = LOOP, utils: str = UTILS) -> Path:
 
 NAMES = [
     contract.Use(f"nemo_rl.{name}", "a plug-in")
-    for name in ("algorithms.grpo.grpo_train", "algorithms.grpo.split", "algorithms.grpo.Tool.work", "utils.Tool")
+    for name in (
+        "algorithms.grpo.grpo_train",
+        "algorithms.grpo.split",
+        "algorithms.grpo.Tool.work",
+        "utils.Tool",
+        "utils.Tool.busy",
+    )
 ]
 BASE = Path("examples/configs/base.yaml")
 
@@ -81,6 +89,7 @@ def test_equal_checkouts_have_no_difference(tmp_path):
         ("return x, 1", "both = (x, 1, 2)\n    return both", ("returned values", "nemo_rl.algorithms.grpo.split")),
         ("def split(x):", "async def split(x):", ("returned values", "nemo_rl.algorithms.grpo.split")),
         ("def work(self, x)", "def work(self, x, z)", ("parameters", "nemo_rl.algorithms.grpo.Tool.work")),
+        ("self.busy", "self.working", ("name", "nemo_rl.utils.Tool.busy")),
         ("def work", "def other", ("name", "nemo_rl.algorithms.grpo.Tool.work")),
         ("def __init__(self, y)", "def __init__(self)", ("parameters", "nemo_rl.utils.Tool")),
         ("a, b=1, *, c", "a, b=1, *, c=2", ("parameters", "nemo_rl.algorithms.grpo.grpo_train")),
@@ -147,6 +156,15 @@ def test_our_own_list_has_what_the_hooks_replace_and_subclass():
     assert "nemo_rl.algorithms.async_utils.AsyncTrajectoryCollector._run_prompt_group_worker" in names
 
 
+def test_our_own_list_has_every_attribute_that_our_code_reads():
+    where = {use.name: use.where for use in contract.own()}
+    for reader in attributes.all_readers():
+        for name in attributes.reads(reader):
+            assert f"{reader.of}.{name}" in where
+    collector = "nemo_rl.algorithms.async_utils.AsyncTrajectoryCollector"
+    assert where[f"{collector}._refit_pause_cleared"] == "read by nemo_ada/nemo/asynchronous/actors.py"
+
+
 def upstream() -> tuple[Path, Path]:
     """v0.7.0 and main; main is looked for beside v0.7.0."""
     old = Path(os.environ.get("NEMO_RL_HOME") or Path.home() / "nemo-rl" / "RL")
@@ -169,7 +187,7 @@ def test_between_v070_and_main_with_the_change_of_v080_both_breaks_are_found(tmp
     )
     result = contract.differences(source.Checkout(old), source.Checkout(patched), contract.own())
     kinds = {(one.kind, one.what.rpartition(".")[2]): one for one in result}
-    assert ("name", "_run_prompt_group_worker") in kinds
+    assert ("name", "_run_prompt_group_worker") in kinds and ("name", "_refit_pause_cleared") not in kinds
     baselines = kinds["returned values", "calculate_baseline_and_std_per_prompt"]
     assert (baselines.old, baselines.new) == ("2 values", "3 values")
 

@@ -18,8 +18,8 @@ from nemo_ada.core.sampling.state import StepState
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
-from nemo_ada.lab.simulate.exact import summary
-from nemo_ada.lab.simulate.objective import taught
+from nemo_ada.lab.simulate.exact import summarise_rule
+from nemo_ada.lab.simulate.objective import compute_taught
 from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings, OwnTaskSettings
@@ -131,9 +131,9 @@ def test_what_labels_alone_cannot_say_of_it_is_refused():
     ada = ada_settings(section)
     assert "tokens decide when a prompt has enough" in ada.teaches(4)
     with pytest.raises(UserError, match=r"Frugal reads tokens.*simulation of whole steps"):
-        summary(ada.plan(4, 400).stop, 0.5)
+        summarise_rule(ada.plan(4, 400).stop, 0.5)
     with pytest.raises(UserError, match="Frugal reads tokens"):
-        taught("own", ada, 4)
+        compute_taught("own", ada, 4)
     with pytest.raises(UserError, match="goes by tokens, which no weight"):
         ada_settings({**section, "advantage": {"weighting": "objective"}}).plan(4, 400)
 
@@ -150,7 +150,7 @@ def pilot(**changes):
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
 def test_the_pilots_cost_and_its_zero_signal_share_have_closed_forms(p):
     equal = p**PILOT + (1 - p) ** PILOT
-    found = summary(pilot().stop, p)
+    found = summarise_rule(pilot().stop, p)
     assert found.expected_samples == pytest.approx(PILOT + (GROUP - PILOT) * (1 - equal))
     assert found.p_zero_signal == pytest.approx(equal)
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import signal_per_response as recipe
 
-from nemo_ada.lab.simulate.engine import beta_pass_rates
+from nemo_ada.lab.simulate.engine import draw_beta_rates
 
-RATES = beta_pass_rates(4000, 0.3, 0.9, seed=1)
+RATES = draw_beta_rates(4000, 0.3, 0.9, seed=1)
 NOTHING = np.full(len(RATES), 0.3), np.full(len(RATES), 0.9)
 EXACT = recipe.CERTAIN * RATES, recipe.CERTAIN * (1.0 - RATES)
 SPREAD = float((RATES * (1.0 - RATES)).mean())

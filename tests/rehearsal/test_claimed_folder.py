@@ -16,7 +16,7 @@ def test_a_folder_with_somebodys_data_stays_as_it_is(tmp_path, monkeypatch, find
         (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mine" / name).write_text(text)
     monkeypatch.setattr(command, "load_config", lambda path, overrides: {"policy": {}})
-    monkeypatch.setattr(command, "check", lambda path, overrides, config: findings)
+    monkeypatch.setattr(command, "check_full_config", lambda path, overrides, config: findings)
     monkeypatch.setattr(command.installation, "find", lambda **options: None)
     with pytest.raises(UserError, match=r"--keep=.*mine holds data, model, report\.md"):
         command.rehearse(tmp_path / "x.yaml", [], steps=3, resume=True, keep=tmp_path / "mine", say=print)

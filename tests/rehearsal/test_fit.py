@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.fit import fit, layers_that_fit
+from nemo_ada.rehearsal.fit import count_fitting_layers, fit_to_one_gpu
 from nemo_ada.rules.facts.cards import H100, H200, named
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.models import TABLE
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="our co
 def fitted(name: str, *words: str, scale: float = 0.125) -> dict[str, Any]:
     """A config of this project on one GPU."""
     config = load_config(CONFIGS / f"{name}.yaml", [*words])
-    return fit(config, model=Path("/m"), data=Path("/d"), scale=scale).config
+    return fit_to_one_gpu(config, model=Path("/m"), data=Path("/d"), scale=scale).config
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-math-1.5b", "qwen2.5-math-7b", "qwen2.5-72b", "qwen3-30b-a3b"])
@@ -61,13 +61,13 @@ def test_what_one_gpu_cannot_run_is_refused(name: str, scale: float, match: str)
 
 def test_a_model_keeps_its_layers_where_they_fit_and_loses_some_where_they_do_not() -> None:
     small = NemoConfig.of_megatron(fitted("qwen2.5-math-1.5b"))
-    assert layers_that_fit(small, TABLE["Qwen/Qwen2.5-Math-1.5B"]) == 28
+    assert count_fitting_layers(small, TABLE["Qwen/Qwen2.5-Math-1.5B"]) == 28
     config = NemoConfig.of_megatron(fitted("qwen2.5-math-7b"))
     shape = TABLE["Qwen/Qwen2.5-Math-7B"]
-    on_h100, on_h200 = (layers_that_fit(replace(config, card=card), shape) for card in (H100, H200))
+    on_h100, on_h200 = (count_fitting_layers(replace(config, card=card), shape) for card in (H100, H200))
     assert 0 < on_h100 < on_h200 <= 28
     with pytest.raises(UserError, match="one layer"):
-        layers_that_fit(replace(config, card=replace(H100, gib=8.0)), shape)
+        count_fitting_layers(replace(config, card=replace(H100, gib=8.0)), shape)
 
 
 def test_a_card_is_known_by_cudas_name() -> None:

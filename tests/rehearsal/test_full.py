@@ -83,7 +83,7 @@ def rehearsed(
     out.mkdir(exist_ok=True)
     (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
     gpus = installation.Installation(folder, folder, folder, python, python, stand_ins=False)
-    monkeypatch.setattr(installation, "here", lambda: gpus)
+    monkeypatch.setattr(installation, "use_own_environment", lambda: gpus)
     words = [f"run_dir={out}", "resume=auto", *overrides]  # as node.sh gives them
     code = rehearse_on_gpu(config, words, options, keep=None, say=lambda text: None)
     return code, json.loads((out / "report.json").read_text(encoding="utf-8"))
@@ -181,7 +181,7 @@ def test_a_short_run_keeps_every_size():
     short = shorten(config, out=Path("run"), steps=3).config
     assert short["policy"] == config["policy"] and short["grpo"]["num_prompts_per_step"] == 512
     assert (short["grpo"]["max_num_steps"], short["checkpointing"]["save_period"]) == (3, 2)
-    assert runs.layout_of(config) == Layout("megatron", 4, 1, 1, 1, 4), (
+    assert runs.read_layout(config) == Layout("megatron", 4, 1, 1, 1, 4), (
         "a node is vLLM's, though its GPUs are not counted"
     )
 

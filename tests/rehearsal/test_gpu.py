@@ -71,7 +71,7 @@ def test_the_largest_memory_of_a_phase_is_what_was_in_use_while_it_ran() -> None
         {"event": "begin", "phase": "b"}, {"event": "used", "bytes": 7}, {"event": "end", "phase": "b", "seconds": 1},
         {"event": "used", "bytes": 5}, {"event": "end", "phase": "a", "seconds": 2}, {"event": "used", "bytes": 99},
     ]  # fmt: skip
-    assert Events(lines).used() == {"a": 9, "b": 7}
+    assert Events(lines).memory_by_phase() == {"a": 9, "b": 7}
     used = real().used()
     assert used["set-up"] / 2**30 == pytest.approx(85.3, abs=0.1)
     assert used["log-probs"] > used["refit"] > used["set-up"]
@@ -81,7 +81,7 @@ def test_the_tables_of_the_first_run_are_those_of_its_page(tmp_path: Path) -> No
     report = Report("c", "nemo-ada rehearse c --gpu", ONE_GPU, [], [])
     draws = Draws((0.5,), LengthModel(30.0, 0.7, 1.3, 100))
     made = Configs({GRPO: {}}, [], ONE_GPU, None, draws, (), dry_run=False, real=True, saved=None)
-    tables.judge(report, {METHODS: real()}, {}, Forecasts(memory={"refit": 9.75}), made, 2)
+    tables.judge_slices(report, {METHODS: real()}, {}, Forecasts(memory={"refit": 9.75}), made, 2)
     assert not report.passed, "a slice was cut"
     assert {number.name for number in report.measurements if not number.passed} == {"balance: steps that are missing"}
     every = next(table for table in report.tables if table.title == "Every step")
@@ -118,7 +118,7 @@ def test_every_run_has_its_preset_and_single_stream_has_as_many_rows(tmp_path: P
     }
     assert rows == {512}
     assert {one["policy"]["train_global_batch_size"] for one in made.configs.values()} == {128}
-    assert made.problems(3) == 3 * 512, "single stream has the most prompts"
+    assert made.count_problems(3) == 3 * 512, "single stream has the most prompts"
     assert made.shape.layers == 28 and made.draws.lengths.max_new_tokens == 1024
     assert set(made.draws.rates) == {k / 16 for k in range(1, 6)}, "those of the config's data set"
     assert [name for name, one in made.configs.items() if one["checkpointing"]["enabled"]] in (["lean"], [])

@@ -37,18 +37,18 @@ def paths_of(*names: str) -> list[str]:
 
 
 def test_environments_are_those_of_the_config() -> None:
-    assert gym.environments(paths_of(gym.MATH, gym.OFFICE)) == [gym.MATH, gym.OFFICE]
+    assert gym.find_environments(paths_of(gym.MATH, gym.OFFICE)) == [gym.MATH, gym.OFFICE]
 
 
 @pytest.mark.parametrize("paths", [None, paths_of(), paths_of(gym.MATH, "swerl_gen")])
 def test_an_environment_without_problems_is_refused(paths: list[str] | None) -> None:
     with pytest.raises(UserError, match="math_with_judge"):
-        gym.environments(paths)
+        gym.find_environments(paths)
 
 
 @pytest.mark.parametrize("names", [[gym.MATH], [gym.OFFICE], [gym.MATH, gym.OFFICE]])
 def test_requests_name_their_agent_and_fill_a_block(names: list[str], tmp_path: Path) -> None:
-    texts = gym.write(tmp_path, names)
+    texts = gym.write_requests(tmp_path, names)
     rows = [*lines(tmp_path / problems.TRAIN), *lines(tmp_path / problems.VALIDATION)]
     assert {row["agent_ref"]["name"] for row in rows} == {f"{name}_simple_agent" for name in names}
     inputs = [row["responses_create_params"]["input"][0]["content"] for row in rows]
@@ -57,11 +57,11 @@ def test_requests_name_their_agent_and_fill_a_block(names: list[str], tmp_path: 
         pieces = problems.PIECES.findall(text)
         assert len(pieces) <= PROMPT_TOKENS
         assert sum(len(piece) == 1 and piece != " " for piece in pieces) > BLOCK_TOKENS
-    assert {piece for text in texts for piece in problems.PIECES.findall(text)} <= set(problems.vocabulary(texts))
+    assert {piece for text in texts for piece in problems.PIECES.findall(text)} <= set(problems.make_vocabulary(texts))
 
 
 def test_the_small_model_can_delete_every_email_with_one_token(tmp_path: Path) -> None:
-    tokens = problems.vocabulary(gym.write(tmp_path, [gym.OFFICE]))
+    tokens = problems.make_vocabulary(gym.write_requests(tmp_path, [gym.OFFICE]))
     calls = [json.loads(found) for token in tokens for found in HERMES.findall(token)]
     assert not any(" " in found for token in tokens for found in HERMES.findall(token))
     deleted = {call["arguments"]["email_id"] for call in calls if call["name"] == gym.DELETE}
@@ -138,7 +138,7 @@ def test_our_configs_shrink(name: str, tmp_path: Path, monkeypatch: pytest.Monke
         pytest.skip("NEMO_RL_HOME is not set")
     config = load_config(Path(f"configs/qwen3-4b-instruct-2507-gym-{name}.yaml"), [])
     s, _ = shrink(config, model=tmp_path / "model", data=tmp_path / "data", out=tmp_path / "run", steps=3)
-    assert gym.environments(s.get(gym.PATHS)) == [gym.MATH if name == "math" else gym.OFFICE]
+    assert gym.find_environments(s.get(gym.PATHS)) == [gym.MATH if name == "math" else gym.OFFICE]
     assert s.get("data.train.dataset_name") == "NemoGymDataset"
     assert s.get("data.train.data_path") == str(tmp_path / "data" / problems.TRAIN)
     assert s.get("env.nemo_gym.uv_venv_dir") == str(tmp_path / "gym")
@@ -149,8 +149,8 @@ def test_our_configs_shrink(name: str, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("key", "level"), [("data.train.data_path", "warning"), ("data.train.dataset_name", "error")])
 def test_data_that_are_not_here_do_not_end_a_rehearsal(key: str, level: str) -> None:
     config = {"env": {"should_use_nemo_gym": True}, "data": {"train": {"data_path": "/nowhere.jsonl"}}}
-    assert command._without_data(error(key, "no"), config).level == level
-    assert command._without_data(error(key, "no"), {**config, "env": {}}).level == "error"
+    assert command._accept_missing_data(error(key, "no"), config).level == level
+    assert command._accept_missing_data(error(key, "no"), {**config, "env": {}}).level == "error"
 
 
 def test_gyms_interpreter_is_named_only_where_it_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

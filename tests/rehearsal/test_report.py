@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_ada.rehearsal.report import Deviation, Events, Report, compare_resumed, measurements
+from nemo_ada.rehearsal.report import Deviation, Events, Report, compare_resumed, measure_run
 from nemo_ada.rehearsal.shrink import Layout
 
 LAYOUT = Layout("megatron", 2, 1, 1, 1, 1)
@@ -27,14 +27,14 @@ GOOD = {"loss": 0.5, "lr": 0.01, "grad_norm": 1.0, "token_mult_prob_error": 1.0,
     ("metric", "value"), [("token_mult_prob_error", 1.05), ("gen_kl_error", -0.1), ("gen_kl_error", math.nan)]
 )
 def test_a_stale_refit_fails(metric: str, value: float) -> None:
-    assert all(result.passed for result in measurements(run({1: GOOD}, [])))
-    assert not all(result.passed for result in measurements(run({1: GOOD | {metric: value}}, [])))
+    assert all(result.passed for result in measure_run(run({1: GOOD}, [])))
+    assert not all(result.passed for result in measure_run(run({1: GOOD | {metric: value}}, [])))
 
 
 @pytest.mark.parametrize(("packed", "unpacked"), [(1.0, 1.1), (0.0, 0.0)], ids=["differ", "nothing to compare"])
 def test_packed_gradients_that_are_not_seen_to_be_equal_fail(packed: float, unpacked: float) -> None:
     norms = {"event": "gradient norms", "packed": packed, "unpacked": unpacked}
-    assert [result.passed for result in measurements(run({}, [], norms))] == [False]
+    assert [result.passed for result in measure_run(run({}, [], norms))] == [False]
 
 
 EMPTY = {"loss": 0.0, "lr": 0.01, "grad_norm": 0.0, "token_mult_prob_error": math.nan, "global_valid_toks": 0.0}
@@ -42,9 +42,9 @@ EMPTY = {"loss": 0.0, "lr": 0.01, "grad_norm": 0.0, "token_mult_prob_error": mat
 
 def test_a_step_without_a_token_in_the_loss_gives_no_number() -> None:
     """With overlong filtering every response of a step may be cut, and 0/0 says nothing about the refit."""
-    names = [result.name for result in measurements(run({1: GOOD, 2: EMPTY}, []))]
+    names = [result.name for result in measure_run(run({1: GOOD, 2: EMPTY}, []))]
     assert [name for name in names if name.startswith("step 2")] == []
-    assert all(result.passed for result in measurements(run({1: GOOD, 2: EMPTY}, [])))
+    assert all(result.passed for result in measure_run(run({1: GOOD, 2: EMPTY}, [])))
     rows = [["a"], ["b"]]
     resumed = compare_resumed(run({1: GOOD, 2: EMPTY}, rows), run({2: EMPTY}, rows[1:]), 1, 2, "rows")
     assert [result.name for result in resumed if "step 2" in result.name] == [
@@ -56,7 +56,7 @@ def test_a_step_without_a_token_in_the_loss_gives_no_number() -> None:
 
 def test_one_step_must_have_a_gradient_and_the_report_says_why_none_has() -> None:
     (failed,) = (
-        result for result in measurements(run({1: EMPTY, 2: GOOD | {"grad_norm": 0.0}}, [])) if not result.passed
+        result for result in measure_run(run({1: EMPTY, 2: GOOD | {"grad_norm": 0.0}}, [])) if not result.passed
     )
     assert failed.name == "steps without a gradient, of 2 (1 had no token in the loss, the others no advantage)"
 
@@ -126,14 +126,14 @@ def test_asynchronous_training_is_judged_by_the_engine_after_the_last_refit() ->
     old = GOOD | {"token_mult_prob_error": 1.5}
     near, far = ({"event": "engine log-probs", "difference": value} for value in (1e-6, 0.3))
     for probes, passed in (([near], True), ([far], False), ([], False)):
-        results = measurements(run({1: old}, [], *probes), ahead=True)
+        results = measure_run(run({1: old}, [], *probes), ahead=True)
         assert all(result.passed for result in results) == passed
 
 
 def test_a_prompt_trained_on_twice_fails() -> None:
     near = {"event": "engine log-probs", "difference": 0.0}
     twice = run({1: GOOD, 2: GOOD}, [], near, prompts(1, "a", "b"), prompts(2, "c", "a"))
-    results = measurements(twice, ahead=True)
+    results = measure_run(twice, ahead=True)
     assert [result.value for result in results if "twice" in result.name] == [1.0]
 
 

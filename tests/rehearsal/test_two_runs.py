@@ -51,7 +51,9 @@ def fails(folder: Path, when: str) -> tuple[int, Report]:
         "logger": {},
     }
     report = Report("x.yaml", "nemo-ada rehearse x.yaml", layout, [], [])
-    code = command._runs(command.Rehearsal(installed, folder, layout, lambda text: None), report, config, resume=True)
+    code = command._make_runs(
+        command.Rehearsal(installed, folder, layout, lambda text: None), report, config, resume=True
+    )
     return code, report
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.lab.status import GONE, Queue, look, read_status, runs_below, state_of
+from nemo_ada.lab.status import GONE, Queue, find_runs, read_state, read_status, read_statuses
 from nemo_ada.run.files import in_use, lock_file
 from nemo_ada.run.job_control import JobControl
 from tests.lab.report.made_runs import make_run
@@ -66,7 +66,7 @@ def test_runs_in_the_folders_of_users_are_found_and_what_a_run_holds_is_no_run(t
     own, users = made(tmp_path / "runs" / "own"), [made(tmp_path / "runs" / name / "first") for name in ("ann", "bob")]
     made(own / "inner")
     (tmp_path / "runs" / "notes.txt").touch()
-    assert sorted(runs_below(tmp_path / "runs")) == sorted([own, *users])
+    assert sorted(find_runs(tmp_path / "runs")) == sorted([own, *users])
 
 
 @pytest.mark.parametrize("files", BAD.values(), ids=BAD)
@@ -74,7 +74,7 @@ def test_no_content_ends_the_command_or_hides_another_run(tmp_path: Path, files:
     good, bad = made(tmp_path / "runs" / "good"), made(tmp_path / "runs" / "bad")
     for name, text in files.items():
         (bad / name).write_text(text)
-    found = {one["run"]: one for one in look(runs_below(tmp_path / "runs"), Queue())}
+    found = {one["run"]: one for one in read_statuses(find_runs(tmp_path / "runs"), Queue())}
     assert found[str(good)]["state"] == "stopped" and str(bad) in found
     assert len(json.dumps(found[str(bad)])) < 100_000
 
@@ -97,7 +97,7 @@ def test_a_run_that_was_killed_is_gone_and_watching_ends(tmp_path: Path) -> None
     folder = make_run(tmp_path / "run", 3)
     with subprocess.Popen([sys.executable, "-c", HOLDER, folder], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None and run.stdout.readline() == "ready\n"
-        assert state_of(folder) == "running" and in_use(folder / "lock") is True
+        assert read_state(folder) == "running" and in_use(folder / "lock") is True
         program = "from nemo_ada.cli.main import main; main()"
         watching = subprocess.Popen(
             [sys.executable, "-P", "-c", program, "status", folder, "--watch", "1"],
@@ -114,20 +114,20 @@ def test_a_run_that_was_killed_is_gone_and_watching_ends(tmp_path: Path) -> None
 
 def test_a_process_id_counts_where_there_is_no_lock(tmp_path: Path) -> None:
     JobControl(tmp_path, 9).status("running", 1)
-    assert state_of(tmp_path) == "running"
+    assert read_state(tmp_path) == "running"
     ended = subprocess.Popen(["true"])
     ended.wait()
     (tmp_path / "status.json").write_text(json.dumps({"state": "running", "pid": ended.pid}))
-    assert state_of(tmp_path) == GONE
+    assert read_state(tmp_path) == GONE
 
 
 def test_a_run_of_another_machine_is_gone_after_an_hour_of_silence(tmp_path: Path) -> None:
     JobControl(tmp_path, 9).status("running", 1)
     (tmp_path / "lock").write_text("process 1 on another-node\n")
-    assert state_of(tmp_path) == "running"
+    assert read_state(tmp_path) == "running"
     before = time.time() - 3700
     os.utime(tmp_path / "status.json", (before, before))
-    assert state_of(tmp_path) == GONE
+    assert read_state(tmp_path) == GONE
 
 
 def test_asking_for_a_lock_takes_it_from_nobody(tmp_path: Path) -> None:

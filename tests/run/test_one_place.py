@@ -35,6 +35,7 @@ EXCEPTIONS = {
     "run/cores.py": "reads the kernel's control groups",
     "verify/outside.py": "asks the kernel whether a path is refused, and reads nothing",
     "rehearsal/standins": "they run in the place of libraries of a GPU, in NeMo-RL's processes",
+    "nemo/weights_socket.py": "its functions run in NeMo-RL's processes, which need not have this package",
     "cli/progress.py": "opens /dev/null",
     "verify/worker.py": "opens /dev/null",
     "config/presets.py": "reads a file of the package",

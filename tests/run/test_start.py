@@ -106,6 +106,17 @@ def test_a_child_gets_no_secret_and_no_variable_that_is_not_listed(monkeypatch):
     assert dict(os.environ) == before
 
 
+def test_children_find_the_package_and_nothing_else_of_the_checkout(monkeypatch):
+    """It is often somebody's working folder, where a download may hold a module with the name of a library."""
+    for given in ("", str(ROOT / "lib")):
+        monkeypatch.setenv("PYTHONPATH", given)
+        assert str(ROOT) not in start.environment()["PYTHONPATH"].split(os.pathsep)
+    assert [path.name for path in Path(start.import_path()).iterdir()] == ["nemo_ada"]
+    for module, code in (("nemo_ada.errors", 0), ("tests.people", 1)):
+        command = start.python(sys.executable, "-S", "-c", f"import {module}")
+        assert start.run(command, env=start.environment(PYTHONPATH=start.import_path())).returncode == code
+
+
 def modules(folder: Path, owner: int, *names: str) -> None:
     """Plant modules with the names of libraries. Who imports one leaves its name behind."""
     (folder / "ran").touch()
@@ -143,7 +154,7 @@ def test_prepare_runs_no_module_of_the_working_folder(tmp_path, monkeypatch, own
     modules(tmp_path, owner, *LIBRARY)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="not fetched"):
-        prepare._child("fetch", [("o/m", "model", False)], {**os.environ, "HF_HUB_OFFLINE": "1"}, (), "not fetched")
+        prepare._run_child("fetch", [("o/m", "model", False)], {**os.environ, "HF_HUB_OFFLINE": "1"}, (), "not fetched")
     assert ran(tmp_path) == ""
 
 

@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from tests.people import OTHER, as_other, needs_two_users
 NODE = Path(__file__).resolve().parents[2] / "slurm" / "node.sh"
 RAY = """#!/bin/sh
 pwd >"$SEEN.ray"
+echo "$TMPDIR" >>"$SEEN.ray"
+stat -c '%u %a' "$TMPDIR" >>"$SEEN.ray"
 for word; do case $word in --temp-dir=*) mkdir -p "${word#*=}"; chmod 777 "${word#*=}"; touch "$RAYS_DONE" ;; esac; done
 exec sleep 600
 """
@@ -61,8 +64,22 @@ def test_rays_folder_lies_below_one_of_ours_alone_and_both_are_removed(tmp_path,
     code, log = node(tmp_path, ray_folder)
     assert code == 0, log
     assert (tmp_path / "seen").read_text().split() == [str(os.getuid()), "700"]
-    assert (tmp_path / "seen.ray").read_text() == f"{ray_folder}\n", "Ray and its workers stand in the private folder"
+    private = f"{ray_folder}\n{ray_folder}/t\n{os.getuid()} 700\n"
+    assert (tmp_path / "seen.ray").read_text() == private, "Ray and its workers stand in the private folder"
     assert not ray_folder.exists()
+
+
+@pytest.mark.parametrize("name", ["scratch", "away", "x" * 60])
+def test_the_users_temporary_folder_gets_a_private_one_and_else_the_jobs_is_taken(tmp_path, ray_folder, name):
+    top = Path(tempfile.mkdtemp(dir="/tmp"))
+    if name != "away":
+        (top / name).mkdir(mode=0o777)
+    code, log = node(tmp_path, ray_folder, TMPDIR=str(top / name))
+    taken = top / name / ray_folder.name if name == "scratch" else ray_folder / "t"
+    left = list(top.glob("*/*"))
+    shutil.rmtree(top)
+    assert code == 0 and (tmp_path / "seen.ray").read_text().split()[1:] == [str(taken), str(os.getuid()), "700"], log
+    assert not left and ("is not used" in log) == (name != "scratch")
 
 
 def test_a_node_that_fails_leaves_nothing_of_rays_behind(tmp_path, ray_folder):

@@ -16,7 +16,7 @@ from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.settings import JsonlSettings
-from nemo_ada.verify.judge import normalised
+from nemo_ada.verify.judge import normalise_text
 from nemo_ada.verify.verdict import INVALID, Verdict
 
 SAMPLE = Path(__file__).parents[2] / "recipes" / "data" / "chain_sum.jsonl"
@@ -132,7 +132,7 @@ def test_exact_scoring_ignores_case_width_and_white_space_only(tmp_path: Path) -
     right, wrong = ("New York", " new york ", "\uff2eew York"), ("", "NewYork", "New York City", "York")
     assert score_many(task, [(prompt, text, True) for text in right + wrong]) == [Verdict(1.0)] * 3 + [Verdict(0.0)] * 4
     assert score_many(task, [(prompt, text, False) for text in right]) == [Verdict(0.0)] * 3
-    assert normalised("Ａ  b\n") == "a b"
+    assert normalise_text("Ａ  b\n") == "a b"
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from threading import Timer
 import pytest
 
 from nemo_ada.verify import judge as module
-from nemo_ada.verify.judge import Judge, make_judge, normalised
+from nemo_ada.verify.judge import Judge, make_judge, normalise_text
 from nemo_ada.verify.verdict import TIMEOUT, Verdict
 
 
@@ -98,5 +98,5 @@ def test_accents_on_one_letter_are_compared_in_linear_time(marks):
 
 
 def test_exact_text_is_equal_in_every_unicode_form_of_it():
-    assert normalised("A\u0308  \uff11") == normalised("\u00e4 1")
-    assert normalised("a\u0301") != normalised("a")
+    assert normalise_text("A\u0308  \uff11") == normalise_text("\u00e4 1")
+    assert normalise_text("a\u0301") != normalise_text("a")

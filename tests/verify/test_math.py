@@ -59,7 +59,7 @@ def test_known_answers(verifier: MathVerifier, response: str, reference: str, ve
 def test_a_hanging_answer_is_a_timeout_and_counts_as_one(verifier: MathVerifier) -> None:
     before = verifier.counts
     ends = verifier.verify_many([(r"\boxed{1}", "1"), ("no box", "1"), (r"\boxed{1}", "")])
-    endless = verifier._verify([(ENDLESS, "1")] * 2, 0.3)
+    endless = verifier._wait_for_verdicts([(ENDLESS, "1")] * 2, 0.3)
     assert [*ends, *endless] == [RIGHT, WRONG, Verdict(None, INVALID), *[Verdict(None, TIMEOUT)] * 2]
     after = verifier.counts
     grown = {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key, 0)}
@@ -68,7 +68,7 @@ def test_a_hanging_answer_is_a_timeout_and_counts_as_one(verifier: MathVerifier)
 
 def test_nested_and_long_answers_end_like_any_other(verifier: MathVerifier) -> None:
     huge = [rf"\boxed{{{'(' * 100_000}1{')' * 100_000}}}", rf"\boxed{{{'1+' * 200_000}1}}"]
-    verdicts = verifier._verify([(response, "1") for response in huge], 0.5)
+    verdicts = verifier._wait_for_verdicts([(response, "1") for response in huge], 0.5)
     assert all(verdict.label in (None, 0.0) for verdict in verdicts)
     assert verifier.submit(r"\boxed{4}", "4").result() == RIGHT
 

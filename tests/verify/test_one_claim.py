@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from nemo_ada.verify.judge import normalised
+from nemo_ada.verify.judge import normalise_text
 from nemo_ada.verify.latex import tidy
 from nemo_ada.verify.reading import readings
 from nemo_ada.verify.scoring import score_math
@@ -27,7 +27,7 @@ Grader = Callable[[str, str], float]
 
 
 def exact(answer: str, reference: str) -> float:
-    return float(normalised(answer) == normalised(reference))
+    return float(normalise_text(answer) == normalise_text(reference))
 
 
 GRADERS: dict[str, Grader] = {"math": score_math, "exact": exact}

@@ -18,9 +18,10 @@ and n-h incorrect rows has c+ = h (1-b) w and c- = (n-h) b w. With h = n/2 and b
 `baseline: shrunk` (ours, with reference weighting): b_i = (S - r_i + a) / (N - 1 + a + b). This is the posterior mean
 of p from the prompt's other responses and its Beta(a, b) prior. It does not depend on r_i. So on all rows of a pool of
 fixed size, (*) is exactly N grad p w. Its error is the posterior variance, which is below the error p (1-p) / (N-1) of
-the others' mean. A group with equal labels keeps a gradient: its labels against the prior. Rewards between 0 and 1 are
-allowed: S, a and b then sum rewards, and b_i still does not hold r_i. No objective but the linear one goes with it: a
-weight f'(b_i) has the mean E[f'(b_i)], which for f = log was 2.7 / p at p = .05, because b_i is uncertain.
+the others' mean. A group with equal labels keeps a gradient: its labels against the prior. Other rewards of a known
+range are allowed: S, a and b then sum rewards as shares of that range, and b_i still does not hold r_i. No objective
+but the linear one goes with it: a weight f'(b_i) has the mean E[f'(b_i)], which for f = log was 2.7 / p at p = .05,
+because b_i is uncertain.
 
 `weighting: objective`: both sides of a group get the mass n' c, with n' = R/P rows per prompt (of the prompts with
 rows) and c from `factor`, which chooses it so that (*) is n' f'(p) grad p for the objective E[f(p)], whatever ended the
@@ -44,7 +45,7 @@ from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.settings import Normalize, RowSettings
 from nemo_ada.core.sampling.pass_rate import pool, without_own
 from nemo_ada.core.sampling.result import SamplingResult
-from nemo_ada.errors import InvariantError, UserError
+from nemo_ada.errors import InvariantError
 
 STD_EPSILON = 1e-6
 ROUNDING = 1e-9  # relative to the rewards: a smaller difference is rounding of the mean, and the advantage is 0
@@ -73,7 +74,7 @@ def advantages(
         The advantages, in the shape of `row`.
 
     Raises:
-        UserError: a reward is outside [0, 1] with `baseline: shrunk`.
+        UserError: a reward is outside `settings.reward_range` with `baseline: shrunk`.
     """
     reward_N, positive_N, prompt_N = result.reward_N, result.positive_N, result.prompt_N
     prompts, weighting, normalize = len(result.uid_P), settings.advantage.weighting, settings.advantage.normalize
@@ -84,7 +85,8 @@ def advantages(
     if settings.shrunk_baseline and prior_P is not None:
         if weighting != "reference" or normalize == "std":
             raise InvariantError("a shrunk baseline needs reference weighting without std normalisation")
-        advantage_R = _against_posterior(reward_N, prompt_N, pool_R, prior_P)
+        share_N, (low, high) = settings.share_of_range(reward_N), settings.reward_range
+        advantage_R = (share_N[pool_R] - without_own(share_N, prompt_N, prior_P, pool_R)) * (high - low)
     elif weighting == "reference":
         against = _against_others if settings.advantage.baseline == "leave_one_out" else _reference
         advantage_R = against(reward_N, prompt_N, pool_R, prompts, normalize)
@@ -128,17 +130,6 @@ def _against_others(
         std_R = np.sqrt(np.where(spread_R > ROUNDING * np.maximum(squares_R, ROUNDING), spread_R, 0.0))
         advantage_R = np.where(std_R > 0, advantage_R / (std_R + STD_EPSILON), advantage_R)
     return np.asarray(advantage_R)
-
-
-def _against_posterior(
-    reward_N: FloatArray, prompt_N: IntArray, pool_R: IntArray, prior_P: tuple[FloatArray, FloatArray]
-) -> FloatArray:
-    if not ((reward_N >= 0.0) & (reward_N <= 1.0)).all():
-        raise UserError(
-            "reinforce_ada.advantage.baseline=shrunk compares rewards with a prior of mean rewards in [0, 1], and "
-            "there are others; with these use baseline: pool"
-        )
-    return np.asarray(reward_N[pool_R] - without_own(reward_N, prompt_N, prior_P, pool_R))
 
 
 def _objective(

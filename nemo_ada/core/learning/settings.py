@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
+
+from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.objectives import Linear, Objective
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.schema import STRICT, Bounds, Positive
+from nemo_ada.errors import UserError
 
 Weighting = Literal["reference", "objective"]
 Normalize = Literal["none", "std"]
+ROUNDING = 1e-6  # of rewards that a back end computes in 32 bits, as a share of their range
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,7 @@ class RowSettings:
         advantage: how advantages are computed.
         keep_all: whether every response is a row (Est).
         exponent: the part of the weight that the allocation realised, p^-exponent (Est with `reference` weighting).
+        reward_range: smallest and largest reward of the update. `baseline: shrunk` has a prior of mean rewards over it.
     """
 
     group: int
@@ -53,6 +59,22 @@ class RowSettings:
     advantage: AdvantageSettings = field(default_factory=AdvantageSettings)
     keep_all: bool = False
     exponent: float | None = None
+    reward_range: tuple[float, float] = (0.0, 1.0)
+
+    def share_of_range(self, reward_N: FloatArray) -> FloatArray:
+        """Return where rewards lie within the range, from 0.0 to 1.0.
+
+        Raises:
+            UserError: a reward is outside.
+        """
+        low, high = self.reward_range
+        share_N = (reward_N - low) / (high - low)
+        if not ((share_N >= -ROUNDING) & (share_N <= 1.0 + ROUNDING)).all():
+            raise UserError(
+                "reinforce_ada.advantage.baseline=shrunk compares rewards with a prior of mean rewards in "
+                f"[{low:g}, {high:g}], and there are others; with these use baseline: pool"
+            )
+        return np.asarray(np.clip(share_N, 0.0, 1.0))
 
     @property
     def shrunk_baseline(self) -> bool:

@@ -19,7 +19,7 @@ So with a cap on samples, a group's share depends on labels and the order of sta
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -31,19 +31,25 @@ Count = Annotated[int, Bounds(gt=0, le=2**53)]
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a batch has cost.
+    """What responses cost. A cap that counts something else adds it here, and every ledger counts it.
 
     Attributes:
         samples: responses issued.
-        first: those of first waves.
-        tokens: tokens generated, and in a ledger those reserved.
+        tokens: tokens generated, and in a ledger those reserved, too.
         seconds: duration of the sampling phase. A ledger has no clock, so it is 0 there.
     """
 
     samples: int = 0
-    first: int = 0
     tokens: int = 0
     seconds: float = 0.0
+
+    def __add__(self, other: Use) -> Use:
+        """Add what other responses cost."""
+        return Use(*(own + more for own, more in zip(astuple(self), astuple(other), strict=True)))
+
+    def __sub__(self, other: Use) -> Use:
+        """Take away what some of the responses cost."""
+        return Use(*(own - less for own, less in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +129,22 @@ class Budget:
         )
 
 
+def _cost_of(responses: int, tokens_each: int) -> Use:
+    """Return what responses cost that are asked for, with the tokens that are reserved for them."""
+    return Use(responses, responses * tokens_each)
+
+
 class Ledger:
-    """Counts samples and tokens of one batch."""
+    """Counts what one batch costs.
+
+    Attributes:
+        use: what is spent and what is reserved.
+        tokens_reserved: the tokens of it that are reserved.
+    """
 
     def __init__(self, budget: Budget) -> None:
-        self.budget = budget
         self._caps = [(cap, most) for cap, most in budget.caps().items() if not cap.predicted]
-        self.samples = 0
-        self.first = 0
-        self.tokens_used = 0
+        self.use = Use()
         self.tokens_reserved = 0
 
     @property
@@ -139,47 +152,41 @@ class Ledger:
         """Whether a cap bounds what is reserved."""
         return bool(self._caps)
 
-    def refusal(self, samples: int, tokens: int, *, first: int = 0) -> Cap | None:
-        """Return the cap that forbids `samples` more responses with `tokens` tokens in total. None when they fit.
-
-        Args:
-            samples: number of responses.
-            tokens: tokens of all these responses.
-            first: how many of them are of first waves.
-        """
-        reserved = self.tokens_used + self.tokens_reserved + tokens
-        after = Use(self.samples + samples, self.first + first, reserved)
+    def refusal(self, responses: int, tokens_each: int) -> Cap | None:
+        """Return the cap that forbids so many more responses. None when they fit."""
+        after = self.use + _cost_of(responses, tokens_each)
         return next((cap for cap, most in self._caps if cap.used(after) > most), None)
 
-    def waits(self, samples: int, tokens: int) -> bool:
+    def waits(self, responses: int, tokens_each: int) -> bool:
         """Return whether the answer depends on other groups (GroupLedger)."""
         return False
 
-    def reserve(self, samples: int, tokens: int, *, first: int = 0) -> None:
+    def reserve(self, responses: int, tokens_each: int, *, forced: bool = False) -> None:
         """Reserve what `refusal` has allowed.
 
         Args:
-            samples: number of responses.
-            tokens: tokens of all these responses.
-            first: how many of them are of first waves. With any, the token cap may be exceeded. The sample cap holds.
+            responses: number of responses.
+            tokens_each: tokens to reserve for each.
+            forced: whether the token cap may be exceeded, as for first waves. The sample cap always holds.
         """
-        refused = self.refusal(samples, tokens, first=first)
-        if refused is not None and not (first and refused.drains):
-            raise InvariantError(f"reserved {samples} samples and {tokens} tokens against {refused.name}")
-        self.samples += samples
-        self.first += first
-        self.tokens_reserved += tokens
+        refused = self.refusal(responses, tokens_each)
+        if refused is not None and not (forced and refused.drains):
+            raise InvariantError(f"reserved {responses} samples of {tokens_each} tokens against {refused.name}")
+        self._book(_cost_of(responses, tokens_each), responses * tokens_each)
 
     def settle(self, reserved: int, used: int) -> None:
         """Release the `reserved` tokens of responses that ended, and book the `used` ones."""
         if reserved > self.tokens_reserved:
             raise InvariantError(f"settled {reserved} tokens of {self.tokens_reserved} reserved")
-        self.tokens_reserved -= reserved
-        self.tokens_used += used
+        self._book(Use(tokens=used - reserved), -reserved)
+
+    def _book(self, use: Use, tokens_reserved: int) -> None:
+        self.use += use
+        self.tokens_reserved += tokens_reserved
 
 
 class StepLedger(Ledger):
-    """Counts samples and tokens of one training step."""
+    """Counts what one training step costs, whose groups are drawn independently."""
 
     def __init__(self, budget: Budget, *, groups: int, first: int, most: int) -> None:
         """Begin a step.
@@ -191,7 +198,7 @@ class StepLedger(Ledger):
             most: responses that a group may ask for (N_max).
         """
         super().__init__(budget)
-        self.first_wave, self.most = first, most
+        self.budget, self.first, self.most = budget, first, most
         self._numbers = list(range(groups))  # numbers of groups that have not started, in their order
         self._open: list[GroupLedger] = []  # groups that run, in the order of their start
 
@@ -215,24 +222,14 @@ class StepLedger(Ledger):
         """Undo a group that failed, perhaps after its end, and will start again. What it drew no longer counts."""
         if group in self._open:
             self.end(group)
-        self.samples -= group.samples
-        self.first -= group.first
-        self.tokens_used -= group.tokens_used
+        self.use -= group.use
         self.tokens_reserved -= group.tokens_reserved
         self._numbers = sorted([*self._numbers, group.number])
 
-    def restore(self, number: int, samples: int, tokens: int) -> None:
-        """Book a group whose responses an earlier attempt has drawn.
-
-        Args:
-            number: number of the group within its step.
-            samples: responses of the group.
-            tokens: tokens of the group.
-        """
+    def restore(self, number: int, use: Use) -> None:
+        """Book the group with this number, which an earlier attempt has drawn."""
         self._numbers.remove(number)
-        self.samples += samples
-        self.first += min(samples, self.first_wave)
-        self.tokens_used += tokens
+        self.use += use
 
     def end(self, group: GroupLedger) -> None:
         """End a group, which makes no further requests."""
@@ -240,13 +237,13 @@ class StepLedger(Ledger):
 
     def first_waves_without(self, group: GroupLedger) -> int:
         """Count the responses of the other groups' first waves that are still to be issued."""
-        waiting = sum(other.samples == 0 for other in self._open if other is not group)
-        return self.first_wave * (len(self._numbers) + waiting)
+        waiting = sum(other.use.samples == 0 for other in self._open if other is not group)
+        return self.first * (len(self._numbers) + waiting)
 
     def claims_before(self, group: GroupLedger) -> int:
         """Count the responses that earlier groups may still request after their first waves."""
         earlier = self._open[: self._open.index(group)]
-        return sum(max(self.most - max(other.samples, self.first_wave), 0) for other in earlier)
+        return sum(max(self.most - max(other.use.samples, self.first), 0) for other in earlier)
 
     def may_give_back(self, group: GroupLedger) -> bool:
         """Return whether tokens may become free, because some are reserved or because earlier groups leave some."""
@@ -254,7 +251,7 @@ class StepLedger(Ledger):
 
 
 class GroupLedger(Ledger):
-    """The ledger of one group's session. It counts samples and tokens of the group.
+    """Counts what one group of a step costs. What it may reserve depends on the whole step.
 
     Attributes:
         number: number of the group within its step, in the order of start.
@@ -264,30 +261,26 @@ class GroupLedger(Ledger):
         super().__init__(step.budget)
         self._step, self.number = step, number
 
-    def refusal(self, samples: int, tokens: int, *, first: int = 0) -> Cap | None:
+    def refusal(self, responses: int, tokens_each: int) -> Cap | None:
         """Return the cap that forbids so many more responses, whatever other groups do. None when they may fit."""
-        step, each = self._step, tokens // max(samples, 1)
-        others = step.first_waves_without(self)
-        refused = step.refusal(samples + others, (samples + others) * each, first=first + others)
+        step = self._step
+        refused = step.refusal(responses + step.first_waves_without(self), tokens_each)
         if refused is not None and refused.drains and step.may_give_back(self):
             return None
         return refused
 
-    def waits(self, samples: int, tokens: int) -> bool:
+    def waits(self, responses: int, tokens_each: int) -> bool:
         """Return whether neither the grant nor the refusal is certain."""
-        step, each = self._step, tokens // max(samples, 1)
-        if self.samples == 0 or not self.bounded or self.refusal(samples, tokens) is not None:
+        step = self._step
+        if self.use.samples == 0 or not self.bounded or self.refusal(responses, tokens_each) is not None:
             return False
-        others = step.first_waves_without(self)
-        wanted = samples + others + step.claims_before(self)
-        return step.refusal(wanted, wanted * each, first=others) is not None
+        before = step.first_waves_without(self) + step.claims_before(self)
+        return step.refusal(responses + before, tokens_each) is not None
 
-    def reserve(self, samples: int, tokens: int, *, first: int = 0) -> None:
-        """Reserve samples and tokens as `Ledger` does, for the group and its step."""
-        self._step.reserve(samples, tokens, first=first)
-        self.samples += samples
-        self.first += first
-        self.tokens_reserved += tokens
+    def reserve(self, responses: int, tokens_each: int, *, forced: bool = False) -> None:
+        """Reserve as `Ledger` does, for the group and its step. The step's caps decide, not the group's share."""
+        self._step.reserve(responses, tokens_each, forced=forced)
+        self._book(_cost_of(responses, tokens_each), responses * tokens_each)
 
     def settle(self, reserved: int, used: int) -> None:
         """Release and book tokens as `Ledger` does, for the group and its step."""

@@ -55,7 +55,7 @@ class Granter:
         if not self._begun:
             self._begun = True
             total = int(state.want_P[waiting].sum())
-            self._ledger.reserve(total, total * each, first=total)
+            self._ledger.reserve(total, each, forced=True)
             return waiting, state.want_P[waiting]
         while True:
             in_time = self._deadline.in_time(waiting, now - began, self._ranked)
@@ -73,11 +73,11 @@ class Granter:
         if len(waiting) == 0:
             return waiting, waiting
         total = int(state.want_P[waiting].sum())
-        if ledger.waits(total, total * each):
+        if ledger.waits(total, each):
             return waiting[:0], waiting[:0]
         claims = int(self._claims(waiting).sum()) if ledger.bounded else 0
-        if self._fits(claims, each):
-            ledger.reserve(total, total * each)
+        if ledger.refusal(claims, each) is None:
+            ledger.reserve(total, each)
             return waiting, state.want_P[waiting]
         granted_P = np.zeros(len(state.uid_P), np.int64)
         level_W = self._level(waiting)
@@ -118,8 +118,8 @@ class Granter:
             size = int(want_P[prompt])
             if size == 0:
                 continue
-            if not self._fits(ahead, each):
-                refused = ledger.refusal(taken + size, (taken + size) * each)  # a wave is issued whole
+            if ledger.refusal(ahead, each) is not None:
+                refused = ledger.refusal(taken + size, each)  # a wave is issued whole
                 if refused and not (refused.drains and (granted_P.any() or state.in_flight)):
                     state.cut(np.array([prompt]), refused.name)  # the end of running responses cannot make room for it
                     ahead -= int(claim_P[prompt])
@@ -130,11 +130,8 @@ class Granter:
             granted_P[prompt] = size
             taken += size
         if taken:
-            ledger.reserve(taken, taken * each)
+            ledger.reserve(taken, each)
         return done
-
-    def _fits(self, responses: int, each: int) -> bool:
-        return self._ledger.refusal(responses, responses * each) is None
 
     def _level(self, waiting: IntArray) -> IntArray:
         """Compute the responses of each prompt once its request is served."""

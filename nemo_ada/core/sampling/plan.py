@@ -30,7 +30,8 @@ class SamplingPlan:
         positive_threshold: a response is correct when its reward is above this.
         scheduler: `rounds` waits for all prompts between waves, `continuous` does not.
         budget: what the batch may cost.
-        max_failed_share: a larger share of responses without a label is an error.
+        max_failed_share: a larger share of responses without a label is an error. Those that their environment masks
+            are not among them.
     """
 
     stop: StopRule

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
+from nemo_ada.core.sampling.budget import Use
 from nemo_ada.core.sampling.state import StepState
 
 
@@ -99,6 +100,11 @@ class SamplingResult:
     def group_G(self) -> IntArray:
         """Positions of the G prompts whose groups are kept."""
         return np.flatnonzero(self.kept_P)
+
+    @property
+    def use(self) -> Use:
+        """What the responses cost."""
+        return Use(int(self.issued_P.sum()), int(self.generated_P.sum()), self.seconds)
 
     @property
     def used(self) -> int:

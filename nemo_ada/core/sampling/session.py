@@ -18,7 +18,7 @@ from nemo_ada.core.sampling.budget import Ledger
 from nemo_ada.core.sampling.granting import Granter
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.result import SamplingResult, collect
-from nemo_ada.core.sampling.source import Outcomes, Requests
+from nemo_ada.core.sampling.source import MASKED, Outcomes, Requests
 from nemo_ada.core.sampling.state import StepState, distinct
 from nemo_ada.core.sampling.table import DONE, FAILED, IN_FLIGHT
 from nemo_ada.errors import FailedResponsesError, InvariantError
@@ -166,7 +166,7 @@ class SamplingSession:
         if not self.finished:
             raise InvariantError(f"result of a session with {self.state.in_flight} responses in flight")
         if not self.dropped:
-            self._check_failures(self.state.table.n)
+            self._check_failures(0)
             self._teach()
         seconds = self.now - self.began
         return collect(
@@ -236,16 +236,14 @@ class SamplingSession:
         self._failed_ids.extend(outcomes.response_id_N[failed].tolist())
         return failed
 
-    def _check_failures(self, responses: int) -> None:
-        """Raise when too many responses failed, of `responses` or of those issued, whichever is more."""
+    def _check_failures(self, planned: int) -> None:
+        """Raise when too many responses failed, of `planned` or of those issued, whichever is more."""
         if not self._judges_failures:
             return
         prompts = dict.fromkeys(self.state.table.prompt[self._failed_ids].tolist())
         names = [self._names_P[p] if self._names_P is not None else str(p) for p in prompts]
-        issued = self.state.table.n
-        check_failures(
-            self.failures, issued, max(issued, responses), self.plan.max_failed_share, f"of step {self.step}", names
-        )
+        share, when = self.plan.max_failed_share, f"of step {self.step}"
+        check_failures(self.failures, self.state.table.n, planned, share, when, names)
 
     def _teach(self) -> None:
         """Teach the latency model, with lengths of a set from which no response was dropped for its length."""
@@ -258,23 +256,31 @@ class SamplingSession:
 
 
 def check_failures(
-    causes: Counter[str], issued: int, responses: int, max_share: float, when: str, names: Sequence[str]
+    causes: Counter[str], issued: int, planned: int, max_share: float, when: str, names: Sequence[str]
 ) -> None:
-    """Raise an error when more than `max_share` of `responses` have no label.
+    """Raise an error when more than `max_share` of the responses failed, or when nothing but masked ones is left.
+
+    A response that its environment masks is in neither number of the share, because some environments mask many.
 
     Args:
         causes: failures by cause.
         issued: responses so far.
-        responses: responses that the share is taken of.
+        planned: responses that may have a label in the end, while more are drawn. 0 afterwards.
         max_share: largest share that is allowed.
         when: a phrase for the message, such as `of step 3`.
         names: ids of the prompts concerned.
 
     Raises:
-        FailedResponsesError: the share is larger.
+        FailedResponsesError: the share is larger, or nothing but masked and failed responses is left.
     """
-    failed = causes.total()
-    if failed < MIN_FAILURES or failed <= max_share * responses:
+    masked = causes[MASKED]
+    failed = causes.total() - masked
+    if masked >= MIN_FAILURES and masked + failed >= max(issued, planned):
+        raise FailedResponsesError(
+            f"all {issued} responses {when} have no label, and their environment masks {masked} of them; prompts "
+            f"{', '.join(names[:3])}: look at the environment's log for the reason why it masks them"
+        )
+    if failed < MIN_FAILURES or failed <= max_share * max(issued - masked, planned):
         return
     counts = ", ".join(f"{cause}: {count}" for cause, count in causes.most_common())
     raise FailedResponsesError(

@@ -11,6 +11,10 @@ from typing import Protocol
 
 from nemo_ada.core.arrays import FloatArray, IntArray
 
+MASKED = "masked"
+"""Cause of a response that its environment takes out of training. That is the environment's word and no failure of the
+machinery, so another response is drawn, and the share of failures does not count it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Requests:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.sampling.budget import CAPS, Budget, Use
+from nemo_ada.core.sampling.budget import CAPS, Budget
 from nemo_ada.core.sampling.result import SamplingResult, differ
 
 NO_BUDGET = Budget()
@@ -69,9 +69,7 @@ def _responses(result: SamplingResult) -> dict[str, float]:
 
 
 def _budget(result: SamplingResult, budget: Budget) -> dict[str, float]:
-    first_P = np.where(result.reserve_P, 0, np.minimum(result.first_size_P, result.issued_P))
-    use = Use(int(result.issued_P.sum()), int(first_P.sum()), int(result.generated_P.sum()), result.seconds)
-    bounds, caps = result.bound_P[result.bound_P > 0], budget.caps()
+    use, bounds, caps = result.use, result.bound_P[result.bound_P > 0], budget.caps()
     metrics: dict[str, float] = {"budget_bound": int(np.bincount(bounds).argmax()) if len(bounds) else 0}
     for cap in CAPS:
         if cap.drains:

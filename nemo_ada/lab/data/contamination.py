@@ -19,7 +19,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.data.source import Source
 from nemo_ada.run.json_lines import parse_line
 from nemo_ada.tasks.lines import PROMPT_FIELDS, prompt_of
-from nemo_ada.verify.judge import normalised
+from nemo_ada.verify.judge import normalise_text
 from nemo_ada.verify.latex import words_in
 
 WORDS = 13  # as in the tables of GPT-3's and later data sets
@@ -116,7 +116,7 @@ class Contamination:
 
 def words_of(text: str) -> Words:
     """Return the words of a text, without case, punctuation and signs."""
-    return tuple(words_in(normalised(text)))
+    return tuple(words_in(normalise_text(text)))
 
 
 def find_instructions(problems: Sequence[Words]) -> list[Words]:

@@ -107,7 +107,7 @@ def prepare(plan: Preparation, out: Path, watch: Watch = watch_nothing) -> dict[
     Raises:
         UserError: `out` holds something else, the source cannot be read, or no problem is left.
     """
-    source, judge = plan.problems.opened("source"), plan.problems.judge()
+    source, judge = plan.problems.open_problems("source"), plan.problems.judge()
     settings = plan.settings(source, judge)
     with closing(claim(out, "data prepare", "--out")), closing(judge):
         card = begin_or_continue(out, settings, CARD)

@@ -48,6 +48,11 @@ def open_source(
         if not is_data_file(path):
             raise UserError(f"{where}={name}: unknown suffix {path.suffix!r}; {FORMS}")
         return Source(file_identity(path), partial(rows, path))
+    if name == "-" or path.exists():  # neither a file nor a folder
+        raise UserError(
+            f"{where}={name}: a pipe can be read only once, and these rows are read more often; write them to a file "
+            "first, such as rows.jsonl, and name that"
+        )
     if is_data_file(path) or not HUB_ID.fullmatch(name):
         raise UserError(
             f"{where}={name}: no such file (from {str(here())!r}) and not a hub data set; {FORMS}, "

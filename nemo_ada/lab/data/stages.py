@@ -27,7 +27,7 @@ from nemo_ada.run.json_lines import Record, parse_line, records
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.verify.audit import counted
-from nemo_ada.verify.judge import Judge, normalised
+from nemo_ada.verify.judge import Judge, normalise_text
 
 Reason = tuple[str, str]
 """Why a problem is left out: a short kind, for counts, and a text for its author."""
@@ -144,7 +144,7 @@ class Selection:
 
     def _have_one_answer(self, same: Sequence[Problem]) -> bool:
         """Return whether the answers of equal problems are equal, as texts or to the judge."""
-        if len({normalised(problem.answer) for problem in same}) == 1:
+        if len({normalise_text(problem.answer) for problem in same}) == 1:
             return True
         wanted, *others = (problem.reference for problem in same)
         text = same[0].text

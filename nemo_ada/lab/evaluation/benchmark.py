@@ -87,7 +87,7 @@ class Benchmark(Section):
         """Return what decides whether an answer is right."""
         return make_judge(self.verifier, self.reward, self.unfinished, points=False, key="--reward")
 
-    def opened(self, where: str = "") -> Source:
+    def open_problems(self, where: str = "") -> Source:
         """Open the problems. `where` is their name in messages, which is the key of the source without one."""
         where = where or f"{self.name}.source"
         return open_source(self.source, split=self.split, subset=self.subset, revision=self.revision, where=where)
@@ -100,7 +100,7 @@ class Suite(Section):
     """Names or paths of their YAML files."""
 
 
-def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
+def find_benchmarks(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
     """Find the benchmarks that the command line names.
 
     Args:
@@ -114,14 +114,14 @@ def resolve(names: list[str], changes: Mapping[str, Any]) -> list[Benchmark]:
     if (reward := chosen.get("reward")) is not None:
         chosen["reward"] = by_name.find("--reward", reward)
         by_name.say("--reward", reward, chosen["reward"], "the command line")
-    benchmarks = [parse(Benchmark, data | chosen, where) for name in names for data, where in _settings(name)]
+    benchmarks = [parse(Benchmark, data | chosen, where) for name in names for data, where in _read_settings(name)]
     repeated = sorted(name for name, count in Counter(b.name.casefold() for b in benchmarks).items() if count > 1)
     if repeated:
         raise UserError(f"--data: {', '.join(repeated)} is given twice; use NAME=FILE to rename a file")
     return benchmarks
 
 
-def run_of(model: Path, *, wanted: bool) -> Path | None:
+def find_run(model: Path, *, wanted: bool) -> Path | None:
     """Return the folder of the CPU run that a model came from, if it is above the model and has held-out problems.
 
     Args:
@@ -151,37 +151,37 @@ def run_of(model: Path, *, wanted: bool) -> Path | None:
     return found
 
 
-def presets() -> dict[str, Path]:
+def list_presets() -> dict[str, Path]:
     """Return the YAML files of this package's presets by name. Another YAML goes by its path."""
     return {path.stem: path for path in sorted(packaged(PRESETS).glob("*.yaml"))}
 
 
-def _settings(name: str) -> list[tuple[dict[str, Any], str]]:
+def _read_settings(name: str) -> list[tuple[dict[str, Any], str]]:
     """Return the settings of the benchmarks of one name, and how messages name each."""
-    known = presets()
+    known = list_presets()
     label, equals, file = name.partition("=")
     if equals:
-        preset = _load(known[label]) if label in known else {}
+        preset = _load_yaml(known[label]) if label in known else {}
         if "benchmarks" in preset:
             raise UserError(f"--data={name}: {label} is a suite; use one of {', '.join(preset['benchmarks'])}")
         return [(preset | {"name": label, "source": file}, name)]
     path = from_here(Path(name))
     if name in known or path.suffix in (".yaml", ".yml"):
         path = known.get(name, path)
-        data = _load(path)
+        data = _load_yaml(path)
         if "benchmarks" not in data:
             beside = path.parent / str(data.get("source"))
             if (reward := data.get("reward")) is not None:
                 data["reward"] = by_name.find(f"{name}: reward", str(reward), [path.parent, here()])
                 by_name.say("reward", str(reward), data["reward"], str(shown(path)))
             return [(data | {"source": str(beside)} if is_data_file(beside) and beside.is_file() else data, name)]
-        return [one for inner in parse(Suite, data, name).benchmarks for one in _settings(inner)]
+        return [one for inner in parse(Suite, data, name).benchmarks for one in _read_settings(inner)]
     if is_data_file(path) or path.exists() or "/" in name:
         return [({"name": path.stem, "source": name}, name)]
     raise UserError(f"--data={name}: no preset and no file; presets: {', '.join(known)}; or give a .jsonl file")
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load_yaml(path: Path) -> dict[str, Any]:
     data = read_yaml(path, "the benchmark")
     if not isinstance(data, dict):
         raise UserError(f"--data={path} must hold a benchmark's settings, like the files in configs/eval")

@@ -28,8 +28,8 @@ from nemo_ada.lab.data.providers import ResponseProvider
 from nemo_ada.lab.data.source import Source
 from nemo_ada.lab.data.stages import Selection
 from nemo_ada.lab.evaluation.benchmark import Benchmark
-from nemo_ada.lab.evaluation.majority import majority, vote
-from nemo_ada.lab.evaluation.results import COUNTS, BenchmarkResult, results
+from nemo_ada.lab.evaluation.majority import compute_majority, read_vote
+from nemo_ada.lab.evaluation.results import COUNTS, BenchmarkResult, summarise_results
 from nemo_ada.run.files import claim, write_atomically
 from nemo_ada.run.json_lines import Record
 from nemo_ada.tasks.prompting import ModelTokenizer
@@ -64,7 +64,7 @@ def evaluate(
     Raises:
         UserError: `out` holds another evaluation, or a benchmark has no problem.
     """
-    sources = [benchmark.opened() for benchmark in benchmarks]
+    sources = [benchmark.open_problems() for benchmark in benchmarks]
     settings = {
         "model": {"name": provider.name, "fingerprint": provider.fingerprint},
         "tokenizer": encoder_of(benchmarks[0]).name,
@@ -97,7 +97,7 @@ def evaluate(
         finally:
             for task in tasks:
                 task.judge.close()
-        content = {"settings": settings, **results([task.result() for task in tasks], drawing.k)}
+        content = {"settings": settings, **summarise_results([task.result() for task in tasks], drawing.k)}
         write_atomically(out / RESULTS, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         return content
 
@@ -142,11 +142,11 @@ class _Task:
             own["tokens"] += line["tokens"]
             own["finished"] += line["finished"]
             read = line["reward"] is not None and (line["finished"] or self.benchmark.unfinished == "judged")
-            if read and (answer := vote(line["text"], boxed=boxed)) is not None:
+            if read and (answer := read_vote(line["text"], boxed=boxed)) is not None:
                 votes[line["id"]].append((answer, right))
         for uid, own in counts.items():
             if own["responses"]:
-                own["majority"] = majority(votes[uid])
+                own["majority"] = compute_majority(votes[uid])
         rows = list(counts.values())
         write_atomically(self._folder / "problems.jsonl", dump(rows))
         return BenchmarkResult.of(self.benchmark.name, rows, self._rejected)

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nemo_ada.verify.boxed import last_boxed
-from nemo_ada.verify.judge import normalised
+from nemo_ada.verify.judge import normalise_text
 
 
-def vote(text: str, *, boxed: bool) -> str | None:
+def read_vote(text: str, *, boxed: bool) -> str | None:
     r"""Return the answer of a response: its last \boxed{}, or its whole text."""
     answer = last_boxed(text) if boxed else text
-    return "".join(normalised(answer).split()) or None if answer is not None else None
+    return "".join(normalise_text(answer).split()) or None if answer is not None else None
 
 
-def majority(votes: Sequence[tuple[str, bool]]) -> float:
+def compute_majority(votes: Sequence[tuple[str, bool]]) -> float:
     """Return the chance that the chosen answer is right. A vote is an answer and whether it is right."""
     by_answer: dict[str, list[bool]] = {}
     for answer, right in votes:

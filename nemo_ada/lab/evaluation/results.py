@@ -58,49 +58,50 @@ class BenchmarkResult:
         groups: dict[str, dict[str, Any]] = {}
         for column in dict.fromkeys(name for of_problem in self.columns for name in of_problem):
             values = [of_problem.get(column) for of_problem in self.columns]
-            distinct = sorted({value for value in values if value is not None}, key=_by_number)
+            distinct = sorted({value for value in values if value is not None}, key=_sort_key)
             if 2 <= len(distinct) <= MAX_GROUPS:
                 groups[column] = {
-                    value: _summary(_together([self.table[[other == value for other in values]]]), 0, k)
+                    value: _summarise_table(_join_tables([self.table[[other == value for other in values]]]), 0, k)
                     for value in distinct
                 }
         return groups
 
 
-def _by_number(value: str) -> tuple[str, int, str]:
+def _sort_key(value: str) -> tuple[str, int, str]:
     """Return a key that sorts "Level 2" before "Level 10"."""
     digits = "".join(filter(str.isdigit, value))[:9]
     return value.rstrip("0123456789"), int(digits) if digits.isascii() and digits else 0, value
 
 
-def ladder(k: int) -> list[int]:
+def choose_ks(k: int) -> list[int]:
     """Return the k for which pass@k is reported: powers of two below k, and k."""
     return sorted({2**i for i in range(1, k.bit_length()) if 2**i <= k} | {k})
 
 
-def results(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
+def summarise_results(benchmarks: Sequence[BenchmarkResult], k: int) -> dict[str, Any]:
     """Return the content of results.json. `overall` is weighted by prompts."""
     summaries = {
-        one.name: _summary(_together([one.table]), one.rejected, k) | {"groups": one.groups(k)} for one in benchmarks
+        one.name: _summarise_table(_join_tables([one.table]), one.rejected, k) | {"groups": one.groups(k)}
+        for one in benchmarks
     }
-    whole = _together([one.table for one in benchmarks])
-    return {"benchmarks": summaries, "overall": _summary(whole, sum(one.rejected for one in benchmarks), k)}
+    whole = _join_tables([one.table for one in benchmarks])
+    return {"benchmarks": summaries, "overall": _summarise_table(whole, sum(one.rejected for one in benchmarks), k)}
 
 
-def _together(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def _join_tables(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the problems of several benchmarks, with the number of each problem's benchmark in `stratum`."""
     return pd.concat([table.assign(stratum=number) for number, table in enumerate(tables)])
 
 
-def _summary(table: pd.DataFrame, rejected: int, k: int) -> dict[str, Any]:
+def _summarise_table(table: pd.DataFrame, rejected: int, k: int) -> dict[str, Any]:
     """Return a row of results.json for these problems."""
     total = {name: int(table[name].sum()) for name in COUNTS}
     drawn = total["responses"] + total["failed"]
-    summary: dict[str, Any] = {"prompts": len(table), f"avg@{k}": _mean(table, table["rate"])}
-    for rung in ladder(k) if k > 1 else []:
-        summary[f"pass@{rung}"] = _mean(table, pass_at_k(table["responses"], table["correct"], rung))
+    summary: dict[str, Any] = {"prompts": len(table), f"avg@{k}": _estimate_mean(table, table["rate"])}
+    for rung in choose_ks(k) if k > 1 else []:
+        summary[f"pass@{rung}"] = _estimate_mean(table, pass_at_k(table["responses"], table["correct"], rung))
     if k > 1:
-        summary[f"maj@{k}"] = _mean(table, table["majority"])
+        summary[f"maj@{k}"] = _estimate_mean(table, table["majority"])
     return summary | {
         "mean_tokens": total["tokens"] / drawn,
         "finished": total["finished"] / drawn,
@@ -110,7 +111,7 @@ def _summary(table: pd.DataFrame, rejected: int, k: int) -> dict[str, Any]:
     }
 
 
-def _mean(table: pd.DataFrame, values: Any) -> dict[str, float | None]:
+def _estimate_mean(table: pd.DataFrame, values: Any) -> dict[str, float | None]:
     """Return a mean over problems with its interval. JSON has no NaN, so a mean of no problem is None."""
     value_P = np.asarray(values, np.float64)
     there = int((~np.isnan(value_P)).sum())
@@ -156,7 +157,7 @@ class Evaluation:
             ) from None
 
 
-def compare(first: Evaluation, second: Evaluation) -> dict[str, dict[str, Any]]:
+def compare_evaluations(first: Evaluation, second: Evaluation) -> dict[str, dict[str, Any]]:
     """Compare avg@k of two evaluations, over the problems that both have.
 
     Args:
@@ -177,17 +178,17 @@ def compare(first: Evaluation, second: Evaluation) -> dict[str, dict[str, Any]]:
         if len(pair) >= 2:
             pairs.append(pair)
             left_out = len(rates["first"].index.union(rates["second"].index)) - len(pair)
-            rows[name] = _row(_together([pair])) | {"left_out": left_out}
+            rows[name] = _compare_rates(_join_tables([pair])) | {"left_out": left_out}
     if not pairs:
         raise UserError(
             f"{first.folder} ({', '.join(first.benchmarks)}) and {second.folder} ({', '.join(second.benchmarks)}) have "
             "no benchmark with two problems in common"
         )
-    rows["overall"] = _row(_together(pairs)) | {"left_out": sum(row["left_out"] for row in rows.values())}
+    rows["overall"] = _compare_rates(_join_tables(pairs)) | {"left_out": sum(row["left_out"] for row in rows.values())}
     return rows
 
 
-def setting_differences(first: Evaluation, second: Evaluation) -> list[str]:
+def find_setting_differences(first: Evaluation, second: Evaluation) -> list[str]:
     """Return the settings that differ, except model and seed. A fair comparison has none."""
     old, new = flatten(first.settings), flatten(second.settings)
     shared = {name for name in first.benchmarks if name in second.benchmarks}
@@ -199,7 +200,7 @@ def setting_differences(first: Evaluation, second: Evaluation) -> list[str]:
     ]
 
 
-def _row(pair: pd.DataFrame) -> dict[str, Any]:
+def _compare_rates(pair: pd.DataFrame) -> dict[str, Any]:
     first_P, second_P = pair["first"].to_numpy(), pair["second"].to_numpy()
     test = paired_test(first_P, second_P, pair["stratum"].to_numpy())
     return {"first": float(first_P.mean()), "second": float(second_P.mean()), **asdict(test)}

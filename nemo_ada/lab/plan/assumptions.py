@@ -16,7 +16,7 @@ SPREAD = f"sigma {SIGMA:g}, wrong answers x{WRONG_FACTOR:g}"
 EASY, HARD = tuple(k / 16 for k in range(1, 6)), (1 / 16, 2 / 16)  # pass rates of the authors' two kinds of data sets
 
 
-def rates_of(data: str, measured: Path | None, history: History | None, group: int) -> tuple[RateDistribution, str]:
+def choose_rates(data: str, measured: Path | None, history: History | None, group: int) -> tuple[RateDistribution, str]:
     """Pass rates and their origin. `data`: name of the training set."""
     if measured is not None:
         return MeasuredRates.read(measured), f"measured: {measured}"
@@ -30,7 +30,7 @@ def rates_of(data: str, measured: Path | None, history: History | None, group: i
     return BetaRates(0.6, 1.5), "assumed: Beta(0.6, 1.5); give --pass-rates"
 
 
-def lengths_of(longest: int, history: History | None, median: float | None) -> tuple[LengthModel, str]:
+def choose_lengths(longest: int, history: History | None, median: float | None) -> tuple[LengthModel, str]:
     """Lengths of responses of at most `longest` tokens, and their origin. Raises UserError for an impossible median."""
     if median is not None:
         if history is not None:

@@ -40,24 +40,24 @@ class SteadyCap:
     origin: str = "simulated"
 
 
-def steady_cap(steps_under: Callable[[float | None], SimulatedSteps]) -> SteadyCap:
+def find_steady_cap(steps_under: Callable[[float | None], SimulatedSteps]) -> SteadyCap:
     """Try caps on seconds from wide to narrow. `steps_under` simulates steps under one cap."""
     free = steps_under(None)
-    uncapped = ratio(free)
+    uncapped = compute_spread(free)
     best, slowest = SteadyCap(uncapped, None, uncapped, free.cut), np.inf
     for share in SHARES if uncapped > STEADY else ():
-        cap = _rounded(share * float(np.median(free.seconds_S)))
+        cap = _round_down(share * float(np.median(free.seconds_S)))
         if cap <= 0.0:  # a toy's phase, below what the rounding keeps
             break
         tried = steps_under(cap)
-        if ratio(tried, 1.0) < slowest and ratio(tried) <= uncapped - MIN_GAIN:
-            best, slowest = SteadyCap(uncapped, cap, ratio(tried), tried.cut), ratio(tried, 1.0)
+        if compute_spread(tried, 1.0) < slowest and compute_spread(tried) <= uncapped - MIN_GAIN:
+            best, slowest = SteadyCap(uncapped, cap, compute_spread(tried), tried.cut), compute_spread(tried, 1.0)
         if slowest <= STEADY:
             break
     return best
 
 
-def ratio(work: SimulatedSteps, quantile: float = 0.95) -> float:
+def compute_spread(work: SimulatedSteps, quantile: float = 0.95) -> float:
     """Return a quantile of the duration of the sampling phase over its median."""
     middle, high = np.quantile(work.seconds_S, (0.5, quantile))
     return float(high / middle)
@@ -101,7 +101,7 @@ def suggest_caps(
     others = sum(time.worst for time in forecast.phases.values()) - sampling.worst
     limit = min(sampling.p95, available - others - drain)
     possible = limit > 0.25 * sampling.p50
-    limit = _rounded(limit)
+    limit = _round_down(limit)
     worst = others + min(sampling.worst, max(limit, sampling.p50) + drain)
     samples = max(first_wave, int(samples_p95))
     return SuggestedCaps(samples, int(tokens_p95), limit if possible else None, worst, possible and worst <= available)
@@ -126,13 +126,15 @@ class StepCap:
     first_waves: float
 
 
-def step_cap(forecast: Forecast, wanted: float, drain: float, first_waves: float) -> StepCap:
+def find_step_cap(forecast: Forecast, wanted: float, drain: float, first_waves: float) -> StepCap:
     """Return the widest budget.max_seconds under which the worst step takes at most `wanted` seconds."""
     others = sum(time.worst for time in forecast.phases.values()) - forecast.sampling.worst
     left = wanted - others - drain
-    return StepCap(wanted, _rounded(left) if left > 0 and _rounded(left) > 0 else None, others, drain, first_waves)
+    return StepCap(
+        wanted, _round_down(left) if left > 0 and _round_down(left) > 0 else None, others, drain, first_waves
+    )
 
 
-def _rounded(seconds: float) -> float:
+def _round_down(seconds: float) -> float:
     """Rounded down: to whole seconds from 10 s on, below that to two digits."""
     return float(math.floor(seconds)) if seconds >= 10 else math.floor(100 * seconds) / 100

@@ -14,23 +14,23 @@ from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import UserError
-from nemo_ada.lab.plan.assumptions import lengths_of, rates_of
-from nemo_ada.lab.plan.caps import SteadyCap, StepCap, SuggestedCaps, steady_cap, step_cap, suggest_caps
+from nemo_ada.lab.plan.assumptions import choose_lengths, choose_rates
+from nemo_ada.lab.plan.caps import SteadyCap, StepCap, SuggestedCaps, find_steady_cap, find_step_cap, suggest_caps
 from nemo_ada.lab.plan.forecast import (
     Forecast,
     SamplingTimeModel,
     StepWork,
     Time,
-    drain_seconds,
-    of_history,
-    of_roofline,
-    trained_tokens,
+    compute_drain,
+    count_trained_tokens,
+    forecast_from_history,
+    forecast_from_roofline,
 )
 from nemo_ada.lab.plan.history import MAX_VALUE, MIN_STEPS, History
-from nemo_ada.lab.plan.job_slots import MAX_SECONDS, JobSlots, clock, parse_time, plan_slots
+from nemo_ada.lab.plan.job_slots import MAX_SECONDS, JobSlots, format_time, parse_time, plan_slots
 from nemo_ada.lab.plan.planned_run import COLD_START, PlannedRun
 from nemo_ada.lab.plan.roofline import FAR, LEVERS, NEAR, PROMPT_TOKENS, Roofline
-from nemo_ada.lab.plan.sampling import SimulatedRun, SimulatedSteps, capped, variant
+from nemo_ada.lab.plan.sampling import SimulatedRun, SimulatedSteps, cap_seconds, make_variant
 from nemo_ada.lab.simulate.steps import Variant
 from nemo_ada.rules.finding import Finding, error, ok, warning
 from nemo_ada.run.yaml_file import read_yaml
@@ -125,7 +125,7 @@ class PlanOptions:
     """Whether the presets are simulated, too."""
 
 
-def past_run(run_dir: Path, run: PlannedRun) -> tuple[Variant, int] | None:
+def read_past_run(run_dir: Path, run: PlannedRun) -> tuple[Variant, int] | None:
     """The sampling plan of an earlier run and its prompts per step, by its config.yaml.
 
     None where the folder has no such file, or the file does not say it.
@@ -141,7 +141,7 @@ def past_run(run_dir: Path, run: PlannedRun) -> tuple[Variant, int] | None:
     for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_VALUE:
             raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
-    return variant(ada_settings(section), group, run.rollout.longest), prompts
+    return make_variant(ada_settings(section), group, run.rollout.longest), prompts
 
 
 def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> Plan:
@@ -162,14 +162,14 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
             "waited for it; plan without --run, or with the median of time/step in its metrics.jsonl"
         )
     history = None if options.run is None else History.read(options.run, steps=options.run_steps)
-    rates, rates_origin = rates_of(run.data, options.pass_rates, history, run.rollout.group)
-    lengths, lengths_origin = lengths_of(run.rollout.longest, history, options.median_tokens)
+    rates, rates_origin = choose_rates(run.data, options.pass_rates, history, run.rollout.group)
+    lengths, lengths_origin = choose_lengths(run.rollout.longest, history, options.median_tokens)
     simulated = SimulatedRun(run, rates, lengths, options.steps)
-    planned = variant(run.ada, run.rollout.group, run.rollout.longest)
+    planned = make_variant(run.ada, run.rollout.group, run.rollout.longest)
     same, plan = (planned, run.rollout.prompts_per_step), planned.plan
     plan.check_first_waves(run.rollout.prompts, run.rollout.reserved_responses(run.ada))
-    past = None if options.run is None else past_run(options.run, run)
-    forecast, work, model = _forecast(simulated, planned, history, past or same)
+    past = None if options.run is None else read_past_run(options.run, run)
+    forecast, work, model = _make_forecast(simulated, planned, history, past or same)
     slots = plan_slots(
         forecast, run.schedule, seconds=seconds, gpus=run.gpus,
         cold_start=COLD_START[run.backend] if options.cold_start is None else options.cold_start,
@@ -183,20 +183,20 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
                 samples_p95=float(np.quantile(work.responses_S, 0.95)),
                 tokens_p95=float(np.quantile(work.tokens_S, 0.95)),
                 first_wave=run.rollout.first_wave(run.ada),
-                drain=forecast.slow * drain_seconds(model, work, run.rollout.longest),
+                drain=forecast.slow * compute_drain(model, work, run.rollout.longest),
                 available=slots.step_seconds,
             )
         few = min(options.steps, STEPS_CAPPED)
-        steady = steady_cap(lambda cap: simulated.steps_of(capped(planned, cap), model.clock, few))
+        steady = find_steady_cap(lambda cap: simulated.steps_of(cap_seconds(planned, cap), model.clock, few))
     limit = None
     if options.step_seconds is not None:
         limit = _step_cap(simulated, planned, forecast, work, model, options.step_seconds)
     costs, left_out = (
-        _costs(simulated, forecast, work, model, measured=history is not None) if options.compare else ((), ())
+        _compare_costs(simulated, forecast, work, model, measured=history is not None) if options.compare else ((), ())
     )
     return Plan(
         rates_origin, lengths_origin, forecast, slots, caps, steady, costs, left_out, limit,
-        run.ada.teaches(run.rollout.group), tuple(_warnings(run, work, slots)),
+        run.ada.teaches(run.rollout.group), tuple(_find_warnings(run, work, slots)),
     )  # fmt: skip
 
 
@@ -217,13 +217,13 @@ def _step_cap(
             else ("under dynamic sampling a step draws several batches, and the cap bounds each of them")
         )
         raise UserError(f"--step-seconds={wanted:g}: {why}, so no cap of reinforce_ada.budget bounds a step")
-    first_waves = variant(ada_settings({"preset": "grpo"}), planned.plan.stop.first_wave, run.rollout.longest)
+    first_waves = make_variant(ada_settings({"preset": "grpo"}), planned.plan.stop.first_wave, run.rollout.longest)
     first = simulated.steps_of(first_waves, model.clock)
-    drain = forecast.slow * drain_seconds(model, work, run.rollout.longest)
-    return step_cap(forecast, wanted, drain, forecast.slow * float(model.seconds(first).max()))
+    drain = forecast.slow * compute_drain(model, work, run.rollout.longest)
+    return find_step_cap(forecast, wanted, drain, forecast.slow * float(model.seconds(first).max()))
 
 
-def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]:
+def check_walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]:
     """Return whether a job of this length has time for a step, and spends most of its time on steps.
 
     Two simulated steps are enough for that.
@@ -237,19 +237,21 @@ def walltime(config: Path, overrides: Sequence[str], time: str) -> list[Finding]
             return [error("--time", f"{text}; `nemo-ada plan CONFIG --time` tries longer ones")]
         if slots.useful >= MIN_USEFUL or slots.count <= 1:
             return [ok("--time", text)]
-        advice = useful_slot(config, overrides, LONGER, options)[1].slots
+        advice = find_useful_slot(config, overrides, LONGER, options)[1].slots
     except UserError as problem:
         return [error("--time", str(problem))]
     return [
         warning(
             "--time",
-            f"{text}, for {slots.gpu_hours:.0f} GPU hours in all; --time={clock(advice.seconds)} spends "
+            f"{text}, for {slots.gpu_hours:.0f} GPU hours in all; --time={format_time(advice.seconds)} spends "
             f"{advice.useful:.0%} on steps, for {advice.gpu_hours:.0f} GPU hours",
         ),
     ]
 
 
-def useful_slot(config: Path, overrides: Sequence[str], times: Sequence[str], options: PlanOptions) -> tuple[str, Plan]:
+def find_useful_slot(
+    config: Path, overrides: Sequence[str], times: Sequence[str], options: PlanOptions
+) -> tuple[str, Plan]:
     """The shortest time that spends MIN_USEFUL of itself on steps, or the one that spends most, with its plan."""
     plans: dict[str, Plan] = {}
     for time in times:
@@ -259,7 +261,7 @@ def useful_slot(config: Path, overrides: Sequence[str], times: Sequence[str], op
     return max(plans.items(), key=lambda item: item[1].slots.useful)
 
 
-def _forecast(
+def _make_forecast(
     simulated: SimulatedRun, planned: Variant, history: History | None, past: tuple[Variant, int]
 ) -> tuple[Forecast, SimulatedSteps, SamplingTimeModel]:
     """Return the forecast, the simulated steps of the plan and the model of their time.
@@ -281,11 +283,15 @@ def _forecast(
                 "the CPU back end has no forecast of its own; train some steps with `nemo-ada train CONFIG "
                 "grpo.max_num_steps=20 run_dir=RUN`, then `nemo-ada plan CONFIG --run RUN`"
             )
-        uncapped = simulated.steps_of(capped(planned, None))
+        uncapped = simulated.steps_of(cap_seconds(planned, None))
         model = SamplingTimeModel.of_roofline(run.roofline, uncapped.mean_tokens)
         work = simulated.steps_of(planned, model.clock)
-        step = step_of(work, live_share(run, run.ada, work))
-        return of_roofline(run.roofline, model, step, val_samples=run.schedule.val_samples, save=save), work, model
+        step = step_of(work, compute_live_share(run, run.ada, work))
+        return (
+            forecast_from_roofline(run.roofline, model, step, val_samples=run.schedule.val_samples, save=save),
+            work,
+            model,
+        )
     past_variant, prompts = past
     rollout = replace(run.rollout, prompts_per_step=prompts, prompts=prompts)
     fitted = SamplingTimeModel.fit(history)
@@ -295,10 +301,10 @@ def _forecast(
     carried = None
     if past != (planned, run.rollout.prompts_per_step):
         carried = run.rollout.prompts_per_step * (1.0 - work.zero_signal) / max(prompts * (1.0 - ran.zero_signal), 1e-9)
-    return of_history(history, model, step_of(work), save=save, carried=carried), work, model
+    return forecast_from_history(history, model, step_of(work), save=save, carried=carried), work, model
 
 
-def live_share(run: PlannedRun, ada: AdaSettings, work: SimulatedSteps) -> float:
+def compute_live_share(run: PlannedRun, ada: AdaSettings, work: SimulatedSteps) -> float:
     """Share of a step's rows that the learner computes whole.
 
     Rows without advantage become placeholder rows under Reinforce-Ada, where nothing else of the loss has a gradient
@@ -309,7 +315,7 @@ def live_share(run: PlannedRun, ada: AdaSettings, work: SimulatedSteps) -> float
     return 1.0 - work.zero_signal
 
 
-def _costs(
+def _compare_costs(
     simulated: SimulatedRun, forecast: Forecast, work: SimulatedSteps, model: SamplingTimeModel, *, measured: bool
 ) -> tuple[tuple[Cost, ...], tuple[tuple[str, str], ...]]:
     """This plan and all presets without caps, and NeMo-RL's GRPO as it is, on these prompts.
@@ -319,12 +325,12 @@ def _costs(
     """
     planned = simulated.run
     prompt = 0.0 if planned.roofline is None else PROMPT_TOKENS  # the CPU learner computes a prompt once for its rows
-    base = prompt + trained_tokens(work, live_share(planned, planned.ada, work))
+    base = prompt + count_trained_tokens(work, compute_live_share(planned, planned.ada, work))
 
     def cost(name: str, work: SimulatedSteps, run: PlannedRun, ada: AdaSettings) -> Cost:
         seconds = float(np.median(model.seconds(work)))
         responses = float(np.median(work.responses_S))
-        trained = (prompt + trained_tokens(work, live_share(run, ada, work))) / base
+        trained = (prompt + count_trained_tokens(work, compute_live_share(run, ada, work))) / base
         trained *= run.rollout.rows / planned.rollout.rows
         step = forecast.with_sampling(seconds, trained)
         zero_signal = None if ada.advantage.baseline == "shrunk" else work.zero_signal
@@ -343,19 +349,19 @@ def _costs(
             )
             run, label = replace(planned, rollout=rollout), f"{name} n=1"
         try:
-            compared = variant(ada, run.rollout.group, run.rollout.longest)
+            compared = make_variant(ada, run.rollout.group, run.rollout.longest)
             steps = replace(simulated, run=run).steps_of(compared, model.clock)
         except UserError as problem:
             left_out.append((name, str(problem)))
             continue
         costs.append(cost(label, steps, run, ada))
     if planned.roofline is not None and not measured:
-        costs = _over_grpo(costs, forecast, planned.roofline)
-        costs += _with_levers(simulated, planned.roofline, forecast, prompt, base)
+        costs = _divide_by_grpo(costs, forecast, planned.roofline)
+        costs += _add_levers(simulated, planned.roofline, forecast, prompt, base)
     return tuple(costs), tuple(left_out)
 
 
-def _over_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Roofline) -> list[Cost]:
+def _divide_by_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Roofline) -> list[Cost]:
     """Return the costs with the range of each step over that of `grpo`, by the spread of measured steps.
 
     No step has shown that the optimizer moves faster through pinned memory. So the near end has NeMo-RL's way.
@@ -375,7 +381,7 @@ def _over_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Roofline) ->
     return found
 
 
-def _with_levers(
+def _add_levers(
     simulated: SimulatedRun, roofline: Roofline, forecast: Forecast, prompt: float, base: float
 ) -> Iterator[Cost]:
     """Yield the cost of GRPO in NeMo-RL without anything of ours, and then with one lever after the other.
@@ -386,14 +392,14 @@ def _with_levers(
     for count, name in enumerate(("GRPO, NeMo-RL as it is", *(f"+ {lever}" for lever in LEVERS))):
         other = roofline.with_levers(count)
         model = SamplingTimeModel.of_roofline(other, simulated.lengths.mean_tokens)
-        work = simulated.steps_of(variant(ada, rollout.group, rollout.longest), model.clock)
+        work = simulated.steps_of(make_variant(ada, rollout.group, rollout.longest), model.clock)
         seconds = float(np.median(model.seconds(work)))
-        step = forecast.with_sampling(seconds, (prompt + trained_tokens(work, 1.0)) / base)
+        step = forecast.with_sampling(seconds, (prompt + count_trained_tokens(work, 1.0)) / base)
         step += other.refit - roofline.refit
         yield Cost(name, float(np.median(work.responses_S)), seconds, step, work.zero_signal, work.utilisation)
 
 
-def _warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterator[str]:
+def _find_warnings(run: PlannedRun, work: SimulatedSteps, slots: JobSlots) -> Iterator[str]:
     """Yield what will not work as its user may expect."""
     if run.draws_ahead:
         yield (

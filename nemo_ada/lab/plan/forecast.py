@@ -157,10 +157,10 @@ class Forecast:
         """
         phases = {name: time.p50 * (trained if name in LEARNING else 1.0) for name, time in self.phases.items()}
         phases |= {"sampling": seconds} | ({} if refit is None else {"refit": refit})
-        return float(whole_step(phases, self.draws_ahead))
+        return float(add_phases(phases, self.draws_ahead))
 
 
-def whole_step(seconds: Mapping[str, Any], draws_ahead: bool) -> Any:
+def add_phases(seconds: Mapping[str, Any], draws_ahead: bool) -> Any:
     """Return the seconds of a step from those of its phases.
 
     In asynchronous training engine and learner have separate GPUs and work at the same time. The slower one decides,
@@ -199,7 +199,7 @@ class StepWork:
     draws_ahead: bool = False
 
 
-def forecast(
+def forecast_step(
     model: SamplingTimeModel,
     step: StepWork,
     others: Mapping[str, tuple[FloatArray, float]],
@@ -226,7 +226,7 @@ def forecast(
     fast, slow = error
     worst = slow * max(model.bound(step.engine_steps, step.tokens, step.responses), float(sampling.max()))
     if step.deadline is not None:  # a clock ends sampling, so a slow machine only lengthens what is in flight
-        drain = slow * drain_seconds(model, step.sampling, step.longest)
+        drain = slow * compute_drain(model, step.sampling, step.longest)
         worst = min(worst, max(step.deadline, float(np.quantile(sampling, 0.95))) + drain)
     draws = {"sampling": (sampling, worst)}
     draws |= {name: (seconds_S[drawn], slow * most) for name, (seconds_S, most) in others.items()}
@@ -234,20 +234,20 @@ def forecast(
         name: Time(float(np.median(seconds)), min(slow * float(np.quantile(seconds, 0.95)), most), most, origin)
         for name, (seconds, most) in draws.items()
     }
-    total = whole_step({name: seconds for name, (seconds, _) in draws.items()}, step.draws_ahead)
+    total = add_phases({name: seconds for name, (seconds, _) in draws.items()}, step.draws_ahead)
     median = float(np.median(total))
-    worst_step = float(whole_step({name: phase.worst for name, phase in phases.items()}, step.draws_ahead))
+    worst_step = float(add_phases({name: phase.worst for name, phase in phases.items()}, step.draws_ahead))
     time = Time(median, min(slow * float(np.quantile(total, 0.95)), worst_step), worst_step, origin)
     return Forecast(phases, time, evaluation, save, fast * median, slow * median, step.draws_ahead)
 
 
-def drain_seconds(model: SamplingTimeModel, work: SimulatedSteps, longest: int) -> float:
+def compute_drain(model: SamplingTimeModel, work: SimulatedSteps, longest: int) -> float:
     """Return the seconds that the longest response takes beside as many responses as run on average."""
     running = float((work.tokens_S / np.maximum(work.engine_steps_S, 1)).mean())
     return model.bound(longest, longest * running)
 
 
-def of_roofline(
+def forecast_from_roofline(
     roofline: Roofline, model: SamplingTimeModel, step: StepWork, *, val_samples: int, save: Time
 ) -> Forecast:
     """The forecast without a run.
@@ -260,14 +260,14 @@ def of_roofline(
         save: seconds of a checkpoint.
     """
     rows, work = step.rows, step.sampling
-    mean = trained_tokens(work, step.live)
+    mean = count_trained_tokens(work, step.live)
     others = {
-        "log-probs": roofline.logprobs(rows, mean),
-        "update": roofline.update(rows, mean),
+        "log-probs": roofline.logprob_seconds(rows, mean),
+        "update": roofline.update_seconds(rows, mean),
         "refit": roofline.refit,
         "rest": roofline.efficiencies.rest,
     }
-    longest = roofline.logprobs(rows, step.longest), roofline.update(rows, step.longest)
+    longest = roofline.logprob_seconds(rows, step.longest), roofline.update_seconds(rows, step.longest)
     worst = others | {"log-probs": longest[0], "update": longest[1]}
     seconds = model.per_step * step.longest + model.per_token * val_samples * work.mean_tokens + roofline.refit
     config = roofline.config
@@ -281,18 +281,18 @@ def of_roofline(
     error = next((UNCOVERED.get(name, RANGE) for name in uncovered), RANGE)  # the widest comes first
     evaluation = Time(seconds, error[1] * seconds, 2 * error[1] * seconds, "roofline")
     phases = {name: (np.array([value]), worst[name]) for name, value in others.items()}
-    whole = forecast(
+    whole = forecast_step(
         model, step, phases, evaluation=evaluation, save=save, origin=f"roofline, {config.card.name}", error=error
     )
     return replace(whole, uncovered=uncovered)
 
 
-def trained_tokens(work: SimulatedSteps, live: float) -> float:
+def count_trained_tokens(work: SimulatedSteps, live: float) -> float:
     """Mean tokens of a row's response that the learner computes. `live`: share of rows that are not placeholders."""
     return live * work.mean_tokens + (1.0 - live)
 
 
-def of_history(
+def forecast_from_history(
     history: History, model: SamplingTimeModel, step: StepWork, *, save: Time, carried: float | None
 ) -> Forecast:
     """The forecast from a run.
@@ -313,4 +313,4 @@ def of_history(
     }
     seen = history.evaluation
     evaluation = Time(seen, 1.5 * seen, 2 * seen, "measured here") if seen else Time(0.0, 0.0, 0.0, "not measured")
-    return forecast(model, step, phases, evaluation=evaluation, save=save, origin=label)
+    return forecast_step(model, step, phases, evaluation=evaluation, save=save, origin=label)

@@ -65,10 +65,10 @@ class History:
             )
 
         def column(name: str, default: float | None = None) -> FloatArray:
-            return np.array([_number(record, name, default, run_dir / "metrics.jsonl") for record in records])
+            return np.array([_read_number(record, name, default, run_dir / "metrics.jsonl") for record in records])
 
         path = run_dir / "evaluations.jsonl"
-        evaluations = [_number(record, "time/evaluation", None, path) for record in read_lines(path)]
+        evaluations = [_read_number(record, "time/evaluation", None, path) for record in read_lines(path)]
         tokens, responses = column("ada/tokens_drawn"), column("ada/samples_drawn")
         return cls(
             sampling_S=column("time/sampling"),
@@ -82,7 +82,7 @@ class History:
             zero_signal=float(column("ada/zero_signal_groups_if_grpo").mean()),
             mean_length=float(tokens.sum() / max(responses.sum(), 1.0)),
             evaluation=float(np.median(evaluations)) if evaluations else 0.0,
-            lengths_L=_lengths(run_dir),
+            lengths_L=_read_lengths(run_dir),
         )
 
     def beta(self, group: int) -> tuple[float, float]:
@@ -94,14 +94,14 @@ class History:
         low, high = 0.05, 200.0
         for _ in range(60):
             middle = float(np.sqrt(low * high))
-            if _all_equal(mean * middle, (1 - mean) * middle, group) > self.zero_signal:
+            if _compute_equal_share(mean * middle, (1 - mean) * middle, group) > self.zero_signal:
                 low = middle
             else:
                 high = middle
         return mean * low, (1 - mean) * low
 
 
-def _number(record: Mapping[str, Any], name: str, default: float | None, path: Path) -> float:
+def _read_number(record: Mapping[str, Any], name: str, default: float | None, path: Path) -> float:
     """Return a finite number that is not negative. Raises UserError with the file and the record's step."""
     value = record.get(name, default)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MAX_VALUE:
@@ -110,13 +110,13 @@ def _number(record: Mapping[str, Any], name: str, default: float | None, path: P
     return float(value)
 
 
-def _all_equal(a: float, b: float, n: int) -> float:
+def _compute_equal_share(a: float, b: float, n: int) -> float:
     """E[p^n + (1-p)^n] under Beta(a, b)."""
     k = np.arange(n)
     return float(np.prod((a + k) / (a + b + k)) + np.prod((b + k) / (a + b + k)))
 
 
-def _lengths(run_dir: Path) -> IntArray:
+def _read_lengths(run_dir: Path) -> IntArray:
     """Return the tokens of single responses, by the newest checkpoint of either back end."""
     states = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
     numbered = [path for path in states if path.parent.name[5:].isdigit()]

@@ -68,7 +68,7 @@ def parse_time(text: str) -> float:
     return float(seconds)
 
 
-def clock(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Return the seconds as hh:mm:ss, rounded up to a minute."""
     minutes = math.ceil(seconds / 60)
     return f"{minutes // 60:02d}:{minutes % 60:02d}:00"

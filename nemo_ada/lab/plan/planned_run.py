@@ -82,16 +82,16 @@ class PlannedRun:
     def read(cls, path: Path, overrides: Sequence[str]) -> PlannedRun:
         """Read it from a YAML. Raises UserError."""
         config = load_config(path, overrides)
-        return _embedded(config) if backend_of(config) == "embedded" else _nemo_rl(config)
+        return _read_embedded(config) if backend_of(config) == "embedded" else _read_nemo_rl(config)
 
 
-def max_concurrent(config: NemoConfig, shape: ModelShape) -> int:
+def count_concurrent(config: NemoConfig, shape: ModelShape) -> int:
     """Return the responses that all engines decode at once: as many as the cache has room for, at most max_num_seqs."""
     cache = vllm_cache(config, shape, config.rollout.rows, config.card.gib)
     return max(1, int(min(cache.concurrency, config.engine.max_num_seqs)) * config.engine.replicas)
 
 
-def _embedded(config: Mapping[str, Any]) -> PlannedRun:
+def _read_embedded(config: Mapping[str, Any]) -> PlannedRun:
     from nemo_ada.cpu.settings import RunConfig
 
     run = parse(RunConfig, config)
@@ -119,7 +119,7 @@ def _embedded(config: Mapping[str, Any]) -> PlannedRun:
     )
 
 
-def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
+def _read_nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
     values = Values(config)
     rulebook.refuse_out_of_bounds(values)
     section = config.get("reinforce_ada")
@@ -143,7 +143,7 @@ def _nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
         backend="nemo_rl",
         ada=ada,
         rollout=nemo_config.rollout,
-        max_concurrent=max_concurrent(nemo_config, shape),
+        max_concurrent=count_concurrent(nemo_config, shape),
         gpus=nemo_config.gpus,
         draws_ahead=nemo_config.loop.draws_ahead,
         gym=uses_gym(values),

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from nemo_ada.lab.plan.caps import STEADY, SteadyCap, StepCap, SuggestedCaps
 from nemo_ada.lab.plan.command import Cost, Plan
-from nemo_ada.lab.plan.job_slots import JobSlots, clock
+from nemo_ada.lab.plan.job_slots import JobSlots, format_time
 
 
 def _hours(plan: Plan) -> list[float]:
@@ -41,8 +41,9 @@ def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
         lines += [f"median step: {forecast.low:.0f} to {forecast.high:.0f} s, by the errors on published step times"]
     lines += [
         "",
-        f"per slot of {clock(slots.seconds)}: {slots.steps} steps expected, {slots.guaranteed} even if all are worst",
-        f"slots: {slots.count}; ask for --time={clock(slots.seconds)} --signal=B:USR1@{slots.lead} "
+        f"per slot of {format_time(slots.seconds)}: {slots.steps} steps expected, {slots.guaranteed} even if all are "
+        "worst",
+        f"slots: {slots.count}; ask for --time={format_time(slots.seconds)} --signal=B:USR1@{slots.lead} "
         f"(cold start {slots.cold_start:.0f} s, {slots.origin})"
         + (f"; {_range(_hours(plan), '.0f')} GPU hours" if slots.gpu_hours else "")
         + (

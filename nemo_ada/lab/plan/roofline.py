@@ -155,7 +155,7 @@ class Roofline:
         context = PROMPT_TOKENS + response / 2
         weights = vllm_weight_bytes(self.config, self.shape) / bytes_per_second
         read = cache_bytes_per_token(self.config, self.shape) * context / bytes_per_second
-        compute = self._flops(context) / (engine.tp * engine.pp * self.gpu.flops * e.mfu)
+        compute = self._count_flops(context) / (engine.tp * engine.pp * self.gpu.flops * e.mfu)
         compute *= FP8_SPEED if engine.fp8 else 1.0
         floor = ENGINE_TOKEN_SECONDS[engine.kind] + (UNCAPTURED_SECONDS if self._outgrows_graphs else 0.0)
         return weights + e.layer_step * self.shape.layers, max(read + compute, floor) / engine.replicas
@@ -167,7 +167,7 @@ class Roofline:
         cache = vllm_cache(self.config, self.shape, self.config.rollout.rows, self.gpu.gib)
         return min(cache.responses, cache.concurrency, engine.max_num_seqs) > engine.captured > 0
 
-    def update(self, rows: float, response: float) -> float:
+    def update_seconds(self, rows: float, response: float) -> float:
         """Return the seconds of the forward and backward passes of a step's rows.
 
         Full recomputation adds a forward pass. Under LoRA the backward pass of a frozen weight costs one forward pass
@@ -177,18 +177,18 @@ class Roofline:
         tokens = batch.rows * (PROMPT_TOKENS + response) / learner.replicas  # of an optimizer step on a replica
         return (
             (2 + (learner.lora is None) + learner.recompute)
-            * self._forward(rows, response)
-            * self._bubble(tokens / self.config.pack_tokens)
+            * self._forward_seconds(rows, response)
+            * self._bubble_factor(tokens / self.config.pack_tokens)
         )
 
-    def logprobs(self, rows: float, response: float) -> float:
+    def logprob_seconds(self, rows: float, response: float) -> float:
         """Return the seconds of the forward passes of the policy and, with a KL penalty, of the reference."""
         learner, batch = self.config.learner, self.config.batch
         tokens = rows * (PROMPT_TOKENS + response) / learner.replicas
         return (
             learner.logprob_passes
-            * self._forward(rows, response)
-            * self._bubble(tokens / (batch.logprob_rows * batch.length))
+            * self._forward_seconds(rows, response)
+            * self._bubble_factor(tokens / (batch.logprob_rows * batch.length))
         )
 
     @property
@@ -200,18 +200,18 @@ class Roofline:
         move = OPTIMIZER_MOVE[self.config.optimizer_offload]
         return weights + move * optimizer_bytes(self.config, self.shape) / 1e9
 
-    def _forward(self, rows: float, response: float) -> float:
+    def _forward_seconds(self, rows: float, response: float) -> float:
         learner = self.config.learner
         length = PROMPT_TOKENS + response
         flops = learner.gpus * self.gpu.flops * self.efficiencies.mfu
-        seconds = rows * length * self._flops(length / 2) / flops
+        seconds = rows * length * self._count_flops(length / 2) / flops
         return seconds * (FP8_SPEED if learner.fp8 else 1.0)
 
-    def _flops(self, context: float) -> float:
+    def _count_flops(self, context: float) -> float:
         """FLOPs of a forward pass, per token after `context` tokens: 2 per weight, and 4 per query width and token."""
         return 2.0 * self.shape.active_parameters + 4.0 * self.shape.layers * self.shape.query_width * context
 
-    def _bubble(self, micro_batches: float) -> float:
+    def _bubble_factor(self, micro_batches: float) -> float:
         """Return the factor by which idle pipeline stages lengthen a pass."""
         learner = self.config.learner
         return 1.0 + (learner.pp - 1) / max(micro_batches, 1.0)

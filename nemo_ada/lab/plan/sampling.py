@@ -17,7 +17,7 @@ from nemo_ada.core.sampling.exits import FixedExit
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.lab.plan.planned_run import PlannedRun
 from nemo_ada.lab.simulate.engine import LengthModel
-from nemo_ada.lab.simulate.steps import RateDistribution, Setting, Variant, simulated_steps
+from nemo_ada.lab.simulate.steps import RateDistribution, Setting, Variant, simulate_variant
 
 WARM_UP = 2  # steps in which the latency model learns
 MAX_PROMPTS = 64  # prompts of a simulated step; engine and prompts are scaled down together
@@ -54,7 +54,7 @@ class SimulatedSteps:
 
 
 @lru_cache(maxsize=128)
-def simulate(
+def simulate_steps(
     variant: Variant, setting: Setting, clock: tuple[float, float] = (1.0, 0.0), seed: int = 0
 ) -> SimulatedSteps:
     """Simulated steps after a warm-up, each with its own prompts.
@@ -66,7 +66,7 @@ def simulate(
         seed: seed of the prompts and of the engine.
     """
     prompts = setting.prompts
-    run = simulated_steps(
+    run = simulate_variant(
         variant, setting, lambda step: setting.rates.draw(prompts, seed * 100_003 + step), seed=seed, clock=clock
     )
     measured = [
@@ -81,7 +81,7 @@ def simulate(
     return SimulatedSteps(steps_S, tokens_S, responses_S, seconds_S, zero, busy, cut)
 
 
-def drawn_again(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: int, seed: int = 0) -> SimulatedSteps:
+def draw_batches(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: int, seed: int = 0) -> SimulatedSteps:
     """Return the steps of NeMo-RL's dynamic sampling, which draws batches until enough groups have signal.
 
     Args:
@@ -110,7 +110,7 @@ def drawn_again(batch: SimulatedSteps, wanted: int, prompts: int, max_batches: i
     )  # fmt: skip
 
 
-def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, longest: int) -> tuple[float, float]:
+def bound_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, longest: int) -> tuple[float, float]:
     """The most engine steps and tokens that a step can take: Graham's bound for work behind the longest chain."""
     responses = prompts * plan.stop.cap
     caps = plan.budget.caps()
@@ -118,23 +118,23 @@ def worst_work(plan: SamplingPlan, prompts: int, max_concurrent: int | None, lon
     tokens = float(responses * longest)
     if plan.budget.token_reservation == "worst_case":
         tokens = min(tokens, float(caps.get(TOKENS, tokens)))
-    chain = _max_waves(plan)
+    chain = _count_waves(plan)
     return (0.0 if max_concurrent is None else tokens / max_concurrent) + chain * longest, tokens
 
 
-def _max_waves(plan: SamplingPlan) -> int:
+def _count_waves(plan: SamplingPlan) -> int:
     """Return the most waves of a prompt that follow one another."""
     if isinstance(plan.stop.exit, FixedExit):
         return 1
     return int(plan.stop.judged().sum())
 
 
-def variant(ada: AdaSettings, group: int, longest: int) -> Variant:
+def make_variant(ada: AdaSettings, group: int, longest: int) -> Variant:
     """The sampling plan of some settings, for groups of `group` rows and responses of at most `longest` tokens."""
     return Variant("", ada.plan(group, longest), ada.sampler(group, longest, run_seed=0, features=1).allocation)
 
 
-def capped(variant: Variant, seconds: float | None) -> Variant:
+def cap_seconds(variant: Variant, seconds: float | None) -> Variant:
     """Return the variant with another cap on seconds."""
     caps = {cap: value for cap, value in variant.plan.budget.caps().items() if cap is not SECONDS}
     caps |= {} if seconds is None else {SECONDS: seconds}
@@ -178,14 +178,14 @@ class SimulatedRun:
             self.rates, prompts, self.lengths, warm_up=WARM_UP, steps=steps or self.steps,
             slots=max(1, self.run.max_concurrent * prompts // rollout.prompts),
         )  # fmt: skip
-        batch = simulate(replace(variant, plan=plan), setting, (clock[0], clock[1] * scale))
+        batch = simulate_steps(replace(variant, plan=plan), setting, (clock[0], clock[1] * scale))
         batch = replace(batch, tokens_S=batch.tokens_S * scale, responses_S=batch.responses_S * scale)
         if rollout.max_calls == 1:
             return batch
-        return drawn_again(batch, rollout.prompts_per_step, rollout.prompts, rollout.max_calls)
+        return draw_batches(batch, rollout.prompts_per_step, rollout.prompts, rollout.max_calls)
 
     def worst(self, plan: SamplingPlan) -> tuple[float, float]:
         """Return the most engine steps and tokens that a step can take."""
         rollout = self.run.rollout
-        steps, tokens = worst_work(plan, rollout.prompts, self.run.max_concurrent, rollout.longest)
+        steps, tokens = bound_work(plan, rollout.prompts, self.run.max_concurrent, rollout.longest)
         return rollout.max_calls * steps, rollout.max_calls * tokens

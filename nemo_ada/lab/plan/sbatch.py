@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nemo_ada.config.load import RUN_DIR, backend_of
 from nemo_ada.config.values import Values
-from nemo_ada.lab.plan.command import LONGER, PlanOptions, useful_slot
+from nemo_ada.lab.plan.command import LONGER, PlanOptions, find_useful_slot
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.finding import Finding, error, ok
 
@@ -40,7 +40,7 @@ def sbatch_options(
     if backend_of(loaded) == "embedded":
         return [*name, "--nodes=1"]
     nodes, gpus = _cluster(Values(loaded))
-    chosen, plan = useful_slot(config, overrides, times, options or PlanOptions(times[0]))
+    chosen, plan = find_useful_slot(config, overrides, times, options or PlanOptions(times[0]))
     signal, slots = f"--signal=B:USR1@{plan.slots.lead}", TIMES_AS_MANY * plan.slots.count + SPARE
     job = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={chosen}", signal]
     return [*name, *job, f"--array=1-{min(slots, MOST_SLOTS)}%1"]

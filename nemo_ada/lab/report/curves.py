@@ -41,7 +41,7 @@ class Difference:
         return f"{self.mean:+.3f}" + ("" if math.isnan(self.half_width) else f" ±{self.half_width:.3f}")
 
 
-def difference(values: Sequence[float]) -> Difference:
+def compute_difference(values: Sequence[float]) -> Difference:
     """Return the mean and the 95 % interval of paired differences."""
     value_S = np.asarray(values, np.float64)
     if len(value_S) < 2:
@@ -50,7 +50,7 @@ def difference(values: Sequence[float]) -> Difference:
     return Difference(float(value_S.mean()), student_quantile(len(value_S) - 1) * error)
 
 
-def by_method(runs: Sequence[Run]) -> dict[str, list[int]]:
+def group_by_method(runs: Sequence[Run]) -> dict[str, list[int]]:
     """Find the runs that differ only in their seed.
 
     Returns:
@@ -67,11 +67,11 @@ def by_method(runs: Sequence[Run]) -> dict[str, list[int]]:
         if len(members) == 1 or len(seeds) < len(members):  # a repeated seed is not another sample
             methods |= {runs[i].name: [i] for i in members}
         else:
-            methods[f"{_shared_name([runs[i].name for i in members])} ({len(members)} seeds)"] = members
+            methods[f"{_find_shared_name([runs[i].name for i in members])} ({len(members)} seeds)"] = members
     return methods
 
 
-def _shared_name(names: Sequence[str]) -> str:
+def _find_shared_name(names: Sequence[str]) -> str:
     """Return what the names begin or end with, without the word seed, or the first name where that is little."""
     start = os.path.commonprefix(names)  # noqa: RUF071 - of characters: the seeds may differ within a word
     end = os.path.commonprefix([name[::-1] for name in names])[::-1]  # noqa: RUF071
@@ -79,7 +79,7 @@ def _shared_name(names: Sequence[str]) -> str:
     return shared if len(shared) > 2 else names[0]
 
 
-def band(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def average_curves(curves: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Average the curves of at least two seeds, over the stretch of the horizontal axis that all of them have.
 
     Args:

@@ -53,18 +53,18 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def colour_of(method: int) -> str:
+def choose_colour(method: int) -> str:
     """Return the colour of a method. Colours repeat after seven methods, with other markers."""
     return COLOURS[method % len(COLOURS)]
 
 
-def _short(name: str, limit: int) -> str:
+def _shorten_name(name: str, limit: int) -> str:
     """Shorten a name for a drawing. The ends of names differ between runs more often than the middle."""
     name = clean(name)
     return name if len(name) <= limit else f"{name[: limit // 2 - 1]}…{name[-(limit - limit // 2) :]}"
 
 
-def canvas_of(figure: Figure, names: Sequence[str]) -> Canvas:
+def make_canvas(figure: Figure, names: Sequence[str]) -> Canvas:
     """Draw the curves of a figure over axes that start at 0, with title, labels and a legend of the methods.
 
     The margins are fixed, because a layout engine takes several times as long as the drawing.
@@ -77,14 +77,14 @@ def canvas_of(figure: Figure, names: Sequence[str]) -> Canvas:
     canvas.subplots_adjust(left=LEFT / WIDTH, right=1 - RIGHT / WIDTH, top=1 - TOP / height, bottom=below / height)
     axes = canvas.add_subplot()
     axes.set_xlabel(figure.x_label)
-    axes.set_title(_short(figure.title, 44))
+    axes.set_title(_shorten_name(figure.title, 44))
     for line in figure.lines:
-        colour, shape = colour_of(line.method), (line.method + line.method // len(COLOURS)) % len(MARKERS)
+        colour, shape = choose_colour(line.method), (line.method + line.method // len(COLOURS)) % len(MARKERS)
         if line.half_width is not None:
             axes.fill_between(line.x, line.y - line.half_width, line.y + line.half_width, color=colour, alpha=0.2, lw=0)
         axes.plot(
             line.x, line.y, linewidth=1.6, color=colour, marker=MARKERS[shape], markersize=5.5,
-            markevery=max(1, len(line.x) // 5), label=_short(names[line.method], 40),
+            markevery=max(1, len(line.x) // 5), label=_shorten_name(names[line.method], 40),
         )  # fmt: skip
     axes.set(xlim=(0.0, None), ylim=(0.0, None))
     axes.locator_params(axis="x", nbins=5)  # more labels than that run into each other
@@ -92,7 +92,7 @@ def canvas_of(figure: Figure, names: Sequence[str]) -> Canvas:
     return canvas
 
 
-def drawn(figure: Figure, names: Sequence[str], form: str) -> bytes:
+def draw_figure(figure: Figure, names: Sequence[str], form: str) -> bytes:
     """Return a figure as the content of an SVG or PNG file.
 
     The project's settings of matplotlib count, not those of a file. The font may lack letters of a run's name.
@@ -106,7 +106,9 @@ def drawn(figure: Figure, names: Sequence[str], form: str) -> bytes:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(SETTINGS)
         warnings.filterwarnings("ignore", "Glyph", UserWarning)
-        canvas_of(figure, names).savefig(written, format=form, dpi=PNG_DPI if form == "png" else 72, metadata=metadata)
+        make_canvas(figure, names).savefig(
+            written, format=form, dpi=PNG_DPI if form == "png" else 72, metadata=metadata
+        )
     return written.getvalue()
 
 
@@ -121,5 +123,5 @@ def write_pngs(figures: Sequence[Figure], names: Sequence[str], folder: Path) ->
     folder.mkdir(parents=True, exist_ok=True)
     shown = {folder / f"{figure.key}.png": figure for figure in figures if figure.lines}
     for path, figure in shown.items():
-        write_result(path, drawn(figure, names, "png"), "--png")
+        write_result(path, draw_figure(figure, names, "png"), "--png")
     return list(shown)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from nemo_ada.lab.report.curves import MAX_POINTS, band, by_method
+from nemo_ada.lab.report.curves import MAX_POINTS, average_curves, group_by_method
 from nemo_ada.lab.report.run import Run
 from nemo_ada.run import policy_gap
 
@@ -49,14 +49,14 @@ class Figure:
     lines: Sequence[Line]
 
 
-def all_figures(runs: Sequence[Run]) -> list[Figure]:
+def make_figures(runs: Sequence[Run]) -> list[Figure]:
     """Return the figures in reading order."""
 
     def score(axis: str) -> Callable[[Run], Curve]:
         return lambda run: run.curve(axis, "val/accuracy")
 
     def steps(metric: str, per: str = "") -> Callable[[Run], Curve]:
-        return lambda run: (run.column("step"), run.column(metric) if not per else ratio(run, metric, per))
+        return lambda run: (run.column("step"), run.column(metric) if not per else divide_columns(run, metric, per))
 
     gap = f"train/{policy_gap.METRIC}"
     figures: tuple[tuple[str, str, str, Callable[[Run], Curve]], ...] = (
@@ -67,30 +67,30 @@ def all_figures(runs: Sequence[Run]) -> list[Figure]:
         ("step-seconds", "seconds of a step", "training steps", steps("time/step")),
         ("policy-gap", "gap of rollout and learner (1: none)", "training steps", steps(gap)),
     )
-    return [Figure(key, title, x_label, _lines(runs, curve)) for key, title, x_label, curve in figures]
+    return [Figure(key, title, x_label, _make_lines(runs, curve)) for key, title, x_label, curve in figures]
 
 
-def ratio(run: Run, above: str, below: str) -> np.ndarray:
+def divide_columns(run: Run, above: str, below: str) -> np.ndarray:
     """Return a metric over another one [N], nan where that is not positive."""
     above_N, below_N = run.column(above), run.column(below)
     return np.divide(above_N, below_N, out=np.full(len(above_N), np.nan), where=below_N > 0)
 
 
-def _lines(runs: Sequence[Run], curve: Callable[[Run], Curve]) -> list[Line]:
+def _make_lines(runs: Sequence[Run], curve: Callable[[Run], Curve]) -> list[Line]:
     """Return one line per method that has values: its run's, or the mean of its seeds."""
     lines = []
-    for method, members in enumerate(by_method(runs).values()):
-        curves = [in_blocks(*curve(runs[i])) for i in members]
+    for method, members in enumerate(group_by_method(runs).values()):
+        curves = [average_blocks(*curve(runs[i])) for i in members]
         known = [(x, y) for x, y in curves if (np.isfinite(x) & np.isfinite(y)).any()]
         if len(known) == 1:
             lines.append(Line(method, *known[0]))
         elif known:
-            places, mean, half_width = band(known)
+            places, mean, half_width = average_curves(known)
             lines += [Line(method, places, mean, half_width)] if len(places) else []
     return lines
 
 
-def in_blocks(x: np.ndarray, y: np.ndarray) -> Curve:
+def average_blocks(x: np.ndarray, y: np.ndarray) -> Curve:
     """Return the means over consecutive points, in the smallest equal blocks of which there are at most MAX_POINTS.
 
     A mean leaves gaps out.

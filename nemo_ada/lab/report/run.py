@@ -70,7 +70,7 @@ class Run:
         """Read the run in `folder`. Raises UserError where it holds no step."""
         path = folder / "metrics.jsonl"
         if not path.is_file():
-            raise UserError(_no_metrics(folder))
+            raise UserError(_explain_no_metrics(folder))
         notes: list[str] = []
         status = _read_mapping(folder / "status.json", notes)
         writing = status.get("state") == "running"
@@ -89,11 +89,11 @@ class Run:
 
     def column(self, key: str) -> np.ndarray:
         """Return a metric over the steps [N], nan where it is missing."""
-        return np.array([number(record.get(key)) for record in self.steps], np.float64)
+        return np.array([as_number(record.get(key)) for record in self.steps], np.float64)
 
     def curve(self, axis: str, key: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of `axis` and of `key` over the evaluations that have both."""
-        points = [(number(record.get(axis)), number(record.get(key))) for record in self.evaluations]
+        points = [(as_number(record.get(axis)), as_number(record.get(key))) for record in self.evaluations]
         x, y = np.array(points, np.float64).reshape(-1, 2).T
         both = np.isfinite(x) & np.isfinite(y)
         return x[both], y[both]
@@ -110,7 +110,7 @@ class Run:
         return state if isinstance(state, str) else "unknown"
 
 
-def score_keys(runs: Sequence[Run]) -> list[str]:
+def find_score_keys(runs: Sequence[Run]) -> list[str]:
     """Return the evaluation scores that any run has: accuracy, then pass@k.
 
     Nothing else in a record can name a row.
@@ -130,9 +130,9 @@ def read_usable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
         UserError: A name is not that of a folder, or none of the runs holds a step.
     """
     runs, errors = [], []
-    for folder, name in zip(folders, names_of(folders), strict=True):
+    for folder, name in zip(folders, name_runs(folders), strict=True):
         if not folder.is_dir():
-            raise UserError(_no_metrics(folder))
+            raise UserError(_explain_no_metrics(folder))
         try:
             runs.append(Run.read(folder, name))
         except UserError as error:
@@ -142,7 +142,7 @@ def read_usable(folders: Sequence[Path]) -> tuple[list[Run], list[str]]:
     return runs, [f"left out: {error}" for error in errors]
 
 
-def names_of(folders: Sequence[Path]) -> list[str]:
+def name_runs(folders: Sequence[Path]) -> list[str]:
     """Return the shortest ends of the paths that differ. Raises UserError where a folder is named twice."""
     resolved = [Path(os.path.realpath(folder)) for folder in folders]  # of a loop of links, too
     for folder in resolved:
@@ -156,7 +156,7 @@ def names_of(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def number(value: Any) -> float:
+def as_number(value: Any) -> float:
     """Return a finite float, or nan for everything else that a damaged record may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return float("nan")
@@ -183,7 +183,7 @@ def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list
     damage: dict[int, str] = {}
     by_step: dict[float, dict[str, Any]] = {}
     for line, record in records(content, on_damage=damage.__setitem__):
-        step = number(record.get("step"))
+        step = as_number(record.get("step"))
         if step.is_integer() and 0 <= step <= MAX_STEP:
             by_step[step] = record
         else:
@@ -196,7 +196,7 @@ def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _no_metrics(folder: Path) -> str:
+def _explain_no_metrics(folder: Path) -> str:
     if not folder.is_dir():
         return f"{folder} is no folder; name a run directory (run_dir of a training)"
     inside = sorted(path.parent.name for path in folder.glob("*/metrics.jsonl"))

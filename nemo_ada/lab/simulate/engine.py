@@ -192,6 +192,6 @@ class Workload:
         return np.where(failed_N, np.nan, positive_N.astype(np.float64)), tokens_N
 
 
-def beta_pass_rates(prompts: int, a: float, b: float, seed: int) -> FloatArray:
+def draw_beta_rates(prompts: int, a: float, b: float, seed: int) -> FloatArray:
     """Pass rates [P] of `prompts` prompts from Beta(a, b)."""
     return np.random.default_rng(seed).beta(a, b, prompts)

@@ -33,7 +33,7 @@ class Summary:
     size_distribution: dict[int, float]
 
 
-def summary(rule: StopRule, p: float) -> Summary:
+def summarise_rule(rule: StopRule, p: float) -> Summary:
     """Expected cost and yield of one prompt with pass rate p."""
     end = endings(rule)
     waves_N = np.cumsum(rule.judged())

@@ -19,7 +19,7 @@ from nemo_ada.core.learning.factor import RANGE, SHOWN_P, deviation, factors
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 from nemo_ada.lab.simulate.steps import KnownRates
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Taught:
     missed: float | None
 
 
-def taught(name: str, ada: AdaSettings, group: int, per_prompt: float | None = None) -> Taught:
+def compute_taught(name: str, ada: AdaSettings, group: int, per_prompt: float | None = None) -> Taught:
     """Compute what a setting teaches.
 
     Args:
@@ -70,7 +70,7 @@ def taught(name: str, ada: AdaSettings, group: int, per_prompt: float | None = N
     if (decided or capped) and group > MOST_GROUP:
         raise UserError(f"--group={group}: what {name} teaches is simulated, for groups of at most {MOST_GROUP}")
     if decided or capped:
-        factor_P, error_P = _simulated(ada, group, per_prompt)
+        factor_P, error_P = _simulate_factors(ada, group, per_prompt)
     else:
         sampler = ada.sampler(group, 1, run_seed=0, features=1)
         factor_P, error_P = factors(sampler.rows, SHOWN_P), np.zeros(len(SHOWN_P))
@@ -86,14 +86,14 @@ def taught(name: str, ada: AdaSettings, group: int, per_prompt: float | None = N
     return Taught(name, kind, tuple(relative_P), tuple(spread_P), missed)
 
 
-def _simulated(ada: AdaSettings, group: int, per_prompt: float | None) -> tuple[FloatArray, FloatArray]:
+def _simulate_factors(ada: AdaSettings, group: int, per_prompt: float | None) -> tuple[FloatArray, FloatArray]:
     """Simulate F per row of each pass rate of SHOWN_P, with its standard error over steps."""
     lengths = LengthModel()
     sampler = ada.sampler(group, lengths.max_new_tokens, run_seed=0, features=1)
     known = KnownRates() if ada.estimator.needs_features and sampler.estimator is not None else None
     if known is not None:
         sampler = AdaSampler(sampler.plan, sampler.rows, run_seed=0, estimator=known, allocation=sampler.allocation)
-    rate_P = np.concatenate([beta_pass_rates(OTHERS, 0.6, 1.5, 0), np.repeat(SHOWN_P, PROBES)])
+    rate_P = np.concatenate([draw_beta_rates(OTHERS, 0.6, 1.5, 0), np.repeat(SHOWN_P, PROBES)])
     prompts, moved = len(rate_P), []
     if per_prompt is not None:
         sampler.plan = replace(sampler.plan, budget=Budget(max_samples=round(per_prompt * prompts)))
@@ -117,7 +117,7 @@ def _simulated(ada: AdaSettings, group: int, per_prompt: float | None) -> tuple[
     return moved_SP.mean(axis=0), moved_SP.std(axis=0, ddof=1) / math.sqrt(STEPS)
 
 
-def render(rows: Sequence[Taught]) -> Table:
+def render_taught(rows: Sequence[Taught]) -> Table:
     """Return a table with one line per setting."""
     from rich.table import Table
 

@@ -24,7 +24,7 @@ from nemo_ada.core.sampling.budget import CAPS
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.evaluation.statistics import UNKNOWN, Estimate, student_quantile
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.json_lines import numbered
 
@@ -43,7 +43,7 @@ class BetaRates:
 
     def draw(self, prompts: int, seed: int) -> FloatArray:
         """Pass rates [P] of `prompts` prompts."""
-        return beta_pass_rates(prompts, self.a, self.b, seed)
+        return draw_beta_rates(prompts, self.a, self.b, seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class MeasuredRates:
         except OSError as problem:
             raise UserError(f"the pass rates {str(path)!r} cannot be read: {problem}") from None
         for number, line in numbered(content.split(b"\n")):
-            rates.append(_rate(line.decode("utf-8", errors="replace"), f"{path}:{number}"))
+            rates.append(_read_rate(line.decode("utf-8", errors="replace"), f"{path}:{number}"))
         if not rates:
             raise UserError(f"{path} holds no pass rates; write one number in [0, 1] per line")
         return cls(tuple(rates))
@@ -78,7 +78,7 @@ class MeasuredRates:
 RateDistribution = BetaRates | MeasuredRates
 
 
-def _rate(line: str, where: str) -> float:
+def _read_rate(line: str, where: str) -> float:
     """Return the pass rate of a line. Raises UserError that begins with `where`."""
     try:
         value = json.loads(line)
@@ -170,7 +170,7 @@ class Setting:
     slots: int | None = None
 
 
-def simulated_steps(
+def simulate_variant(
     variant: Variant,
     setting: Setting,
     rates: Callable[[int], FloatArray],
@@ -240,7 +240,7 @@ _FIGURES = tuple(f.name for f in fields(SimulatedVariant) if f.name != "name")
 _CAPPED = {cap.code for cap in CAPS}
 
 
-def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVariant]:
+def compare_variants(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVariant]:
     """Simulate each variant on the same prompts, labels and lengths.
 
     Raises:
@@ -248,7 +248,7 @@ def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVari
     """
     simulated = []
     for variant in variants:
-        steps_SF = np.array([_run(variant, setting, seed) for seed in range(setting.seeds)])
+        steps_SF = np.array([_run_variant(variant, setting, seed) for seed in range(setting.seeds)])
         mean_SF = steps_SF.mean(axis=1)
         mean_F, half_F = mean_SF.mean(axis=0), np.full(len(_FIGURES), np.nan)
         if setting.seeds > 1:
@@ -259,7 +259,7 @@ def compare(variants: Sequence[Variant], setting: Setting) -> list[SimulatedVari
     return simulated
 
 
-def _run(variant: Variant, setting: Setting, seed: int) -> list[list[float]]:
+def _run_variant(variant: Variant, setting: Setting, seed: int) -> list[list[float]]:
     """Return the measured training steps of one repetition. Each has its figures in the order of _FIGURES."""
     prompts = setting.prompts * variant.prompts_each
     rate_P = setting.rates.draw(prompts, seed)
@@ -274,7 +274,7 @@ def _run(variant: Variant, setting: Setting, seed: int) -> list[list[float]]:
             stats["prompts_resolved"] / prompts,
             float(stats["budget_bound"] in _CAPPED),
         ]
-        for stats in simulated_steps(variant, setting, lambda _: rate_P, seed=seed)
+        for stats in simulate_variant(variant, setting, lambda _: rate_P, seed=seed)
     ]
 
 
@@ -287,11 +287,11 @@ def render_table(rows: Sequence[SimulatedVariant]) -> Table:
     for name in _FIGURES:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(row.name, *(_cell(getattr(row, name)) for name in _FIGURES))
+        table.add_row(row.name, *(_format_estimate(getattr(row, name)) for name in _FIGURES))
     return table
 
 
-def _cell(figure: Estimate) -> str:
+def _format_estimate(figure: Estimate) -> str:
     if math.isnan(figure.value):
         return "n/a"
     digits = 3 if abs(figure.value) < 10 else 1

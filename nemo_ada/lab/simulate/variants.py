@@ -10,7 +10,7 @@ from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import Variant
 
 
-def preset_variant(
+def make_preset_variant(
     name: str, settings: AdaSettings, group: int, lengths: LengthModel, caps: Budget | None = None
 ) -> Variant:
     """Make the variant of some settings.

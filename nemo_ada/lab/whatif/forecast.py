@@ -73,7 +73,7 @@ def figures_by_rate(rule: StopRule, group: int) -> ByRate:
     """Compute the expectations of a rule."""
     found = []
     for p in RATE_J.tolist():
-        summary, end = exact.summary(rule, p), exact.endings(rule)
+        summary, end = exact.summarise_rule(rule, p), exact.endings(rule)
         inside = 0.0 < p < 1.0
         factor = float(factors(RowSettings(group, rule), np.array([p]))[0]) if inside else 0.0
         pos = end.mean(end.pos_E, p)

@@ -15,7 +15,7 @@ from nemo_rl.experience.sync_rollout_actor import SyncRolloutActor
 
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.hooks import Hooks
-from nemo_ada.nemo.launch.lost import losses_said
+from nemo_ada.nemo.launch.lost import raise_lost_process
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.training_batch import COLUMNS
 from nemo_ada.rules.facts.upstream import (
@@ -76,7 +76,7 @@ class AdaRolloutActor(PLAIN):  # type: ignore[misc]
             ProcessLostError: a process has died, such as an engine.
         """
         self._ada_wish = None
-        with losses_said(), self._drawing(), self._ada.validation(task_to_env_override is not None):
+        with raise_lost_process(), self._drawing(), self._ada.validation(task_to_env_override is not None):
             result = super().rollout_to_tq(input_batch, task_to_env_override=task_to_env_override, **arguments)
         if task_to_env_override is None:
             carry, batch = result[1], self._ada.current

@@ -23,7 +23,7 @@ import ray
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo.data_plane.actor import AdaRolloutActor
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks, done_already
-from nemo_ada.nemo.launch.checkpoint import restore, saved_with
+from nemo_ada.nemo.launch.checkpoint import restore, save_state_with_checkpoints
 from nemo_ada.nemo.loop_log import corrected
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.settings import NemoSettings
@@ -146,7 +146,7 @@ def installed(
     if state is not None:
         hooks.load_state_dict(state)
     with ExitStack() as stack:
-        stack.enter_context(saved_with(checkpointer, hooks.state_dict))
+        stack.enter_context(save_state_with_checkpoints(checkpointer, hooks.state_dict))
         stack.enter_context(corrected(loop.Logger, batches=True))
         stack.enter_context(replaced(loop, hooks.replacements()))
         yield hooks

@@ -23,7 +23,7 @@ from typing import Any
 
 from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampler import AdaSampler
-from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
+from nemo_ada.core.sampling.budget import GroupLedger, StepLedger, Use
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.schedulers import run_sampling_async
@@ -120,11 +120,10 @@ class Groups:
             target: step that trains on the group.
             group: description of the group (step.py).
         """
-        issued, generated = 0, 0  # of a prompt that is too long
+        use = Use()  # of a prompt that is too long
         if group["pool"] is not None:
-            result = GroupPool.from_dict(group["pool"]).result
-            issued, generated = int(result.issued_P.sum()), int(result.generated_P.sum())
-        self.ledger(target).restore(group["number"], issued, generated)
+            use = GroupPool.from_dict(group["pool"]).result.use
+        self.ledger(target).restore(group["number"], use)
 
     def forget(self, ticket: int) -> None:
         """Forget a group that is not drawn again."""
@@ -133,7 +132,7 @@ class Groups:
     def drop(self, target: int, ticket: int) -> None:
         """Give up a group whose retries have failed. Its step closes without it."""
         if ticket in self._numbers:
-            self.ledger(target).restore(self._numbers.pop(ticket), 0, 0)
+            self.ledger(target).restore(self._numbers.pop(ticket), Use())
         self.forget(ticket)
 
     async def draw_group(

@@ -2,8 +2,8 @@
 
 Gym cannot stop a rollout, so none is dropped but at the end of a job. A rollout that fails is a response without a
 label, and the sampler draws another one. That holds for an agent, a tool or a verifier that fails, for a result without
-tokens, for an actor that returns nothing for the row, and for a rollout that its environment masks: the environment
-says with it that its own machinery failed, so the reward beside it is no verdict on the answer (NeMo-RL issue 4061).
+tokens, for an actor that returns nothing for the row, and for a rollout that its environment masks, because the reward
+beside the mask is no verdict on the answer (NeMo-RL issue 4061). The last ones are no failures that may end the run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from nemo_ada.core.sampling.source import Outcomes
+from nemo_ada.core.sampling.source import MASKED, Outcomes
 from nemo_ada.errors import ProcessLostError, StallError
 from nemo_ada.nemo.gym.actor import (
     ENVIRONMENT,
@@ -34,7 +34,7 @@ from nemo_ada.nemo.gym.metrics import of_responses
 from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS, AsyncSource, Responder
-from nemo_ada.nemo.rollouts.response import GYM_ERROR, GYM_MASKED, Response, read
+from nemo_ada.nemo.rollouts.response import GYM_ERROR, Response, read
 from nemo_ada.rules.facts.upstream import PER_PROMPT
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Failures:
         """Return a response that its environment masks as one without a label. Its tokens were drawn all the same."""
         self._say(f"has no label, because its environment masks it (instance_config.mask_sample); {HONOUR}=false "
                   "takes its reward instead")  # fmt: skip
-        return replace(response, reward=float("nan"), shaped=None, failure=GYM_MASKED)
+        return replace(response, reward=float("nan"), shaped=None, failure=MASKED)
 
     def _say(self, what: str) -> None:
         self._count += 1

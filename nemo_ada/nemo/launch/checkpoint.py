@@ -29,7 +29,7 @@ VERSION = 2
 
 
 @contextmanager
-def saved_with(checkpointer: Any, state: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+def save_state_with_checkpoints(checkpointer: Any, state: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
     """Within the block every checkpoint of this manager also contains `state()`."""
 
     def writing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,11 +41,11 @@ def saved_with(checkpointer: Any, state: Callable[[], Mapping[str, Any]]) -> Ite
 
         return finalize
 
-    with methods_replaced(checkpointer, finalizers(checkpointer, writing)):
+    with replace_methods(checkpointer, wrap_finalizers(checkpointer, writing)):
         yield
 
 
-def finalizers(
+def wrap_finalizers(
     checkpointer: Any, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> dict[str, Callable[..., Any]]:
     """Wrap the methods that end a save.
@@ -64,7 +64,7 @@ def finalizers(
 
 
 @contextmanager
-def methods_replaced(instance: Any, methods: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+def replace_methods(instance: Any, methods: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
     """Replace methods of one object within the block. Methods that were replaced before come back after it."""
     before = {name: vars(instance)[name] for name in methods if name in vars(instance)}
     for name, method in methods.items():

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,19 @@ from nemo_ada.nemo.launch.contract import write_contract
 from nemo_ada.nemo.launch.examples import configure_generation, configure_processes, end_telemetry, start_telemetry
 from nemo_ada.nemo.launch.lost import lost_process
 from nemo_ada.nemo.launch.records import Records
-from nemo_ada.nemo.launch.server import name_server
+from nemo_ada.nemo.launch.server import set_wandb_server
 from nemo_ada.nemo.launch.stop_and_save import (
     Progress,
     SamplingStopCheck,
-    errors_raised,
-    job_timeout,
+    make_job_timeout,
+    raise_errors,
     save_between_steps,
-    timed_saves,
-    timed_validations,
+    time_saves,
+    time_validations,
 )
 from nemo_ada.nemo.optimizer_offload import move_through_pinned_memory
 from nemo_ada.nemo.patch_points import replaced
+from nemo_ada.nemo.weights_socket import move_sockets, remove_links
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.data import uses_media
 from nemo_ada.rules.facts.config_file import upstream_part
@@ -52,7 +53,7 @@ from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import named_cluster, without_working_folder
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here
+from nemo_ada.standing import from_here, share_temporary
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +151,9 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     parts: dict[str, Any] = {}
     try:
         with on_signals(stop_early):  # it passes NeMo-RL's `except Exception`
-            loop, master_config = _configured(resolved, None if judged else lambda: rulebook.refuse(resolved, upstream))
+            if not judged:
+                rulebook.refuse(resolved, upstream)
+            loop, master_config = _make_config(resolved)
             run_dir.open(resolved, resume=resume == "auto")
             write_contract(run_dir.path, Values(resolved))
             control.heartbeat(0, "set-up")
@@ -158,6 +161,8 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
             parts = _set_up(loop, master_config, run_dir.path, resolved)
             if resolved.get(OFFLOAD, OFFLOADS[0]) == OFFLOADS[0]:
                 move_through_pinned_memory(parts.get("policy"))
+            if Values(resolved).get("policy.generation.colocated.enabled", True):
+                move_sockets(parts.get("policy"))
             loader = None if training.draws_ahead else parts["dataloader"]
             progress = Progress.of(parts["save_state"], loader, int(resolved["grpo"]["num_prompts_per_step"]))
             check_checkpoint(parts["checkpointer"], parts["master_config"], resume=resume == "auto")
@@ -169,10 +174,10 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
             from nemo_ada.nemo.launch import controller
 
             with on_signals(stop_early):
-                stopped = controller.supervised(parts, control, progress)
+                stopped = controller.run_controller(parts, control, progress)
         else:
             trainer = importlib.import_module(SYNC_LOOP) if training is Loop.DATA_PLANE else loop
-            stopped = supervised(trainer, parts, control, progress)
+            stopped = run_loop(trainer, parts, control, progress)
         reason = str(progress.reason) if stopped else None
         saved = bool(Values(parts["master_config"]).get("checkpointing.enabled", False))
         code, message = control.ended(progress.total_steps, reason, saved=saved)
@@ -187,23 +192,21 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         control.status("interrupted" if again else "failed", step)
         if lost is not None:
             raise ProcessLostError(f"a process of the run was lost after step {step}: {lost}") from error
-        if advice := key_to_lower(error, memory_keys(resolved)):
+        if advice := key_to_lower(error, find_memory_keys(resolved)):
             raise InvariantError(f"after step {step}: {str(error).strip().splitlines()[-1]}; {advice}") from error
         raise
     finally:
         run_dir.close()
-        _shut_down(parts)
+        _end_parts(parts)
     if message:
         log.warning("%s", message)
     return code
 
 
-def _configured(resolved: dict[str, Any], refuse: Callable[[], None] | None) -> tuple[Any, Any]:
-    """Return NeMo-RL's module with the loop, and its configuration, after all that refuses one."""
-    if refuse is not None:
-        refuse()
+def _make_config(resolved: dict[str, Any]) -> tuple[Any, Any]:
+    """Return NeMo-RL's module with the loop, and its configuration. Raises UserError for one that cannot train here."""
     loop = importlib.import_module(LOOP)
-    module = _controller_config() if Loop.of(Values(resolved)) is Loop.CONTROLLER else loop
+    module = _import_controller_config() if Loop.of(Values(resolved)) is Loop.CONTROLLER else loop
     master_config = module.MasterConfig(**resolved)
     check_config(master_config)
     check_environments(resolved)
@@ -211,8 +214,8 @@ def _configured(resolved: dict[str, Any], refuse: Callable[[], None] | None) -> 
     return loop, master_config
 
 
-def _controller_config() -> Any:
-    """NeMo-RL's module with the single controller's configuration. Raises UserError where this NeMo-RL has none."""
+def _import_controller_config() -> Any:
+    """Import the module with the single controller's configuration. Raises UserError where this NeMo-RL has none."""
     try:
         return importlib.import_module(CONTROLLER_CONFIG)
     except ModuleNotFoundError:
@@ -222,9 +225,11 @@ def _controller_config() -> Any:
         ) from None
 
 
-def _shut_down(parts: Mapping[str, Any]) -> None:
+def _end_parts(parts: Mapping[str, Any]) -> None:
     """End the environments, and the workers of the engine and of the learner. Both may be one object."""
     end_environments(parts.get("environments", {}))
+    with suppress(Exception):  # as below, a worker may be gone
+        remove_links(parts.get("policy"), END_SECONDS)
     ended: list[Any] = []
     for part in (parts.get(name) for name in ("policy_generation", "policy")):
         if part is not None and part not in ended:
@@ -251,7 +256,7 @@ def end_environments(environments: Mapping[str, Any]) -> None:
                 ray.kill(handle)
 
 
-def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
+def find_memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
     """Return a part of the text of a worker's error -> the setting that needs less memory."""
     packed = Values(config).get("policy.sequence_packing.enabled", False)
     dynamic = Values(config).get("policy.dynamic_batching.enabled", False)
@@ -271,7 +276,7 @@ def memory_keys(config: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: Progress) -> bool:
+def run_loop(loop: Any, parts: dict[str, Any], control: JobControl, progress: Progress) -> bool:
     """Run grpo_train, async_grpo_train or grpo_train_sync under the job's control.
 
     Args:
@@ -287,20 +292,20 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
         checkpointer = parts["checkpointer"]
         if hasattr(checkpointer, "shutdown"):  # NeMo-RL main renames checkpoints in a thread, which must finish
             stack.callback(checkpointer.shutdown)
-        stack.enter_context(_signals(control, progress))
+        stack.enter_context(_stop_on_signals(control, progress))
         stop_check = SamplingStopCheck(control, progress)
         ada = reinforce_ada(parts["master_config"], checkpointer=checkpointer, stop_check=stop_check)
         hooks = stack.enter_context(ada)
-        stack.enter_context(timed_saves(checkpointer, control, progress))
-        stack.enter_context(timed_validations(loop, control, progress, hooks))
+        stack.enter_context(time_saves(checkpointer, control, progress))
+        stack.enter_context(time_validations(loop, control, progress, hooks))
         if hooks is not None:
             rows = hooks.settings.group * progress.prompts
             records = Records(RunDir(control.run_dir), rows, lambda: hooks.unlogged, progress.total_steps)
-            stack.enter_context(records.of(parts["logger"]))
+            stack.enter_context(records.log_from(parts["logger"]))
         config = parts["master_config"]
         ahead = Loop.of(Values(config)).draws_ahead
         loader = None if ahead else parts["dataloader"]
-        timeout = job_timeout(loop.TimeoutChecker, control, progress, loader, hooks)
+        timeout = make_job_timeout(loop.TimeoutChecker, control, progress, loader, hooks)
         stack.enter_context(replaced(loop, {"TimeoutChecker": timeout}))
         names = ("policy", "policy_generation", "dataloader", "val_dataloader", "tokenizer", "loss_fn", "task_to_env",
                  "val_task_to_env", "logger", "checkpointer", "save_state", "master_config")  # fmt: skip
@@ -311,7 +316,7 @@ def supervised(loop: Any, parts: dict[str, Any], control: JobControl, progress: 
             options["processor"] = parts.get("processor")
         try:
             if ahead:
-                stack.enter_context(errors_raised(loop))
+                stack.enter_context(raise_errors(loop))
                 options["max_trajectory_age_steps"] = int(
                     Values(config).get("grpo.async_grpo.max_trajectory_age_steps")
                 )
@@ -337,6 +342,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
         started.enter_context(named_cluster(importlib.import_module("ray._private.services")))
         configure_processes(values)
         start_telemetry(master_config)
+        if os.environ.get("RAY_ADDRESS"):
+            share_temporary()
         init_ray()
     if Loop.of(Values(resolved)) is Loop.CONTROLLER:
         from nemo_ada.nemo.launch import controller
@@ -416,7 +423,7 @@ def continue_tracking(logger: Any, run_dir: Path) -> None:
     """
     values = Values(logger)
     if values.get("wandb_enabled", False):
-        name_server()
+        set_wandb_server()
     if not values.get("wandb_enabled", False) or values.get("wandb.id"):
         return
     path = run_dir / TRACKING
@@ -468,7 +475,7 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def _signals(control: JobControl, progress: Progress) -> Iterator[None]:
+def _stop_on_signals(control: JobControl, progress: Progress) -> Iterator[None]:
     """Within the block SIGINT, SIGTERM and SIGHUP request a stop at the end of the step, which draws no new wave."""
 
     def stop(reason: str) -> None:

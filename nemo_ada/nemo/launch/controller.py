@@ -52,7 +52,7 @@ def set_up(master_config: Any) -> dict[str, Any]:
     }
 
 
-def supervised(parts: Mapping[str, Any], control: JobControl, progress: Progress) -> bool:
+def run_controller(parts: Mapping[str, Any], control: JobControl, progress: Progress) -> bool:
     """Run the controller to its end under the job's control. Only NeMo-RL itself saves, at its own times.
 
     Args:

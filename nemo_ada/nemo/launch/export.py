@@ -73,7 +73,10 @@ found = reader.read_metadata().state_dict_metadata
 whole = {name: torch.empty(facts.size, dtype=facts.properties.dtype) for name, facts in found.items()}
 dcp.load(whole, storage_reader=reader, no_dist=True)
 save_file(whole, out / "model.safetensors", {"format": "pt"})
-"""  # each rank of DTensor v2 saves its parts of the tensors, which transformers cannot read
+"""
+# Each rank of DTensor v2 saves its parts of the tensors, which transformers cannot read. NeMo-RL's convert_dcp_to_hf.py
+# cannot either: it wants a file .metadata (nemo_rl/utils/native_checkpoint.py, lines 243 to 253 of v0.7.0), which only
+# checkpointing.model_save_format=torch_save writes. The default is safetensors (models/automodel/checkpoint.py, 167).
 
 MERGED = """
 import json, sys

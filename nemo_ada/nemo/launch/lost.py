@@ -25,27 +25,27 @@ LOST = (
 
 def lost_process(error: BaseException | None) -> str | None:
     """Return Ray's message about the dead process or node behind an error. None for any other reason."""
-    for one in _behind(error, set()):
+    for one in _errors_behind(error, set()):
         if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(one).__mro__):
             return str(one).strip().splitlines()[0]
     return None
 
 
-def _behind(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]:
+def _errors_behind(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]:
     """Yield an error, the errors of a group, and their causes."""
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
     yield error
     for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
-        yield from _behind(inner, seen)
-    yield from _behind(error.__cause__, seen)
+        yield from _errors_behind(inner, seen)
+    yield from _errors_behind(error.__cause__, seen)
     if not error.__suppress_context__:
-        yield from _behind(error.__context__, seen)
+        yield from _errors_behind(error.__context__, seen)
 
 
 @contextmanager
-def losses_said() -> Iterator[None]:
+def raise_lost_process() -> Iterator[None]:
     """Within the block an error behind which a process has died becomes a ProcessLostError, which Ray can send."""
     try:
         yield

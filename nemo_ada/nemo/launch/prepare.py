@@ -36,9 +36,9 @@ def prepare(path: Path, overrides: Sequence[str], *, say: Callable[[str], object
     online["HF_HOME"] = environment["HF_HOME"]
     say(f"site settings: {site_said()}")
     say(f"cache: {cache_home()}")
-    say(_child("fetch", wanted, online, (), "not fetched; is there internet here, and HF_TOKEN?"))
-    prefix, how = isolation()
-    say(_child("load", wanted, {**environment, **OFFLINE, **REFUSING}, prefix, f"does not load {how}"))
+    say(_run_child("fetch", wanted, online, (), "not fetched; is there internet here, and HF_TOKEN?"))
+    prefix, how = find_isolation()
+    say(_run_child("load", wanted, {**environment, **OFFLINE, **REFUSING}, prefix, f"does not load {how}"))
     say(f"all of it was loaded again {how}")
     for split in ("train", "validation"):
         dataset = values.get(f"data.{split}.dataset_name", "ResponseDataset")
@@ -46,7 +46,7 @@ def prepare(path: Path, overrides: Sequence[str], *, say: Callable[[str], object
             say(f"not prepared: data.{split}.dataset_name={dataset}, which NeMo-RL's own code fetches")
 
 
-def isolation() -> tuple[Sequence[str], str]:
+def find_isolation() -> tuple[Sequence[str], str]:
     """Return a prefix that runs a command without a network, where the kernel allows it, and a name for that."""
     try:
         allowed = start.run([*NAMESPACE, "true"], capture_output=True).returncode == 0
@@ -55,7 +55,7 @@ def isolation() -> tuple[Sequence[str], str]:
     return (NAMESPACE, "in a network without a route") if allowed else ((), "with a proxy that refuses")
 
 
-def _child(
+def _run_child(
     what: str, wanted: Sequence[Item], environment: Mapping[str, str], prefix: Sequence[str], otherwise: str
 ) -> str:
     command = [*prefix, *start.python(sys.executable, "-m", "nemo_ada.nemo.launch.prepare", what, json.dumps(wanted))]

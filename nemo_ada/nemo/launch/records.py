@@ -67,7 +67,7 @@ class Records:
         self._calls: list[dict[str, float]] = []  # metrics of the step's rollout calls, in the order of the log
 
     @contextmanager
-    def of(self, logger: Any) -> Iterator[None]:
+    def log_from(self, logger: Any) -> Iterator[None]:
         """Within the block NeMo-RL's logger also logs to these records."""
         logger.loggers.append(self)
         try:
@@ -104,8 +104,10 @@ class Records:
         """Write the step's line, and that of its validation."""
         train, timing = self._pieces.get(TRAIN, {}), self._pieces.get(TIMING, {})
         unlogged = self._unlogged()
-        train |= self._drawn() | {name: value for name, value in unlogged.items() if isinstance(value, float)}
-        times = self._phases(timing)
+        train |= self._sum_rollout_calls() | {
+            name: value for name, value in unlogged.items() if isinstance(value, float)
+        }
+        times = self._phase_seconds(timing)
         increase = {
             "responses": train.get(PER_CALL[0], 0.0),
             "tokens": train.get(PER_CALL[1], 0.0),
@@ -122,7 +124,7 @@ class Records:
             **{f"timing/{name}": value for name, value in timing.items()},
             **{f"performance/{name}": value for name, value in self._pieces.get(PERFORMANCE, {}).items()},
             **unlogged,
-            **self._shown_totals(),
+            **self._named_totals(),
         }
         self._run_dir.log(METRICS, record, tensorboard=False)
         error = train.get(NEWEST if VERSIONS in train else policy_gap.METRIC)  # async GRPO mixes versions by design
@@ -132,7 +134,7 @@ class Records:
             self._write_evaluation(step)
         self._pieces, self._calls = {}, []
 
-    def _drawn(self) -> dict[str, float]:
+    def _sum_rollout_calls(self) -> dict[str, float]:
         """Return responses, tokens and prompts of all rollout calls of the step together.
 
         DAPO's filtering makes several calls. The loop logs the last one again at the end of the step.
@@ -140,7 +142,7 @@ class Records:
         calls = self._calls[:-1] if len(self._calls) > 1 else self._calls
         return {name: sum(call[name] for call in calls) for name in PER_CALL if calls and name in calls[0]}
 
-    def _phases(self, timing: Mapping[str, float]) -> dict[str, float]:
+    def _phase_seconds(self, timing: Mapping[str, float]) -> dict[str, float]:
         """Return the seconds of each phase of the step, from NeMo-RL's timers."""
         sampling = timing.get("generation", timing.get("exposed_generation", 0.0))
         refit = timing.get("prepare_for_generation/total", timing.get("weight_sync", 0.0))
@@ -160,13 +162,13 @@ class Records:
             "step": step,
             **{f"val/{names[name]}": value for name, value in values.items()},
             "time/evaluation": self._evaluation_seconds(),
-            **self._shown_totals(),
+            **self._named_totals(),
         }
         self._pieces.pop(VALIDATION_TIMING, None)
         if values:
             self._run_dir.log(EVALUATIONS, record, tensorboard=False)
 
-    def _shown_totals(self) -> dict[str, float]:
+    def _named_totals(self) -> dict[str, float]:
         return {f"total/{name}": value for name, value in self._totals.items()}
 
 

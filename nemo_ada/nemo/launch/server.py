@@ -12,7 +12,7 @@ VARIABLE = "WANDB_BASE_URL"
 PUBLIC = "https://api.wandb.ai"
 
 
-def name_server() -> None:
+def set_wandb_server() -> None:
     """Set WANDB_BASE_URL where nobody did: to the server that `wandb login` has noted in the user's home, else W&B's.
 
     Raises:

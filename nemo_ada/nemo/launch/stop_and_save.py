@@ -24,7 +24,7 @@ import torch
 from nemo_ada.config.values import Values
 from nemo_ada.errors import ProcessLostError
 from nemo_ada.nemo.hooks import Hooks
-from nemo_ada.nemo.launch.checkpoint import finalizers, methods_replaced
+from nemo_ada.nemo.launch.checkpoint import replace_methods, wrap_finalizers
 from nemo_ada.nemo.patch_points import replaced
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS
 from nemo_ada.rules.facts.upstream import ASYNC_ROLLOUT, GYM_ROLLOUT, GYM_SYNC, ROLLOUT
@@ -139,7 +139,9 @@ class SamplingStopCheck:
         return None
 
 
-def job_timeout(original: type, control: JobControl, progress: Progress, dataloader: Any, hooks: Hooks | None) -> type:
+def make_job_timeout(
+    original: type, control: JobControl, progress: Progress, dataloader: Any, hooks: Hooks | None
+) -> type:
     """Build a subclass of NeMo-RL's TimeoutChecker that also checks the job's end, the stop file and signals.
 
     Args:
@@ -182,7 +184,7 @@ def job_timeout(original: type, control: JobControl, progress: Progress, dataloa
 
 
 @contextmanager
-def errors_raised(loop: Any) -> Iterator[None]:
+def raise_errors(loop: Any) -> Iterator[None]:
     """Within the block async_grpo_train raises its errors. NeMo-RL would print them and end without an error code."""
     show = traceback.print_exc
 
@@ -197,7 +199,7 @@ def errors_raised(loop: Any) -> Iterator[None]:
 
 
 @contextmanager
-def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> Iterator[None]:
+def time_saves(checkpointer: Any, control: JobControl, progress: Progress) -> Iterator[None]:
     """Within the block the control gets the seconds of every save, and the heartbeat shows the phase.
 
     Each checkpoint has what the run has read (`run.inputs`), as on the CPU.
@@ -223,13 +225,13 @@ def timed_saves(checkpointer: Any, control: JobControl, progress: Progress) -> I
 
         return finalize
 
-    methods = {"init_tmp_checkpoint": init_tmp_checkpoint, **finalizers(checkpointer, timed)}
-    with methods_replaced(checkpointer, methods):
+    methods = {"init_tmp_checkpoint": init_tmp_checkpoint, **wrap_finalizers(checkpointer, timed)}
+    with replace_methods(checkpointer, methods):
         yield
 
 
 @contextmanager
-def timed_validations(loop: Any, control: JobControl, progress: Progress, hooks: Hooks | None) -> Iterator[None]:
+def time_validations(loop: Any, control: JobControl, progress: Progress, hooks: Hooks | None) -> Iterator[None]:
     """Within the block the control gets the seconds of every validation.
 
     Each rollout call touches the heartbeat, and so does a validation over NeMo-Gym, which is one call, while it waits.
@@ -261,7 +263,7 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress, hooks:
 
         def call(*args: Any, **kwargs: Any) -> Any:
             beat()
-            with _beats(beat) if silent else nullcontext():
+            with _beat_meanwhile(beat) if silent else nullcontext():
                 return rollout(*args, **kwargs)
 
         return call
@@ -274,7 +276,7 @@ def timed_validations(loop: Any, control: JobControl, progress: Progress, hooks:
 
 
 @contextmanager
-def _beats(beat: Callable[[], None]) -> Iterator[None]:
+def _beat_meanwhile(beat: Callable[[], None]) -> Iterator[None]:
     """Within the block a thread calls `beat` every BEAT_SECONDS, for STALL_SECONDS at most."""
     ended = threading.Event()
 

@@ -27,11 +27,15 @@ ABORT_SECONDS = 60.0  # wait for the workers. An abort may queue behind 1,000 ca
 
 
 class EngineAbort:
-    """Stops the running requests of a NeMo-RL generation object whose workers are vLLM's."""
+    """Stops the running requests of a NeMo-RL generation object whose workers are vLLM's.
+
+    Attributes:
+        workers: Ray's handles of the workers. Empty for an engine without such workers.
+    """
 
     def __init__(self, policy_generation: Any) -> None:
         group = getattr(policy_generation, "worker_group", None)
-        self._workers = [worker for worker in getattr(group, "workers", []) if hasattr(worker, "__ray_call__")]
+        self.workers = [worker for worker in getattr(group, "workers", []) if hasattr(worker, "__ray_call__")]
 
     def stop(self, prompts: list[list[int]]) -> None:
         """Stop every request for one of these prompts, and wait until all workers have begun to.
@@ -42,13 +46,13 @@ class EngineAbort:
         Args:
             prompts: Token ids of the prompts.
         """
-        if prompts and self._workers and self._abort([tuple(prompt) for prompt in prompts], ABORT_SECONDS) is None:
+        if prompts and self.workers and self._abort([tuple(prompt) for prompt in prompts], ABORT_SECONDS) is None:
             log.warning("no answer to an abort within %.0f s: dropped responses decode to their end", ABORT_SECONDS)
 
     def stop_all(self) -> None:
         """Stop all requests, and wait up to ABORT_SECONDS until the engines are empty and can be put to sleep."""
         deadline = time.monotonic() + ABORT_SECONDS
-        while self._workers:
+        while self.workers:
             left = self._abort(None, max(deadline - time.monotonic(), 0.0))
             if left == 0:
                 return
@@ -63,12 +67,12 @@ class EngineAbort:
 
         A worker that does not answer within ABORT_SECONDS may be busy, so it counts as alive.
         """
-        if not self._workers:
+        if not self.workers:
             return
         import ray
 
         dead = engine_dead()
-        calls = {worker.__ray_call__.remote(dead): number for number, worker in enumerate(self._workers)}
+        calls = {worker.__ray_call__.remote(dead): number for number, worker in enumerate(self.workers)}
         answered, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ABORT_SECONDS)
         for answer in answered:
             try:
@@ -88,9 +92,7 @@ class EngineAbort:
 
         stop = request_stopper()
         try:
-            return sum(
-                ray.get([worker.__ray_call__.remote(stop, prompts) for worker in self._workers], timeout=seconds)
-            )
+            return sum(ray.get([worker.__ray_call__.remote(stop, prompts) for worker in self.workers], timeout=seconds))
         except ray.exceptions.GetTimeoutError:
             return None
         except ray.exceptions.RayActorError:  # a dead worker runs nothing, and `check` reports it

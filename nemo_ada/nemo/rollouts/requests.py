@@ -34,6 +34,7 @@ from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort, SharedCheck
 from nemo_ada.nemo.rollouts.response import ENGINE_ERROR, Response, read
 from nemo_ada.nemo.rollouts.verdicts import Verdicts
+from nemo_ada.nemo.rollouts.wire import send_arrays
 
 T = TypeVar("T")
 Respond = Callable[[int, int], Awaitable[tuple[Response, dict[str, Any]]]]
@@ -165,6 +166,7 @@ class Responder:
         """
         self._call, self._prompts, self._rollout = call, prompts, rollout
         self.engine = EngineAbort(call.policy_generation)
+        send_arrays(self.engine.workers)
         self._check = SharedCheck(self.engine.check)
 
     async def respond(self, response_id: int, prompt: int) -> tuple[Response, dict[str, Any]]:

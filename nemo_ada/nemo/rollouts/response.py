@@ -15,7 +15,6 @@ PACKED = "PackedTensor"
 """NeMo-RL's class for the images or the audio of a message."""
 ENGINE_ERROR = "engine_error"
 GYM_ERROR = "gym_error"  # NeMo-Gym's agent, tools or verifier failed
-GYM_MASKED = "gym_masked"  # NeMo-Gym's environment says that its own machinery failed
 ADA_MATH = "ada_math"  # name of the math environment (environment.py, which needs nemo_rl to be imported)
 ROUTES = "routed_experts"
 """Key of a message: the experts of every token (policy.router_replay.enabled)."""

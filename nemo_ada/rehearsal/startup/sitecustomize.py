@@ -14,4 +14,4 @@ if os.environ.get("NEMO_ADA_REHEARSAL"):
     from nemo_ada.rehearsal import observe, standins
 
     standins.install()
-    observe.install()
+    observe.install_observers()

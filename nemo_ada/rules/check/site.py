@@ -144,7 +144,11 @@ def mounts(values: Values, yamls: Sequence[Path]) -> Findings:
         return
     run_dir = job_folder(str(values.get("run_dir", DEFAULT_RUN_DIR)))
     mounted = [(str(folder), str(folder)) for folder in (project().absolute(), run_dir)]
-    mounted += [(source, target or source) for source, target in _pairs(site_setting("MOUNTS"))]
+    named = [(source, target or source) for source, target in _pairs(site_setting("MOUNTS"))]
+    for source, _ in named:
+        if not os.path.exists(source):
+            yield warning("MOUNTS", f"{source} is not on this machine; a node that lacks it starts no container")
+    mounted += named
     cache, setup = site_setting("HF_HOME"), site_setting("NODE_SETUP")
     checkout = Path(site_setting(HOME) or os.devnull).absolute()
     read = {"YAML": yamls, "input": files(flatten(dict(values.config))), "NODE_SETUP": [Path(setup)] if setup else []}

@@ -11,14 +11,13 @@ from __future__ import annotations
 import ast
 import functools
 from collections import UserDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
-from nemo_ada.rules.facts.checkout import Checkout
+from nemo_ada.rules.facts.checkout import Checkout, made_by
 from nemo_ada.run.files import text_of
 
 OURS = Path(__file__).resolve().parents[2]
@@ -108,6 +107,12 @@ ENGINE = (
 """What we read of vLLM, in whose source it is looked up."""
 
 
+def all_readers() -> tuple[Reader, ...]:
+    """Return every place where our code holds an object of NeMo-RL, whatever the loop."""
+    of_loops = LOOPS + COLLECTOR_OF_GROUPS + COLLECTOR_OF_BATCHES + BUFFER + DATA_PLANE
+    return LAUNCHER + of_loops + CONTROLLER
+
+
 def missing(checkout: Checkout, readers: tuple[Reader, ...]) -> Iterator[tuple[str, str]]:
     """Yield each attribute that our code reads and that the checkout's class does not have, and our file.
 
@@ -148,39 +153,6 @@ def _loads(tree: ast.AST) -> Iterator[ast.Attribute]:
     for node in ast.iter_child_nodes(tree):
         if not (guarded and node in getattr(tree, "body", ())):
             yield from _loads(node)
-
-
-def made_by(body: ast.ClassDef) -> set[str]:
-    """Return the attributes that a class makes: methods, what its body names, and what a method assigns to `self`.
-
-    What is assigned only from itself, as in `self.lock = Counted(self.lock)`, was there before.
-    """
-    made = set()
-    for node in ast.walk(body):
-        value = getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign) else None
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.With):
-            made |= _of_self(_targets(node), ast.Store) - _of_self([] if value is None else ast.walk(value), ast.Load)
-    for node in body.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            made.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            made |= {one.id for one in _targets(node) if isinstance(one, ast.Name)}
-    return made
-
-
-def _targets(node: Any) -> Iterator[Any]:
-    """What a statement assigns to, without the parts that it only reads."""
-    targets = getattr(node, "targets", None) or [
-        *filter(None, [getattr(node, "target", None)]),
-        *(item.optional_vars for item in getattr(node, "items", []) if item.optional_vars is not None),
-    ]
-    for target in targets:
-        yield from ast.walk(target)
-
-
-def _of_self(nodes: Iterable[ast.AST], use: type) -> set[str]:
-    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, use)
-            and ast.unparse(node.value) == "self"}  # fmt: skip
 
 
 def attributes(checkout: Checkout, dotted: str) -> set[str] | None:

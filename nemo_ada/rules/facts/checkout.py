@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import text_of
@@ -104,8 +105,8 @@ class Checkout:
     def find(self, dotted: str) -> Found | None:
         """Return the definition of a dotted name, such as `nemo_rl.utils.logger.Logger.log_metrics`.
 
-        Re-exports are followed to the module that defines the name, and methods to the base classes. None where the
-        name does not exist, or where it comes from another library.
+        Re-exports are followed to the module that defines the name, and methods and attributes to the base classes.
+        None where the name does not exist, or where it comes from another library.
         """
         parts = dotted.split(".")
         for count in range(len(parts), 0, -1):
@@ -143,6 +144,8 @@ class Checkout:
             member = _definition(node, names[0])
             if member is not None:
                 return self._member(module, member, names[1:], hops)
+        if names[0] in made_by(definition):  # by a method, as in `self.running = True`
+            return Found(module, ast.Name(names[0]))
         for base in definition.bases:
             found = self._inside(module, [*ast.unparse(base).split("[")[0].split("."), *names], hops - 1)
             if found is not None:
@@ -305,6 +308,39 @@ def _definition(node: ast.stmt, name: str) -> Definition | None:
             value = getattr(node, "value", None)
             return value if value is not None else target
     return None
+
+
+def made_by(body: ast.ClassDef) -> set[str]:
+    """Return the attributes that a class makes: methods, what its body names, and what a method assigns to `self`.
+
+    What is assigned only from itself, as in `self.lock = Counted(self.lock)`, was there before.
+    """
+    made = set()
+    for node in ast.walk(body):
+        value = getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.With):
+            made |= _of_self(_targets(node), ast.Store) - _of_self([] if value is None else ast.walk(value), ast.Load)
+    for node in body.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            made.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            made |= {one.id for one in _targets(node) if isinstance(one, ast.Name)}
+    return made
+
+
+def _targets(node: Any) -> Iterator[Any]:
+    """What a statement assigns to, without the parts that it only reads."""
+    targets = getattr(node, "targets", None) or [
+        *filter(None, [getattr(node, "target", None)]),
+        *(item.optional_vars for item in getattr(node, "items", []) if item.optional_vars is not None),
+    ]
+    for target in targets:
+        yield from ast.walk(target)
+
+
+def _of_self(nodes: Iterable[ast.AST], use: type) -> set[str]:
+    return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, use)
+            and ast.unparse(node.value) == "self"}  # fmt: skip
 
 
 def _added(tree: ast.Module | None, name: str) -> Iterator[ast.expr | None]:

@@ -16,7 +16,7 @@ from nemo_ada.run.start import TimeoutExpired, run
 from nemo_ada.standing import from_here, here
 from nemo_ada.trust import read_found
 
-CODE = Path(__file__).parents[3]
+CODE = Path(__file__).resolve().parents[3]
 """The folder that holds this package: the project's folder, or site-packages."""
 SITE = Path("slurm") / "site.env"
 HOME_VARIABLE, SITE_VARIABLE = "NEMO_ADA_HOME", "NEMO_ADA_SITE"

@@ -263,13 +263,13 @@ def test_the_estimation_variant_is_checked_by_its_allocation():
 def test_an_abandoned_group_gives_everything_back_and_starts_again_under_its_number(ended):
     step = StepLedger(Budget(max_samples=8, max_tokens=80), groups=2, first=2, most=4)
     failed, other = step.start(), step.start()
-    failed.reserve(2, 20)
+    failed.reserve(2, 10)
     failed.settle(10, 7)
-    other.reserve(2, 20)
+    other.reserve(2, 10)
     if ended:
         failed.end()
     failed.abandon()
-    assert (step.samples, step.tokens_used, step.tokens_reserved) == (2, 0, 20)
+    assert (step.use.samples, step.use.tokens, step.tokens_reserved) == (2, 20, 20)
     with pytest.raises(InvariantError):
         step.start(other.number)
     assert step.start(failed.number).number == failed.number == 0

@@ -14,7 +14,7 @@ from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 from tests.core.scripted import Driven, Script, collect
 
 SECONDS = 600.0  # first waves take at most 400
@@ -56,7 +56,7 @@ def durations(quantile, **options):
     plan = SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 400, budget=budget, **options)
     found = []
     for seed in range(2):
-        latency, rates = LatencyModel(), beta_pass_rates(PROMPTS, 0.6, 1.5, seed)
+        latency, rates = LatencyModel(), draw_beta_rates(PROMPTS, 0.6, 1.5, seed)
         for step in range(8):
             session = SamplingSession(StepState(plan, np.arange(PROMPTS)), run_seed=seed, step=step, latency=latency)
             source = DiscreteEventSource(Workload(rates, LengthModel(), seed=seed, step=step).draw)

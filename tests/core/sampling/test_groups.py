@@ -94,9 +94,9 @@ def race(own, script, seed, groups=None, ledger=None):
             running[rng.integers(len(running))].poll()
         settle([started[i] for i in rng.permutation(len(started)).tolist()])
         caps = own.plan.budget
-        assert caps.max_samples is None or ledger.samples <= caps.max_samples
-        assert caps.max_tokens is None or ledger.tokens_used + ledger.tokens_reserved <= caps.max_tokens
-        assert ledger.samples == sum(len(group.source.issued) for group in started)
+        assert caps.max_samples is None or ledger.use.samples <= caps.max_samples
+        assert caps.max_tokens is None or ledger.use.tokens <= caps.max_tokens
+        assert ledger.use.samples == sum(len(group.source.issued) for group in started)
     assert ledger.tokens_reserved == 0
     return started, ledger
 
@@ -254,10 +254,10 @@ def test_after_a_restart_the_step_goes_on_with_the_budget_that_is_left(seed):
     ledger = own.step_ledger(8)
     for group in done:
         kept = GroupPool.from_dict(group.pool.as_dict())
-        ledger.restore(group.number, int(kept.result.issued_P.sum()), int(kept.result.generated_P.sum()))
+        ledger.restore(group.number, kept.result.use)
     again, ledger = race_after(own, script, seed + 1, ledger)
     assert [int(g.result.size_P[0]) for g in done + again] == [int(g.result.size_P[0]) for g in whole]
-    assert (ledger.samples, ledger.tokens_used) == (spent.samples, spent.tokens_used)
+    assert (ledger.use.samples, ledger.use.tokens) == (spent.use.samples, spent.use.tokens)
     with pytest.raises(InvariantError):
         ledger.start()
 

@@ -12,10 +12,10 @@ import pytest
 
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.prompts.estimators import ValueRegressor
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 
 STEPS, PROMPTS, STANDBY, FEATURES = 5, 16, 4, 3
-RATES = beta_pass_rates(24, 0.6, 1.5, seed=1)
+RATES = draw_beta_rates(24, 0.6, 1.5, seed=1)
 FEATURES_PF = np.random.default_rng(2).standard_normal((24, FEATURES))
 VARIANTS = {
     "max_seconds": {"preset": "ada_seq_balance", "budget": {"max_seconds": 300.0}},

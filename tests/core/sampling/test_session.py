@@ -94,6 +94,29 @@ def test_early_failures_count_against_the_whole_step():
     assert result.failures == {"scripted": 4}
 
 
+def test_what_the_environment_masks_is_drawn_again_and_ends_no_step_however_much_it_is():
+    """Every second response is masked, ten times max_failed_share."""
+    plan = SamplingPlan(StopRule(FixedExit(4), (4,), 8), 4, 40, max_failed_share=0.05)
+    result, _ = collect(plan, Script.of(*["m+m-m+m+-"] * 8))
+    assert result.failures == {"masked": 32} and result.size_P.tolist() == [4] * 8
+
+
+def test_masked_responses_hide_no_broken_verifier():
+    """4 of the 40 responses that are not masked fail: a tenth. Of all 80 it would be a twentieth."""
+    plan = SamplingPlan(StopRule(FixedExit(4), (4,), 8), 4, 40, max_failed_share=0.06)
+    with pytest.raises(FailedResponsesError, match=r"^4 of 80 responses .*\(masked: 40, scripted: 4\)"):
+        collect(plan, Script.of(*["mmmmm+-++"] * 8, "xxxx+"))
+
+
+@pytest.mark.parametrize("row", ["m", "mx"])
+def test_a_step_in_which_nothing_but_masked_responses_is_left_ends_the_run(row):
+    plan = SamplingPlan(StopRule(FixedExit(4), (4,), 8), 4, 40, max_failed_share=1.0)
+    with pytest.raises(
+        FailedResponsesError, match=r"all 64 responses of step 3 have no label, and .* masks \d+ of them"
+    ):
+        collect(plan, Script.of(*[row] * 8))
+
+
 def test_failures_of_a_step_that_is_dropped_are_no_error():
     """7 of its 8 responses failed before the job's end; a whole step may have tolerated them."""
     plan = SamplingPlan(StopRule(FixedExit(200), (8,), 200), 4, 40, max_failed_share=0.05)

@@ -100,12 +100,12 @@ class SessionMachine(RuleBasedStateMachine):
             return
         state, ledger, caps = self.session.state, self.session.ledger, self.session.plan.budget
         assert state.in_flight == len(self.source.running) == state.in_flight_P.sum()
-        assert ledger.samples == len(self.source.issued)
-        assert ledger.tokens_used == self.source.tokens
-        assert caps.max_samples is None or ledger.samples <= caps.max_samples
+        assert ledger.use.samples == len(self.source.issued)
+        assert ledger.use.tokens - ledger.tokens_reserved == self.source.tokens
+        assert caps.max_samples is None or ledger.use.samples <= caps.max_samples
         if self.worst_case:
             assert ledger.tokens_reserved == LONGEST * len(self.source.running)
-            assert caps.max_tokens is None or ledger.tokens_used + ledger.tokens_reserved <= caps.max_tokens
+            assert caps.max_tokens is None or ledger.use.tokens <= caps.max_tokens
         assert not state.want_P[~state.active_P].any()
         accepted = np.flatnonzero(state.table.accepted[: state.table.n])
         assert (state.table.state[accepted] == DONE).all()

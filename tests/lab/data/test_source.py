@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import pytest
@@ -128,3 +129,11 @@ def test_bands_hold_the_published_counts_of_16(name, inside, outside):
 def test_a_band_that_is_none_is_refused(name):
     with pytest.raises(UserError, match="--band="):
         parse_band(name)
+
+
+@pytest.mark.parametrize("name", ["-", "pipe"])
+def test_a_pipe_is_refused_with_what_works(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with pytest.raises(UserError, match=r"a pipe can be read only once.*write them to a file"):
+        open_source(name)

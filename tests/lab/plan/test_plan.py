@@ -23,8 +23,8 @@ from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.prompts.allocation import PowerRule
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan import command, sampling
-from nemo_ada.lab.plan.caps import STEADY, steady_cap, suggest_caps
-from nemo_ada.lab.plan.command import PlanOptions, walltime
+from nemo_ada.lab.plan.caps import STEADY, find_steady_cap, suggest_caps
+from nemo_ada.lab.plan.command import PlanOptions, check_walltime
 from nemo_ada.lab.plan.forecast import Forecast, SamplingTimeModel, Time
 from nemo_ada.lab.plan.history import History
 from nemo_ada.lab.plan.job_slots import parse_time, plan_slots
@@ -34,11 +34,11 @@ from nemo_ada.lab.plan.roofline import LEVERS
 from nemo_ada.lab.plan.sampling import (
     SimulatedRun,
     SimulatedSteps,
-    capped,
-    drawn_again,
-    simulate,
-    variant,
-    worst_work,
+    bound_work,
+    cap_seconds,
+    draw_batches,
+    make_variant,
+    simulate_steps,
 )
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import BetaRates, Setting, Variant
@@ -57,7 +57,7 @@ def make_plan(path, overrides, **options):
 def write_run(folder, steps=40, seed=3):
     """A run directory with metrics of simulated steps: 3 ms per engine step, 20 us per token, 8 % noise."""
     plan = ada_settings({"preset": "ada_seq_balance"}).plan(4, 16)
-    work = simulate(
+    work = simulate_steps(
         Variant("", plan),
         Setting(BetaRates(0.5, 1.0), 64, LENGTHS, warm_up=sampling.WARM_UP, steps=steps, slots=256),
         seed=seed,
@@ -114,10 +114,10 @@ def test_p95_of_a_step_is_its_95th_percentile(past):
                    engine_steps_S=np.full(60, 10.0), tokens_S=np.full(60, 1000.0))  # fmt: skip
     flat = SimulatedSteps(np.full(9, 10.0), np.full(9, 1000.0), np.full(9, 99.0), np.ones(9), 0.0, 0.0, 0.0)
     pace = SamplingTimeModel.fit(long).calibrated(long, flat)
-    from nemo_ada.lab.plan.forecast import StepWork, of_history
+    from nemo_ada.lab.plan.forecast import StepWork, forecast_from_history
 
     work = StepWork(flat, 20, 2000, 200, 16, rows=180)
-    made = of_history(long, pace, work, save=Time(0, 0, 0, ""), carried=None)
+    made = forecast_from_history(long, pace, work, save=Time(0, 0, 0, ""), carried=None)
     assert made.step.p95 == pytest.approx(np.quantile(long.sampling_S, 0.95), rel=0.01)
     assert made.step.p50 == pytest.approx(1.5, rel=0.02)
 
@@ -146,7 +146,7 @@ def test_warm_up_steps_are_simulated_but_not_counted():
             return np.full(prompts, 1.0 if seed < sampling.WARM_UP else 0.0)
 
     setting = Setting(Steps(), 8, LengthModel(50.0, 0.2, 4.0, 400), warm_up=sampling.WARM_UP, steps=5)
-    work = simulate(Variant("", plan), setting)
+    work = simulate_steps(Variant("", plan), setting)
     assert len(work.engine_steps_S) == 5
     assert work.zero_signal == 1.0
     assert work.tokens_S.min() > 4 * 50 * 8 * 2, "only steps of wrong answers, which are four times as long"
@@ -157,8 +157,8 @@ def test_warm_up_steps_are_simulated_but_not_counted():
 def test_no_step_passes_the_bound(preset, slots):
     plan = ada_settings({"preset": preset}).plan(4, 400)
     setting = Setting(BetaRates(0.5, 2.0), 32, warm_up=sampling.WARM_UP, steps=4, slots=slots)
-    work = simulate(Variant("", plan), setting)
-    steps, tokens = worst_work(plan, 32, slots, 400)
+    work = simulate_steps(Variant("", plan), setting)
+    steps, tokens = bound_work(plan, 32, slots, 400)
     assert work.engine_steps_S.max() <= steps
     assert work.tokens_S.max() <= tokens
 
@@ -252,11 +252,11 @@ def test_every_figure_says_where_it_comes_from(past):
 
 
 def test_the_estimation_variant_is_simulated_with_its_own_allocation():
-    estimated = variant(ada_settings({"preset": "ada_est_ema"}), 8, 400)
+    estimated = make_variant(ada_settings({"preset": "ada_est_ema"}), 8, 400)
     assert estimated.allocation is not None
     lengths = LengthModel(60.0, 0.7, 2.0, 400)
     own, uniform = (
-        simulate(
+        simulate_steps(
             replace(estimated, allocation=replace(estimated.allocation, rule=rule)),
             Setting(BetaRates(0.6, 1.5), 64, lengths, warm_up=sampling.WARM_UP, steps=8),
         )
@@ -270,9 +270,9 @@ def test_the_estimation_variant_is_simulated_with_its_own_allocation():
 
 def test_the_even_cap_is_the_widest_that_flattens_the_tail():
     def cap_of(preset):
-        asked, lengths = variant(ada_settings({"preset": preset}), 4, 2048), LengthModel(200.0, 1.2, 1.3, 2048)
+        asked, lengths = make_variant(ada_settings({"preset": preset}), 4, 2048), LengthModel(200.0, 1.2, 1.3, 2048)
         setting = Setting(BetaRates(8.0, 8.0), 32, lengths, warm_up=sampling.WARM_UP, steps=20)
-        return steady_cap(lambda cap: simulate(capped(asked, cap), setting))
+        return find_steady_cap(lambda cap: simulate_steps(cap_seconds(asked, cap), setting))
 
     positive, grpo = cap_of("ada_seq_positive"), cap_of("grpo")
     assert positive.uncapped > 1.5
@@ -291,11 +291,11 @@ def taking(*seconds):
 def test_where_no_cap_makes_phases_even_the_evenest_is_named():
     free = taking(*[10.0] * 6, 14.0, 16.0, 18.0, 20.0)
     narrow = {12.0: taking(*[10.0] * 7, 13.0, 13.0, 13.0), 9.0: taking(*[10.0] * 9, 12.5), 6.0: taking(*[9.0] * 9, 12)}
-    evenest = steady_cap(lambda cap: free if cap is None else narrow.get(cap, free))
+    evenest = find_steady_cap(lambda cap: free if cap is None else narrow.get(cap, free))
     assert evenest.max_seconds == 9.0 and evenest.uncapped > STEADY and evenest.cut == 0.25
     assert evenest.capped == pytest.approx(np.quantile([10.0] * 9 + [12.5], 0.95) / 10)
     assert _steady_line(evenest).endswith("25% of the prompts another response")
-    useless = steady_cap(lambda cap: free)
+    useless = find_steady_cap(lambda cap: free)
     assert useless.max_seconds is None and useless.capped == useless.uncapped
 
 
@@ -306,7 +306,7 @@ def test_a_phase_of_milliseconds_gets_no_cap_of_nothing():
         tried.append(cap)
         return taking(*[0.002] * 6, 0.004, 0.006, 0.008, 0.01)
 
-    assert steady_cap(under).max_seconds is None and 0.0 not in tried
+    assert find_steady_cap(under).max_seconds is None and 0.0 not in tried
 
 
 def config(folder, changes=None, **reinforce_ada):
@@ -387,15 +387,15 @@ def test_dynamic_sampling_draws_until_enough_groups_have_signal(tmp_path):
 
 def test_batches_of_dynamic_sampling_are_those_that_fill_the_step(tmp_path):
     batch = taking(*[1.0] * 200)
-    assert drawn_again(batch, 512, 512, 11).seconds_S.tolist() == [1.0] * 200, "all groups have signal"
-    half = drawn_again(replace(batch, zero_signal=0.45), 512, 512, 11)
+    assert draw_batches(batch, 512, 512, 11).seconds_S.tolist() == [1.0] * 200, "all groups have signal"
+    half = draw_batches(replace(batch, zero_signal=0.45), 512, 512, 11)
     assert half.seconds_S.tolist() == [2.0] * 200 and half.unfilled == 0.0
-    bounded = drawn_again(replace(batch, zero_signal=1.0), 512, 512, 3)
+    bounded = draw_batches(replace(batch, zero_signal=1.0), 512, 512, 3)
     assert bounded.seconds_S.tolist() == [3.0] * 200 and bounded.unfilled == 1.0
     run = PlannedRun.read(config(tmp_path, {"grpo.use_dynamic_sampling": True, "grpo.batch_multiplier": 2}), [])
     rollout = run.rollout
     plan = run.ada.plan(rollout.group, rollout.longest)
-    bound = worst_work(plan, 2 * rollout.prompts_per_step, run.max_concurrent, rollout.longest)
+    bound = bound_work(plan, 2 * rollout.prompts_per_step, run.max_concurrent, rollout.longest)
     assert SimulatedRun(run, BetaRates(1, 1), LENGTHS, 1).worst(plan) == tuple(11 * work for work in bound)
 
 
@@ -476,19 +476,19 @@ def test_every_model_is_planned_with_a_range(path):
 
 def test_a_slot_without_time_for_a_step_is_an_error_of_check(tmp_path):
     path = config(tmp_path)
-    levels = [[found.level for found in walltime(path, [], time)] for time in ("00:20:00", "04:00:00")]
+    levels = [[found.level for found in check_walltime(path, [], time)] for time in ("00:20:00", "04:00:00")]
     assert levels == [["error"], ["ok"]]
 
 
 def test_a_job_that_spends_its_time_on_starts_is_warned_of_with_a_length_that_does_not(tmp_path):
     """An hour holds a start of half an hour. A short run that fits into one job has no second start."""
     path = config(tmp_path)
-    (found,) = walltime(path, ["grpo.max_num_steps=100"], "01:00:00")
+    (found,) = check_walltime(path, ["grpo.max_num_steps=100"], "01:00:00")
     assert found.level == "warning" and re.search(r"take (\d+)% of its time", found.message)
     longer = re.search(r"--time=(\S+) spends (\d+)% on steps", found.message.split("in all; ")[1])
     assert int(longer[2]) >= 70
-    assert [one.level for one in walltime(path, [], longer[1])] == ["ok"]
-    assert [one.level for one in walltime(path, ["grpo.max_num_steps=5"], "01:00:00")] == ["ok"]
+    assert [one.level for one in check_walltime(path, [], longer[1])] == ["ok"]
+    assert [one.level for one in check_walltime(path, ["grpo.max_num_steps=5"], "01:00:00")] == ["ok"]
 
 
 def test_a_slot_in_which_no_step_fits_is_an_error_that_says_how_long_one_must_be(tmp_path):

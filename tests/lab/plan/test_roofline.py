@@ -41,24 +41,28 @@ def test_an_update_is_six_flops_per_parameter_and_token_and_eight_with_recomputa
     shape, tokens = plain.shape, 2048 * (PROMPT_TOKENS + 800)
     attention = 12 * shape.layers * shape.query_width * (PROMPT_TOKENS + 800) / 2
     flops = tokens * (6 * shape.parameters + attention)
-    assert plain.update(2048, 800) == pytest.approx(flops / (8 * H100.flops * DENSE.mfu))
-    assert roofline().update(2048, 800) == pytest.approx(4 / 3 * plain.update(2048, 800))
-    assert plain.update(1024, 800) == pytest.approx(plain.update(2048, 800) / 2)
+    assert plain.update_seconds(2048, 800) == pytest.approx(flops / (8 * H100.flops * DENSE.mfu))
+    assert roofline().update_seconds(2048, 800) == pytest.approx(4 / 3 * plain.update_seconds(2048, 800))
+    assert plain.update_seconds(1024, 800) == pytest.approx(plain.update_seconds(2048, 800) / 2)
 
 
 def test_log_probabilities_cost_a_pass_each_and_none_where_they_are_not_needed():
-    one = roofline().logprobs(2048, 800)
+    one = roofline().logprob_seconds(2048, 800)
     keys = {"grpo.skip_reference_policy_logprobs_calculation": False, "loss_fn.force_on_policy_ratio": True}
     reference = dict(list(keys.items())[:1])
-    assert roofline(reference).logprobs(2048, 800) == pytest.approx(2 * one)
-    assert roofline({"loss_fn.force_on_policy_ratio": True}).logprobs(2048, 800) == 0.0
+    assert roofline(reference).logprob_seconds(2048, 800) == pytest.approx(2 * one)
+    assert roofline({"loss_fn.force_on_policy_ratio": True}).logprob_seconds(2048, 800) == 0.0
 
 
 def test_a_pipeline_waits_and_more_micro_batches_wait_less():
     stages = {f"{LEARNER}.pipeline_model_parallel_size": 2, f"{LEARNER}.tensor_model_parallel_size": 2}
     few = {**stages, "policy.sequence_packing.train_mb_tokens": 24576}
     flat = {f"{LEARNER}.tensor_model_parallel_size": 4}
-    assert roofline(flat).update(2048, 800) < roofline(stages).update(2048, 800) < roofline(few).update(2048, 800)
+    assert (
+        roofline(flat).update_seconds(2048, 800)
+        < roofline(stages).update_seconds(2048, 800)
+        < roofline(few).update_seconds(2048, 800)
+    )
 
 
 def test_an_engine_step_reads_the_weights_once_and_each_response_its_cache():
@@ -71,7 +75,9 @@ def test_an_engine_step_reads_the_weights_once_and_each_response_its_cache():
 
 
 def test_fp8_shortens_what_it_computes():
-    assert roofline(FP8_TRAINING).update(2048, 800) == pytest.approx(FP8_SPEED * roofline().update(2048, 800), rel=0.05)
+    assert roofline(FP8_TRAINING).update_seconds(2048, 800) == pytest.approx(
+        FP8_SPEED * roofline().update_seconds(2048, 800), rel=0.05
+    )
     assert roofline(FP8_ROLLOUT).clock(800)[0] < roofline().clock(800)[0]
 
 
@@ -80,7 +86,9 @@ def test_a_mixture_computes_with_its_active_parameters_and_reads_them_all():
     assert mixture.efficiencies == EXPERTS
     assert mixture.shape.active_parameters / 1e9 == pytest.approx(3.35, abs=0.1)
     alone = replace(mixture.shape, experts=8)  # all eight active
-    assert replace(mixture, shape=alone).update(2048, 800) == pytest.approx(mixture.update(2048, 800), rel=0.05)
+    assert replace(mixture, shape=alone).update_seconds(2048, 800) == pytest.approx(
+        mixture.update_seconds(2048, 800), rel=0.05
+    )
     assert replace(mixture, shape=alone).refit < 0.2 * mixture.refit
 
 

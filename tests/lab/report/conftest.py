@@ -10,4 +10,4 @@ from nemo_ada.lab.report import page
 @pytest.fixture
 def undrawn(monkeypatch):
     """Pages without drawings. No text of a run is in them."""
-    monkeypatch.setattr(page, "drawn", lambda figure, names, form: b"")
+    monkeypatch.setattr(page, "draw_figure", lambda figure, names, form: b"")

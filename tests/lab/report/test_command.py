@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from nemo_ada.cli.main import app
 from nemo_ada.errors import UserError
 from nemo_ada.lab.report import command, summary
-from nemo_ada.lab.report.draw import drawn, write_pngs
-from nemo_ada.lab.report.figures import all_figures
-from nemo_ada.lab.report.page import render
+from nemo_ada.lab.report.draw import draw_figure, write_pngs
+from nemo_ada.lab.report.figures import make_figures
+from nemo_ada.lab.report.page import render_page
 from nemo_ada.lab.report.run import read_usable
 
 pytestmark = pytest.mark.long
@@ -46,10 +46,10 @@ def report(tmp_path_factory):
 def test_the_command_writes_page_figures_and_summary(report):
     output, runs, page, folder = report
     assert "[red]b" in output and "0.411" in output
-    figures = [figure for figure in all_figures(runs) if figure.lines]
+    figures = [figure for figure in make_figures(runs) if figure.lines]
     assert [figure.key for figure in figures] == ["accuracy-responses", "zero-signal", "responses"]
     assert len(re.findall(r'<img src="data:image/svg', page)) == len(figures)
-    svg = drawn(replace(figures[0], title="/a$b_{c}$"), [run.name for run in runs], "svg")
+    svg = draw_figure(replace(figures[0], title="/a$b_{c}$"), [run.name for run in runs], "svg")
     assert b"/a$b_{c}$</text>" in svg, "a name is no formula"
     assert all(run.name.encode() in svg for run in runs), "the legend names every line"
     pictures = sorted(folder.glob("r_figures/*.png"))
@@ -82,7 +82,7 @@ def test_a_hostile_run_stays_text_and_its_secrets_are_hidden(tmp_path, undrawn):
     secret = {"api_key": "hunter2", "note": "train --hf-token=s3cret \u202egnp"}
     folder = make_run(tmp_path / attack.replace("/", "|"), 3, config={attack: attack, **secret})
     runs = read_usable([folder, make_run(tmp_path / "other", 3, config={"api_key": "x", "note": "y"})])[0]
-    page = render(runs, all_figures(runs), written=attack, left_out=[attack])
+    page = render_page(runs, make_figures(runs), written=attack, left_out=[attack])
     assert "<script" not in page and "onload='x'" not in page
     assert page.count("&lt;script&gt;") > 5
     assert "hunter2" not in page and "s3cret" not in page and "\u202e" not in page and "[hidden]" in page
@@ -94,10 +94,10 @@ def test_figures_of_a_run_without_evaluations_and_times(tmp_path):
     record = '{"step": %d, "ada/zero_signal_groups": 0.5}\n'
     (folder / "metrics.jsonl").write_text("".join(record % step for step in (1, 2)))
     runs = read_usable([folder])[0]
-    figures = all_figures(runs)
+    figures = make_figures(runs)
     assert [path.stem for path in write_pngs(figures, ["a"], tmp_path / "png")] == ["zero-signal"]
-    assert "Not recorded by these runs: held-out accuracy" in render(runs, figures, written="now")
-    assert summary.equal_cost(runs * 2) is None
+    assert "Not recorded by these runs: held-out accuracy" in render_page(runs, figures, written="now")
+    assert summary.compare_at_equal_cost(runs * 2) is None
 
 
 def test_a_page_that_cannot_be_written_is_an_error_of_the_user(tmp_path, undrawn):

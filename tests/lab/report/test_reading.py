@@ -12,8 +12,8 @@ from markupsafe import escape
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.report import summary
-from nemo_ada.lab.report.figures import all_figures
-from nemo_ada.lab.report.page import render
+from nemo_ada.lab.report.figures import make_figures
+from nemo_ada.lab.report.page import render_page
 from nemo_ada.lab.report.run import Run, clean, read_usable
 
 
@@ -26,7 +26,7 @@ def test_damaged_lines_are_counted_and_the_rest_is_used(tmp_path, undrawn):
     assert [record["step"] for record in run.steps] == [1, 2, 3, 4, 5]
     (note,) = run.notes
     assert "damaged lines are left out: 6, the first is line 3" in note
-    assert str(escape(clean(note))) in render([run], [], written="now")
+    assert str(escape(clean(note))) in render_page([run], [], written="now")
 
 
 def test_a_last_line_that_a_running_run_is_writing_is_no_damage(tmp_path):
@@ -47,7 +47,9 @@ def test_values_that_are_no_numbers_are_gaps(tmp_path, undrawn):
         (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
         runs.append(Run.read(folder))
         assert np.flatnonzero(np.isnan(runs[-1].column("ada/pass_rate"))).tolist() == [4]
-    assert re.search(r"\b(nan|inf)\b", render(runs[:2], all_figures(runs[:2]), written="now"), re.IGNORECASE) is None
+    assert (
+        re.search(r"\b(nan|inf)\b", render_page(runs[:2], make_figures(runs[:2]), written="now"), re.IGNORECASE) is None
+    )
 
 
 def test_values_too_small_for_an_axis_are_zero(tmp_path):
@@ -72,33 +74,33 @@ def test_names_tell_runs_apart(tmp_path):
 
 def test_a_name_that_is_no_text_is_shown(tmp_path, undrawn):
     folder = make_run(tmp_path / os.fsdecode(b"bad\xff\x1b[31m\xef\xbf\xbfname"), 3)
-    page = render([Run.read(folder)], [], written="now")
+    page = render_page([Run.read(folder)], [], written="now")
     page.encode("utf-8")
     assert "\x1b" not in page and "\uffff" not in page
 
 
 def test_steps_whose_rollout_disagreed_with_the_learner_are_told(tmp_path):
     folder = make_run(tmp_path / "a", 4, **{"train/token_mult_prob_error": 1.05})
-    assert summary.warnings([Run.read(folder)]) == []
+    assert summary.find_warnings([Run.read(folder)]) == []
     with rewrite(folder) as records:
         records[1]["train/token_mult_prob_error"], records[3]["train/token_mult_prob_error"] = 1.2, 1.4
-    (note,) = summary.warnings([Run.read(folder)])
+    (note,) = summary.find_warnings([Run.read(folder)])
     assert note.startswith("a, 2 of 4 steps, first step 2: ") and "1.400" in note
 
 
 def test_the_report_begins_with_an_answer_about_grpo(tmp_path, undrawn):
     ours = make_run(tmp_path / "ours", 60, lift=0.1, config={"reinforce_ada": {"preset": "ada_single"}})
     grpo = make_run(tmp_path / "theirs", 60, config={"reinforce_ada": {"preset": "grpo"}})
-    runs = summary.baseline_first([Run.read(ours), Run.read(grpo)])
+    runs = summary.put_baseline_first([Run.read(ours), Run.read(grpo)])
     assert [run.name for run in runs] == ["theirs", "ours"]
-    told = summary.answer(runs)
+    told = summary.answer_in_sentences(runs)
     assert told[0].startswith("ours against theirs: +0.") and "at equal responses" in told[0]
     assert "noise" in told[1]
-    assert told[0] in render(runs, [], written="now")
-    assert summary.answer(runs[:1]) == []
+    assert told[0] in render_page(runs, [], written="now")
+    assert summary.answer_in_sentences(runs[:1]) == []
 
 
 def test_a_run_whose_groups_are_nearly_all_silent_gets_a_note(tmp_path):
     silent = Run.read(make_run(tmp_path / "a", 20, **{"ada/zero_signal_groups": 0.97}))
-    assert any("97% of the groups" in note for note in summary.warnings([silent]))
-    assert not any("have no signal" in note for note in summary.warnings([Run.read(make_run(tmp_path / "b", 20))]))
+    assert any("97% of the groups" in note for note in summary.find_warnings([silent]))
+    assert not any("have no signal" in note for note in summary.find_warnings([Run.read(make_run(tmp_path / "b", 20))]))

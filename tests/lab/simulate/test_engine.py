@@ -19,7 +19,7 @@ from nemo_ada.core.sampling.source import Requests
 from nemo_ada.core.sampling.state import StepState
 from nemo_ada.core.sampling.summary import summarise
 from nemo_ada.errors import InvariantError
-from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, beta_pass_rates
+from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 
 PROMPTS, SEEDS = 64, range(10)
 BARRIER = SamplingPlan(StopRule(BalancedExit(2, 2), (8,), 32), 4, 400, scheduler="rounds")
@@ -124,9 +124,9 @@ def test_labels_and_lengths_have_the_stated_distributions():
 
 
 def test_pass_rates_come_from_a_beta():
-    rates = beta_pass_rates(20_000, 0.6, 1.5, seed=0)
+    rates = draw_beta_rates(20_000, 0.6, 1.5, seed=0)
     assert rates.mean() == pytest.approx(0.6 / 2.1, abs=0.01)
-    np.testing.assert_array_equal(rates, beta_pass_rates(20_000, 0.6, 1.5, seed=0))
+    np.testing.assert_array_equal(rates, draw_beta_rates(20_000, 0.6, 1.5, seed=0))
 
 
 # what the session makes of it -----------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_pass_rates_come_from_a_beta():
 
 @cache
 def one_step(plan, seed):
-    source = DiscreteEventSource(Workload(beta_pass_rates(PROMPTS, 0.6, 1.5, seed), seed=seed).draw)
+    source = DiscreteEventSource(Workload(draw_beta_rates(PROMPTS, 0.6, 1.5, seed), seed=seed).draw)
     result = run_sampling(SamplingSession(StepState(plan, np.arange(PROMPTS)), run_seed=seed, step=0), source)
     assert summarise(result)["tokens_drawn"] == source.decoded
     assert summarise(result)["sampling_seconds"] == source.steps

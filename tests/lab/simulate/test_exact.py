@@ -8,7 +8,7 @@ from nemo_ada.core.learning.objectives import Log
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
-from nemo_ada.lab.simulate.exact import summary
+from nemo_ada.lab.simulate.exact import summarise_rule
 from tests.lazy import Lazy
 
 stats = Lazy("scipy.stats")
@@ -21,7 +21,7 @@ def test_capped_waves_of_positive_cost_what_the_binomial_tail_says(cap, wave, k,
     starts = np.arange(0, cap, wave)
     sizes = np.minimum(wave, cap - starts)
     expected = float(sizes @ stats.binom.cdf(k - 1, starts, p))
-    result = summary(StopRule(PositiveExit(k), (wave,), cap), p)
+    result = summarise_rule(StopRule(PositiveExit(k), (wave,), cap), p)
     assert result.expected_samples == pytest.approx(expected, rel=1e-9)
     assert result.expected_waves == pytest.approx(float(stats.binom.cdf(k - 1, starts, p).sum()), rel=1e-9)
     assert result.p_resolved == pytest.approx(1 - stats.binom.cdf(k - 1, cap, p), rel=1e-9)
@@ -41,11 +41,11 @@ def test_balanced_costs_what_inclusion_and_exclusion_says(sizes, p):
         both = sum(stats.binom.pmf(i, start, p) for i in range(k_pos) if start - i < k_neg)
         expected += (end - start) * float(few_pos + few_neg - both)
     rule = StopRule(BalancedExit(k_pos, k_neg), sizes, cap)
-    assert summary(rule, p).expected_samples == pytest.approx(expected, rel=1e-9)
+    assert summarise_rule(rule, p).expected_samples == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_size_distribution_is_a_distribution_with_the_reported_mean():
-    result = summary(StopRule(BalancedExit(2, 2), (8, 4), 32), 0.2)
+    result = summarise_rule(StopRule(BalancedExit(2, 2), (8, 4), 32), 0.2)
     assert sum(result.size_distribution.values()) == pytest.approx(1.0)
     assert sum(size * share for size, share in result.size_distribution.items()) == pytest.approx(
         result.expected_samples
@@ -57,8 +57,8 @@ def test_waste_of_waves_against_the_exact_response_is_as_published():
     """Section 5: 14 % (balanced, p = 0.1) to 86 % (positive, p = 0.95)."""
 
     def waste(rule, p):
-        exact = summary(StopRule(rule, (1,), 32), p).expected_samples
-        return 1 - exact / summary(StopRule(rule, (8,), 32), p).expected_samples
+        exact = summarise_rule(StopRule(rule, (1,), 32), p).expected_samples
+        return 1 - exact / summarise_rule(StopRule(rule, (8,), 32), p).expected_samples
 
     assert waste(BalancedExit(2, 2), 0.1) == pytest.approx(0.14, abs=0.015)
     assert waste(PositiveExit(1), 0.95) == pytest.approx(0.86, abs=0.015)

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import version
-from nemo_ada.rules.method import reward_scale
+from nemo_ada.rules.method import reward_range, reward_scale
 from nemo_ada.rules.setup import OPTIMIZER, SCHEDULER, TAKES_PARTS, optimizer, packs, schedule
 
 PACK, UNIT = "policy.sequence_packing.train_mb_tokens", "policy.make_sequence_length_divisible_by"
@@ -59,16 +59,52 @@ def test_a_share_of_the_optimizer_is_taken_where_nemo_rl_takes_it(
         assert (list(optimizer(config)) == []) == fits
 
 
+SHAPING, EFFORT = "grpo.reward_shaping", "env.nemo_gym.effort_levels"
+LONGEST = {"grpo.num_prompts_per_step": 8, "grpo.num_generations_per_prompt": 1, "grpo.max_rollout_turns": 1,
+           "policy.generation.max_new_tokens": 100, "policy.max_total_sequence_length": 1000}  # fmt: skip
+DAPO = {f"{SHAPING}.enabled": True, f"{SHAPING}.overlong_buffer_length": 20, f"{SHAPING}.overlong_buffer_penalty": 0.5,
+        f"{SHAPING}.max_response_length": 80}  # fmt: skip
+SCALED = {f"{SCALING}.enabled": True, f"{SCALING}.target_min": -1.0}
+LOW = {
+    "env.should_use_nemo_gym": True,
+    f"{EFFORT}.low_string": "x",
+    f"{EFFORT}.low_weight": 0.5,
+    f"{EFFORT}.low_ub": 500,
+}
+
+
 @pytest.mark.parametrize(
-    ("target", "moved"),
-    [({}, False), ({"target_min": 0.0, "target_max": 1.0}, False), ({"target_min": -1.0}, True),
-     ({"target_max": 2.0}, True), ({"target_min": 0.0, "target_max": 0.5}, True)],
-)  # fmt: skip
-def test_a_shrunk_baseline_takes_a_scale_that_leaves_rewards_where_they_are(
-    target: dict[str, float], moved: bool
+    ("changes", "expected"),
+    [
+        ({}, (0, 1)),
+        ({**SCALED, f"{SCALING}.enabled": False}, (0, 1)),
+        (SCALED, (-1, 1)),
+        ({**SCALED, f"{SCALING}.target_max": "0.5"}, (-1, 0.5)),
+        ({**SCALED, f"{SCALING}.target_min": 1.0}, (1, 2)),  # no reward differs from another
+        ({**DAPO, f"{SHAPING}.enabled": False}, (0, 1)),
+        (DAPO, (-1, 1)),  # 40 tokens beyond 60 are twice the buffer
+        ({**DAPO, f"{SHAPING}.max_response_length": 200}, (0, 1)),
+        ({**SCALED, **DAPO}, (-2, 1)),
+        ({**DAPO, f"{SHAPING}.stop_properly_penalty_coef": 0.1}, (0, 1)),
+        ({**SCALED, **DAPO, f"{SHAPING}.stop_properly_penalty_coef": 0.0}, (-1, 1)),
+        (LOW, (-0.5, 1.5)),
+        ({**LOW, f"{EFFORT}.low_penalty": 2.0}, (-1, 1.5)),
+        ({**LOW, f"{EFFORT}.low_string": ""}, (0, 1)),
+        ({**LOW, "env.should_use_nemo_gym": False}, (0, 1)),
+        ({**LOW, **SCALED}, (-1, 1)),  # the scaling cuts what is beyond its source
+        ({**LOW, **SCALED, f"{SCALING}.source_max": 2.0}, (-1, 0.5)),
+    ],
+)
+def test_the_range_of_rewards_is_that_of_nemo_rl_s_own_functions(
+    changes: dict[str, Any], expected: tuple[float, float]
 ) -> None:
-    ada = ada_settings({"preset": "ada_single"})
-    config = values({f"{SCALING}.enabled": True, **{f"{SCALING}.{name}": end for name, end in target.items()}})
-    assert [finding.key for finding in reward_scale(config, ada)] == ([f"{SCALING}.enabled"] if moved else [])
-    pool = ada_settings({"preset": "ada_seq_balance"})
-    assert list(reward_scale(config, pool)) == []
+    assert reward_range(values({**LONGEST, **changes})) == pytest.approx(expected)
+
+
+def test_an_allocation_by_pass_rates_does_not_go_with_a_shrunk_baseline_of_other_rewards() -> None:
+    shrunk = {"advantage": {"baseline": "shrunk", "weighting": "reference"}}
+    single, estimation = ada_settings({"preset": "ada_single"}), ada_settings({"preset": "ada_est_ema", **shrunk})
+    for changes, refused in (({}, False), (SCALED, True), (DAPO, True)):
+        config = values({**LONGEST, **changes})
+        assert bool(list(reward_scale(config, estimation))) == refused
+        assert list(reward_scale(config, single)) == []

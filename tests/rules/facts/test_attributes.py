@@ -20,8 +20,7 @@ from nemo_ada.rules.facts.checkout import Checkout
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import misfits
 
-GROUPS = ("LAUNCHER", "LOOPS", "COLLECTOR_OF_GROUPS", "COLLECTOR_OF_BATCHES", "BUFFER", "DATA_PLANE", "CONTROLLER")
-READERS = tuple(reader for name in GROUPS for reader in getattr(attributes, name))
+READERS = attributes.all_readers()
 FOREIGN = frozenset().union(*attributes.FOREIGN.values())  # what no checkout can lose
 BASES = ("Upstream", "PLAIN", "original")  # names under which our files know a class of NeMo-RL
 HOME = Path(os.environ.get("NEMO_RL_HOME", ".missing"))

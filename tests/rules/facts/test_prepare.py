@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.launch.prepare import isolation, prepare
+from nemo_ada.nemo.launch.prepare import find_isolation, prepare
 from nemo_ada.rules.facts import hub
 from nemo_ada.tasks.tokenizer import CharTokenizer
 
@@ -93,7 +93,7 @@ def test_a_model_is_fetched_and_then_loads_without_a_network(home, tmp_path):
     assert said[0].startswith("site settings: ")
     assert said[1] == f"cache: {home}" and said[2].startswith("* fetch org/small: ")
     assert said[3].endswith("tokens, a qwen2")
-    assert said[-1] == f"all of it was loaded again {isolation()[1]}"
+    assert said[-1] == f"all of it was loaded again {find_isolation()[1]}"
     folder = hub.snapshot("org/small")
     assert folder is not None and hub.missing_files(folder, weights=True) == []
     assert not (folder / "pytorch_model.bin").exists(), "a copy of the weights in another format"
@@ -108,7 +108,7 @@ def test_no_connection_leaves_an_isolated_process(home):
     import os
     import subprocess
 
-    prefix, how = isolation()
+    prefix, how = find_isolation()
     if not prefix:
         pytest.skip(how)
     ask = f"import urllib.request; urllib.request.urlopen('{os.environ['HF_ENDPOINT']}/api/models/org/small')"
