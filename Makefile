@@ -83,7 +83,7 @@ test-nemo:  ## NeMo-RL's loop and its own workers (15 min); NEMO_RL_HOME=/path/t
 	$(NEMO_PYTHON) -m pytest $(NEMO_TESTS) $(PYTEST_NEMO_ARGS)
 
 # A failed one is tried once more: Ray gives its node 30 seconds to start, which a busy machine misses.
-test-slurm: install  ## job chains on a real SLURM (Debian's slurm-wlm and munge), some minutes
+test-slurm: install  ## runs of slots on a real SLURM (Debian's slurm-wlm and munge), some minutes
 	$(PY) -m pytest -m "slurm and not slow" tests/slurm || $(PY) -m pytest -m "slurm and not slow" --last-failed tests/slurm
 
 faults: install  ## every fault in every phase of a run, compared to the bit with a run without any (20 min)

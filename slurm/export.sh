@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the newest checkpoint of CONFIG's run (or RUN_DIR) for Hugging Face, after its chain has ended: `slurm/export.sh [OVERLAY.yaml ...] [--option=of-sbatch ...]`.
+# Writes the newest checkpoint of CONFIG's run (or RUN_DIR) for Hugging Face, after it has ended: `slurm/export.sh [OVERLAY.yaml ...] [--option=of-sbatch ...]`.
 #SBATCH --job-name=ada-export
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1

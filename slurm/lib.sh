@@ -22,10 +22,22 @@ run() {  # run COMMAND...: do it, or print it
 
 die() { echo "error: $*" >&2; exit 2; }
 
+again() {  # again COMMAND...: any error of SLURM may pass, so its command is tried again with growing waits
+  local wait
+  for wait in 1 2 4 8; do
+    "$@" && return 0  # without the 0 a trap would return what it interrupted
+    sleep "$wait"
+  done
+  "$@"
+}
+
 put_off() {  # where a slot ends before slots.py can decide: what somebody can mend must not use up the other slots
   if [[ -z ${SLURM_ARRAY_JOB_ID:-} ]] || inside_another_job; then return; fi
-  scontrol update "JobId=$SLURM_ARRAY_JOB_ID" "StartTime=now+${RETRY_SECONDS:-600}" 2>/dev/null || true  # not 0: one runs
-  echo "the slots that wait start in ${RETRY_SECONDS:-600} s: mend it until then, or scancel $SLURM_ARRAY_JOB_ID" >&2
+  local later=${SLURM_ARRAY_JOB_ID}_[$((SLURM_ARRAY_TASK_ID + 1))-$SLURM_ARRAY_TASK_MAX] said
+  if ((SLURM_ARRAY_TASK_ID == SLURM_ARRAY_TASK_MAX)); then return; fi
+  if said=$(again scontrol update "JobId=$later" "StartTime=now+${RETRY_SECONDS:-600}" 2>&1); then
+    echo "the slots that wait start in ${RETRY_SECONDS:-600} s: mend it until then, or scancel $SLURM_ARRAY_JOB_ID" >&2
+  else echo "SLURM does not put all slots off that wait: $said" >&2; fi
 }
 
 only_given() {  # only_given NAMES: nothing else that we or site.env exported goes to the next job, which reads site.env anew
@@ -107,7 +119,7 @@ load_settings() {
   : "${STALL_SECONDS:=1200}" "${POLL_SECONDS:=5}" "${DUMP_SECONDS:=60}" "${END_SECONDS:=60}" "${RAY_SECONDS:=600}"
   : "${SHARED_SECONDS:=60}" "${RETRY_SECONDS:=600}" "${RAY_AUTH:=token}" "${PREFLIGHT:=1}"
   : "${PREEMPT_SECONDS:=25}" "${HEALTH:=1}" "${HEALTH_SECONDS:=300}" "${MIN_TMP_GIB:=20}" "${OMP_NUM_THREADS:=16}"
-  : "${HOST_PYTHON:=python3}" "${GPUS_IN_SLURM:=1}" "${LIMIT_SECONDS:=60}" "${RAY_INTERFACE:=}"
+  : "${GPUS_IN_SLURM:=1}" "${LIMIT_SECONDS:=60}" "${RAY_INTERFACE:=}"
   set +a
   "$HOST_PYTHON" -c "" 2>/dev/null || die "$HOST_PYTHON does not start on this machine: set HOST_PYTHON in $site to a Python 3.6 or newer"
   if [[ -z ${RUNTIME:-} ]]; then if [[ -n $CONTAINER ]]; then RUNTIME=pyxis; else RUNTIME=none; fi; fi
@@ -115,7 +127,6 @@ load_settings() {
   if [[ $RUNTIME == none && -n $CONTAINER ]]; then die "RUNTIME=none starts no container, but CONTAINER=$CONTAINER: empty it, or choose pyxis or apptainer"; fi
   if [[ $RUNTIME != none && -z $CONTAINER ]]; then die "RUNTIME=$RUNTIME needs an image: set CONTAINER (a .sqsh for pyxis, a .sif for apptainer)"; fi
   [[ $RAY_AUTH =~ ^(token|disabled)$ ]] || die "RAY_AUTH=$RAY_AUTH: choose token, or disabled for a Ray that cannot"
-  if [[ -n ${REQUEUE:-} ]]; then say "REQUEUE has no effect: a run is an array of slots; --array=1 is one job"; fi
   [[ $RUN_UMASK =~ ^0?[0-7][2367][0-7]$ ]] || die "RUN_UMASK=$RUN_UMASK: a run is its owner's, so choose 022, or 027 where only the group may read it"
   [[ $CACHE_UMASK =~ ^0?[0-7]{3}$ ]] || die "CACHE_UMASK=$CACHE_UMASK: write three octal digits, such as 002"
   umask "$([[ $SCRIPT == prepare.sh ]] && echo "$CACHE_UMASK" || echo "$RUN_UMASK")"  # a group adds to the cache, and to no run
@@ -168,7 +179,7 @@ send() {  # sbatch with SLOTS slots; 0 is a job without an array, for a site tha
 
 prepare() {  # until the slot may train
   local code=0
-  NODE_LINES=$(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else scontrol show hostnames "$SLURM_JOB_NODELIST"; fi) ||
+  NODE_LINES=$(if dry; then printf 'node%d\n' $(seq "$SLURM_JOB_NUM_NODES"); else again scontrol show hostnames "$SLURM_JOB_NODELIST"; fi) ||
     die "scontrol does not name this job's nodes"
   mapfile -t NODES <<<"$NODE_LINES"
   ((RAY_START || ${#NODES[@]} == 1)) || die "RAY_START=0 with ${#NODES[@]} nodes: a driver of several nodes needs Ray on each; set RAY_START=1"
@@ -353,6 +364,8 @@ main() {  # main SCRIPT PROJECT_ROOT [SBATCH OPTIONS and OVERRIDES...]
     NODE_LINES NODE_NAMES NODES_ASKED OPTIONS OVERRIDES RAY_FOLDER RESUMED SCRIPT SITE_NAMES SLOT SLOTS STALL STARTED STEP STEP_PID \
     SUBMIT TOOL
   SCRIPT=$1 SLOTS='' SUBMIT=1 INSIDE=0
+  if [[ -n ${SLURM_SUBMIT_DIR:-} ]] && ! inside_another_job; then cd "$SLURM_SUBMIT_DIR" || say "warning: relative paths mean $PWD"; fi
+  export WORKING_FOLDER=$PWD
   trap '[[ -n ${BEGUN:-} ]] || put_off' EXIT
   load_settings "$2"
   shift 2

@@ -12,7 +12,7 @@ read -ra nodes <<<"${NODE_NAMES:?set by lib.sh}"
 head=${nodes[0]}
 dir=${ATTEMPT_DIR:?set by lib.sh}
 children=() TERMINATED='' MADE_RAY_FOLDER='' MADE_TMPDIR='' RAY_PID='' RAY_GONE=''
-: "${HEALTH:=1}" "${GPUS_PER_NODE:=0}" "${PREEMPT_SECONDS:=25}"
+: "${HEALTH:=1}" "${GPUS_PER_NODE:=0}" "${PREEMPT_SECONDS:=25}" "${WORKING_FOLDER:=$PWD}"
 
 say() { echo "[$(date '+%F %T') $me] $*"; }
 dry() { [[ ${DRY_RUN:-0} == 1 ]]; }
@@ -95,17 +95,25 @@ check_shared() {
   done
 }
 
-INTERFACE='import fcntl, socket, struct, sys
-name = struct.pack("256s", sys.argv[1].encode()[:15])
-print(socket.inet_ntoa(fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8915, name)[20:24]))'
+ADDRESS='import fcntl, socket, struct, sys
+interface, other = sys.argv[1:]
+probe = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+if not interface:
+    probe.connect((other, 9))  # sends nothing
+    print(probe.getsockname()[0])
+elif interface in (here := [name for _, name in socket.if_nameindex()]):
+    print(socket.inet_ntoa(fcntl.ioctl(probe, 0x8915, struct.pack("256s", interface.encode()[:15]))[20:24]))
+else: sys.exit("here are " + ", ".join(here))'
 
-address() {  # this node's address as other nodes reach it: that of RAY_INTERFACE, else of its name, else its first one
-  local found
+address() {  # this node's address as other nodes reach it: RAY_INTERFACE's, its name's, that of the way to another node, its first one
+  local found other
   if [[ -n ${RAY_INTERFACE:-} ]]; then
-    "$PYTHON" -c "$INTERFACE" "$RAY_INTERFACE" 2>/dev/null || refuse "RAY_INTERFACE=$RAY_INTERFACE has no IPv4 address on $me; here are: $(ls -x /sys/class/net)"
+    found=$("$PYTHON" -I -c "$ADDRESS" "$RAY_INTERFACE" '' 2>&1) || refuse "RAY_INTERFACE=$RAY_INTERFACE has no IPv4 address on $me: ${found##*$'\n'}"
+    echo "$found"
     return
   fi
-  found=$({ getent ahostsv4 "$me" | awk '{ print $1 }'; hostname -I | tr ' ' '\n'; } | grep -E '^[0-9.]+$')
+  for other in "${nodes[@]}"; do [[ $other == "$me" ]] || break; done
+  found=$({ getent ahostsv4 "$me" | awk '{ print $1 }'; "$PYTHON" -I -c "$ADDRESS" '' "$other" 2>/dev/null; hostname -I | tr ' ' '\n'; } | grep -E '^[0-9.]+$')
   # 127.* is the node alone, and 172.17.* is docker's bridge on every node
   { grep -vE '^(127|172\.17)\.' <<<"$found" || grep -v '^127\.' <<<"$found" || echo "$found"; } | head -n 1
 }
@@ -202,6 +210,10 @@ start_ray() {
   RAY_PID=${children[-1]}
 }
 
+stand() {  # where the user stood at submission: a relative path in a config or a word means that folder
+  cd "$WORKING_FOLDER" 2>/dev/null || say "warning: $me does not see $WORKING_FOLDER, so relative paths mean $NEMO_ADA_HOME"
+}
+
 drive() {  # the first node: all nodes in Ray, then the driver
   local code=0 words
   read -ra words <<<"$LAUNCH"
@@ -213,6 +225,8 @@ drive() {  # the first node: all nodes in Ray, then the driver
   fi
   if dry; then printf '+'; printf ' %q' "${words[@]}"; echo; return; fi
   command -v "${words[0]}" >/dev/null || refuse "there is no command ${words[0]} on $me: wrong CONTAINER, or NODE_SETUP does not activate the environment"
+  stand
+  export PYTHONSAFEPATH=1  # and nothing is imported from there by its name
   if ((${CHECK_FIRST:-0})); then  # a job by a direct sbatch was not checked before
     # CONTAINER= because the image's file cannot be seen from inside the container.
     CONTAINER='' nemo-ada check --no-verifier "--nodes=${#nodes[@]}" "$CONFIG" "run_dir=$RUN_DIR" "$@" || code=$?
@@ -239,7 +253,7 @@ on_term() {  # SLURM preempts or cancels the job; only this process gets the sig
 }
 
 foreign() {  # foreign FILE: the site's shell code, such as modules, conda or a last line `[[ -d x ]] && ...`; it is not ours to end
-  local me dir head nodes children mark files words pid port where code
+  local me dir head nodes children mark rights files words pid port where code
   set +eu +o pipefail
   # shellcheck source=/dev/null
   source "$1"
@@ -257,9 +271,8 @@ leave() {
 }
 
 if ! dry; then
-  export NEMO_ADA_JOB_ID=$SLURM_JOB_ID
   unset "${!SLURM_@}"  # what runs below is no part of SLURM: libraries that look for it must not find it
-  mark=NEMO_ADA_TASK=$NEMO_ADA_JOB_ID@$me
+  mark=NEMO_ADA_TASK=$dir@$me
   trap leave EXIT
   trap 'exit 143' INT
   trap on_term TERM
@@ -269,7 +282,9 @@ if ! dry; then
   fi
 fi
 if [[ -n $NODE_SETUP ]]; then
+  rights=$(umask)
   if dry; then echo "+ source $NODE_SETUP"; else foreign "$NODE_SETUP"; fi
+  umask "$rights"  # the run stays its owner's
 fi
 if ! dry; then  # what Ray and NeMo-RL's own launcher want
   files=$(ulimit -Hn)
@@ -292,6 +307,7 @@ if [[ -n ${TOOL:-} ]]; then  # prepare.sh and export.sh
   words+=("$@")
   trap - EXIT
   if dry; then printf '+'; printf ' %q' "${words[@]}"; echo; exit; fi
+  stand
   exec "${words[@]}"
 fi
 check_health

@@ -43,6 +43,15 @@ def run_dir() -> Path:
     return Path(os.environ["RUN_DIR"])
 
 
+def another_users() -> str:
+    """What is said of a run folder of another user; empty for our own. Who plants a file there decides what runs."""
+    for folder in (run_dir(), run_dir() / "attempts"):
+        owner = folder.stat().st_uid if folder.exists() else os.getuid()
+        if owner != os.getuid() != 0:  # also where the group may write
+            return f"{folder} belongs to user {owner}, who alone trains in it: put RUN_DIR=FOLDER in front"
+    return ""
+
+
 def attempt_dir() -> Path:
     """The folder of this attempt."""
     return Path(os.environ["ATTEMPT_DIR"])

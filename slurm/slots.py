@@ -40,6 +40,7 @@ from shared import (  # noqa: E402
     EXIT_FAILED,
     EXIT_REFUSED,
     add,
+    another_users,
     attempt_dir,
     cancel_waiting,
     flat,
@@ -76,9 +77,8 @@ SAID = (  # what a log says -> why the attempt ended; the first that is found is
     (NO_SPACE, re.compile(r"No space left on device|Disk quota exceeded")),
     (LOCK, re.compile(r"is in use by .*two runs must not share it")),
 )
-LEFT = re.compile(r"error: (\S+): tasks? \S+: Exited with exit code 1$", re.M)  # a node ended by itself
+LEFT = re.compile(r"error: (\S+): tasks? \S+: Exited with exit code (\d+)$", re.M)  # a node ended by itself
 CLOCK_SECONDS = 30  # by which a node's clock may differ from the controller's
-OLD_LAYOUT = ("jobs.tsv", "submission")  # of chains whose jobs submitted one another
 
 
 # --- the beginning of a slot ------------------------------------------------------------------------------------------
@@ -91,6 +91,10 @@ def begin() -> int:
     """
     attempts = run_dir() / "attempts"
     try:
+        if another_users():
+            say(f"error: {another_users()}")
+            cancel_waiting()
+            return ENDS + EXIT_REFUSED
         if trained_before():
             say(f"{run_dir()}, in which earlier slots trained, is gone: restore it, or submit a new run")
             cancel_waiting()
@@ -131,8 +135,6 @@ def _begin(attempts: Path) -> int:
         cancel_waiting()
         return ENDS
     close_killed()
-    if not of_array("attempts.tsv") and any((run_dir() / name).exists() for name in OLD_LAYOUT):
-        say("this folder's chain is of an older version; this submission goes on from its last save")
     stop = run_dir() / "STOP"
     if users_stop():
         old = not of_array("attempts.tsv") and stop.stat().st_mtime < moment(
@@ -422,7 +424,7 @@ def _why(state: str, stop: bool) -> "tuple[str, str]":
     if setting("STALL"):
         return OWN, setting("STALL")
     srun = tail(attempt_dir() / "srun.log")
-    left = LEFT.search(re.split("CANCELLED AT|Job step aborted", srun)[0])  # srun then ends the other nodes
+    left = next((found for found in LEFT.finditer(by_itself(srun)) if found.group(2) == "1"), None)
     if state != "failed" and not left and (attempt_dir() / "term").exists():
         return PREEMPTED, "SLURM sent TERM to the step, and the run did not save in time"
     said = [line for line in srun.splitlines() if "error" in line]
@@ -435,13 +437,29 @@ def last_error(node: str) -> str:
     return ([""] + [line for line in log if re.search(r"\b(error|failed|interrupted): |Error: ", line)])[-1]
 
 
+def by_itself(srun: str) -> str:
+    """The part of srun's log before srun ends the nodes that are left."""
+    return re.split("CANCELLED AT|Job step aborted", srun)[0]
+
+
 def bad_nodes() -> "dict[str, str]":
-    """The nodes of this attempt that failed their health check, each with the cause that it gave."""
-    return {
+    """The nodes of this attempt that failed their health check, each with the cause that it gave.
+
+    A node whose step ended before node.sh had a log is one, too: its container did not start, as where a folder of
+    another user is in enroot's way, or it does not see the run's folder.
+    """
+    found = {
         path.name[len("bad-") :]: path.read_text(errors="replace").strip()
         for path in sorted(attempt_dir().glob("bad-*"))
         if ".tmp." not in path.name
     }
+    srun = by_itself(tail(attempt_dir() / "srun.log"))
+    for names, _ in LEFT.findall(srun):
+        said = "; ".join(flat(line) for line in srun.splitlines() if not line.startswith("srun: "))
+        for node in (slurm("scontrol", "show", "hostnames", names, seconds=8) or "").split():
+            if not (attempt_dir() / f"node-{node}.log").exists():
+                found.setdefault(node, f"its step did not begin: {said[-400:] or 'without a word'}")
+    return found
 
 
 def of_this_attempt(path: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # the tree may be read-only
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from shared import EXIT_REFUSED, in_queue, main, refuse, run_dir, say, setting, tail, whole  # noqa: E402
+from shared import EXIT_REFUSED, another_users, in_queue, main, refuse, run_dir, say, setting, tail, whole  # noqa: E402
 
 WARNINGS_ONLY = 3  # exit code of `nemo-ada check`: nemo_ada/rules/finding.py
 SECRET = re.compile(  # names of settings, in small letters
@@ -180,13 +180,12 @@ def _nemo_ada(tool: str, words: "list[str]", listen: bool = False) -> "subproces
 
 
 def may_submit() -> int:
-    """Make RUN_DIR, so that the job finds a place for its log. Refuse a second chain of one run."""
+    """Make RUN_DIR, so that the job finds a place for its log. Refuse a second array of one run."""
     try:
+        if another_users():
+            refuse(another_users())
         (run_dir() / "attempts").mkdir(parents=True, exist_ok=True)
         for folder in (run_dir(), run_dir() / "attempts"):
-            owner = folder.stat().st_uid
-            if owner != os.getuid() != 0:  # also where the group may write
-                refuse(f"{folder} belongs to user {owner}, who alone trains in it: put RUN_DIR=FOLDER in front")
             if not os.access(str(folder), os.W_OK):
                 refuse(f"{folder} cannot be written: put RUN_DIR=FOLDER in front")
     except OSError as problem:

@@ -17,12 +17,9 @@ from nemo_ada.core.learning.factor import RANGE, factors
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import (
-    EmaBeta,
     EmaSettings,
     EstimatorSettings,
     PassRateEstimator,
-    ValueRegressor,
-    ValueSettings,
 )
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
@@ -297,17 +294,16 @@ class AdaSettings(Section):
         )
 
     def _estimator(self, features: int | None) -> PassRateEstimator | None:
-        settings, advantage = self.estimator, self.advantage
-        if isinstance(settings, ValueSettings):
-            if features is None:
-                raise UserError(
-                    "reinforce_ada.estimator.kind=value needs prompt features, which this back end does not offer; "
-                    "set reinforce_ada.estimator.kind=ema"
-                )
-            return ValueRegressor(features, settings)
-        if isinstance(self.sampling, EstimationSampling) or advantage.baseline == "shrunk":
-            return EmaBeta(settings)
-        return None
+        settings = self.estimator
+        asked = isinstance(self.sampling, EstimationSampling) or self.advantage.baseline == "shrunk"
+        if not settings.needs_features:
+            return settings.make(0) if asked else None
+        if features is None:
+            raise UserError(
+                f"reinforce_ada.estimator.kind={settings.kind} needs prompt features, which this back end does not "
+                "offer; set reinforce_ada.estimator.kind=ema"
+            )
+        return settings.make(features)
 
     def check_rows(self, group: int) -> None:
         """Raise UserError when settings contradict each other, or when labels would decide which responses become rows.

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import in_use, json_of, text_of
+from nemo_ada.run.files import in_use, text_of
 from nemo_ada.run.redaction import hide, printable
 from nemo_ada.run.start import SubprocessError, run
+from nemo_ada.run.yaml_file import read_mapping
 
 LEAST = 4  # columns of a line of both tables
 STARTED, SAVED, FOLDER, ENDED, REASON, DETAIL = 2, 3, 4, 5, 6, 7  # columns of attempts.tsv
@@ -33,13 +34,12 @@ SQUEUE = ("squeue", "-h", "-r", "-o", "%F|%i|%T|%S|%N|%r", "-j")
 SACCT = ("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j")
 ANSWER_SECONDS = 15.0
 NO_SLOT = "no slot is left: submit again"
-OLD_LAYOUT = "jobs.tsv"  # of chains whose jobs submitted one another
 GONE = "gone"
 MOST_ENDED = 12  # slots of which the end is shown
 SILENT_SECONDS = 3600.0  # after which a run of another machine counts as gone
 MAX_BYTES = 4 << 20  # of a file of a run's folder, which anybody may have made
 MOST_LINES, MOST_LETTERS = 1000, 500  # of a table, and of a text in it
-MARKS = ("status.json", "attempts.tsv", "heartbeat", "job", "over", OLD_LAYOUT)  # one is in every folder of a run
+MARKS = ("status.json", "attempts.tsv", "heartbeat", "job", "over")  # one is in every folder of a run
 REMEDIES = {
     "own failure": "mend what its log says; a new submission goes on from the last save",
     "no space": "make room; the next slot tries again",
@@ -92,7 +92,7 @@ def read_status(folder: Path, slurm: Queue | None = None) -> dict[str, Any]:
     """
     if not any((folder / name).exists() for name in MARKS):
         raise UserError(f"{folder} holds no run: name the run_dir of a `nemo-ada train`, or `all`")
-    status, pace, beat = (_read_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
+    status, pace, beat = (read_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
     saved, steps = (_as_count(mapping.get(key)) for mapping, key in ((pace, "saved_step"), (status, "max_steps")))
     attempts, left_out = (_read_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
     last = attempts[-1] if attempts else []
@@ -137,7 +137,7 @@ def read_state(folder: Path) -> str:
 
     The lock shows it for a run of this machine. A run of another machine has to give a sign of life now and then.
     """
-    status = _read_mapping(folder / "status.json")
+    status = read_mapping(folder / "status.json")
     state = status.get("state")
     if state != "running":
         return str(state)[:MOST_LETTERS] if isinstance(state, str) else "unknown"
@@ -240,14 +240,6 @@ def _is_run(folder: Path) -> bool:
     return any(map(os.path.exists, (folder / name for name in MARKS)))
 
 
-def _read_mapping(path: Path) -> dict[str, Any]:
-    try:
-        content = json_of(path, MAX_BYTES)
-        return content if isinstance(content, dict) else {}
-    except (OSError, ValueError, RecursionError, UserError):
-        return {}
-
-
 def _read_text(path: Path) -> str:
     try:
         return text_of(path, MAX_BYTES, errors="replace")
@@ -299,10 +291,7 @@ def _describe_state(
     over = _read_text(folder / "over").rstrip("\n").split("\t")
     if over[0] == array and len(over) > 2:
         return f"over: {over[2][:MOST_LETTERS]}"
-    older = (folder / OLD_LAYOUT).exists() and not any(
-        line[0] == array for line in _read_table(folder / "attempts.tsv")
-    )
-    return "this folder's chain is of an older version; a new submission goes on" if older else NO_SLOT
+    return NO_SLOT
 
 
 def _count_gpu_hours(folder: Path, attempts: Sequence[Sequence[str]]) -> float | None:

@@ -61,14 +61,14 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
     that was killed stays, as other temporary files do.
 
     Args:
-        longest: Most bytes of the folder's path. Sockets have short paths. Another place than TMPDIR is taken if its
-            path is too long.
+        longest: Most bytes of the folder's path. Sockets have short paths. Another place than the process's TMPDIR is
+            taken if its path is too long: first the user's.
 
     Raises:
         UserError: All places are too long or cannot be written.
     """
-    first, refusal = Path(os.environ.get("TMPDIR") or "/tmp"), ""
-    for place in dict.fromkeys([first, *map(Path, PLACES)]):
+    first, users, refusal = Path(os.environ.get("TMPDIR") or "/tmp"), users_temporary(), ""
+    for place in dict.fromkeys([first, users, *map(Path, PLACES)]):
         prefix = "" if any(part.startswith(PRIVATE) for part in place.parts) else PRIVATE
         if len(os.fsencode(place)) + len(f"/{prefix}") + 8 > longest:
             refusal = refusal or f"the path is longer than {longest - len(prefix) - 9} characters"
@@ -79,11 +79,11 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
         except OSError as error:
             refusal = refusal or str(error)
             continue
-        if place != first:
-            log.warning("temporary files are in %s, not in TMPDIR=%s: %s", place, first, refusal)
+        if place not in (first, users):
+            log.warning("temporary files are in %s, not in TMPDIR=%s: %s", place, users, refusal)
         break
     else:
-        raise UserError(f"TMPDIR={first} cannot be used: {refusal}; set TMPDIR to a short folder, such as /tmp")
+        raise UserError(f"TMPDIR={users} cannot be used: {refusal}; set TMPDIR to a short folder, such as /tmp")
     try:
         yield folder
     finally:

@@ -115,7 +115,7 @@ OTHERS = "name another run_dir, or make this one yours alone, for example with c
 BEFORE_A_RUN = frozenset(
     {
         "STOP", "STOP.ours", "attempts", "attempts.tsv", "checkpoints", "environment.json", "heartbeat", "job",
-        "jobs.tsv", "left_out.tsv", "lock", "logs", "over", "pace.json", "stacks", "status.json", "submission",
+        "left_out.tsv", "lock", "logs", "over", "pace.json", "stacks", "status.json",
         "tensorboard",
     }
 )  # fmt: skip

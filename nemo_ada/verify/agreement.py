@@ -14,7 +14,7 @@ from typing import Protocol
 
 from nemo_ada.verify.amounts import Amount, measured
 from nemo_ada.verify.latex import compact, plain
-from nemo_ada.verify.numbers import Number, based, close, number
+from nemo_ada.verify.numbers import Number, based, close, number, written_digits
 from nemo_ada.verify.reading import (
     CALL,
     VARIABLE,
@@ -31,18 +31,20 @@ from nemo_ada.verify.reading import (
     names,
     order,
     readings,
+    region,
     written_sides,
 )
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Region, shared, union
 from nemo_ada.verify.units import Unit
-from nemo_ada.verify.words import Choice, Text, elaborates, meaning
+from nemo_ada.verify.words import Choice, Text, elaborates, meaning, read_head
 
 _ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
 _HALF_DAY_S = 12 * 3600
 _VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
 _OPTION = re.compile("[A-J]")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
-_RESIDUE = re.compile(r"(-?\d{1,9})\s*\\pmod\{(\d{1,9})\}")
+_RESIDUE = re.compile(r"(-?\d{1,9})\s*(?:\\pmod\{|\\?mod\s*\{?|\\text\s*\{\s*mod(?:ulo)?\s*\}\s*)(\d{1,9})\}?")
+_PROGRESSION = re.compile(r"(?P<step>\d{1,9})[kmnt](?P<rest>[+-]\d{1,9})|(?P<first>-?\d{1,9})\+(?P<then>\d{1,9})[kmnt]")
 _SUM = re.compile(  # of letters, or a function of one, as a problem asks for: m + n, x^2 + y^2, \\cos\\theta
     r"\d*[a-z](?:\^\d)?(?:\s*[+*-]?\s*\d*[a-z](?:\^\d)?){1,8}|\\(?:sin|cos|tan|cot|sec|csc)\s*\{?\(?\s*(?:\\[a-z]+|[A-Za-z])\s*\)?\}?"
 )
@@ -80,8 +82,11 @@ class Agreement:
         """Return whether a tidy answer says the same as a tidy reference. `depth` counts the brackets around both."""
         if compact(reference) == compact(answer):
             return True
-        if self._any(readings(reference, depth), readings(answer, depth), depth):
+        wanted = readings(reference, depth)
+        if self._any(wanted, readings(answer, depth), depth):
             return True
+        if depth == 0 and isinstance(wanted[0], Text) and (said := read_head(answer)) is not None:
+            return any(isinstance(one, Text) and one.words == said.words for one in wanted)
         matrices = "matrix}" in reference and "matrix}" in answer  # 2 times a matrix
         return matrices and "=" not in reference + answer and self._algebra.equal(reference, answer)
 
@@ -109,6 +114,8 @@ class Agreement:
             case (Text(words), Items(items=items)) | (Items(items=items), Text(words)):  # the choices ABD
                 letters = [plain(item) for item in items]
                 return "".join(letters) == words and letters == sorted(set(letters))
+            case Text("true" | "false" as said_word), Choice(letter, ""):
+                return letter == said_word[0].upper()
             case Choice(), Choice():
                 both = wanted.meaning and given.meaning
                 return wanted.letter == given.letter and (not both or self.says(wanted.meaning, given.meaning, deeper))
@@ -125,6 +132,8 @@ class Agreement:
             case Order(), Equation():
                 return False
             case Equation(), _:
+                if isinstance(given, Amount) and given.number is not None and _RESIDUE.fullmatch(wanted.claim):
+                    return False  # all x with x \equiv 3 \pmod{7} are more than 3
                 right = self._claims(wanted) and self._any(readings(wanted.claim, deeper), [given], deeper)
                 return right and self._consistent(wanted, deeper)
             case Amount(number=Number()), Equation(name="", sides=(sum_of_letters, claim)) if _SUM.fullmatch(
@@ -132,8 +141,7 @@ class Agreement:
             ):
                 return self.says(wanted.text, claim, deeper)  # m + n = 73
             case _, Equation():
-                claim = _residue(given.claim) if isinstance(wanted, Amount) else given.claim
-                right = self._claims(given) and self._any([wanted], readings(claim, deeper), deeper)
+                right = self._claims(given) and self._any([wanted], readings(given.claim, deeper), deeper)
                 return right and self._consistent(given, deeper)
             case Items(), Items() if self._same_items(wanted, given, depth):
                 return True
@@ -155,6 +163,11 @@ class Agreement:
                 return self.says(f"\\frac{{{above}}}{{{below}}}", text, deeper)
             case Amount(text), Ratio(parts=(above, below)):
                 return self.says(text, f"\\frac{{{above}}}{{{below}}}", deeper)
+            case (Amount(number=Number(value, "integer"), unit=None), Moment("clock", (seconds, _))) | (
+                Moment("clock", (seconds, _)),
+                Amount(number=Number(value, "integer"), unit=None),
+            ):
+                return value in (seconds / 3600, seconds / 3600 % 12 or 12)  # 8:00 AM is 8
             case Moment(), Moment():
                 return _same_moment(wanted, given)
         regions = self._region(wanted), self._region(given)
@@ -168,6 +181,8 @@ class Agreement:
         ours, theirs = wanted.unit, given.unit
         if ours is not None and theirs is not None:
             scale = theirs.factor / ours.factor if ours.powers == theirs.powers else Fraction(1)
+            if ours.angle != theirs.angle and (("rad", 1),) in (ours.dimension, theirs.dimension):
+                return self._same_value(*map(_radians, (wanted, given)))
             return ours.fits(theirs) and self._same_value(wanted, _scaled(given, scale))
         if (ours or theirs or Unit(())).turned:  # a loss of 7 is not 7
             return False
@@ -185,13 +200,14 @@ class Agreement:
     def _same_value(self, wanted: Amount, given: Amount) -> bool:
         if wanted.number is not None and given.number is not None:
             return wanted.number.equals(given.number)
-        residues = _RESIDUE.fullmatch(wanted.text), _RESIDUE.fullmatch(given.text)
-        if residues[0] is not None and residues[1] is not None:  # -1 and 2 modulo 3
-            moduli = int(residues[0][2]), int(residues[1][2])
-            return moduli[0] == moduli[1] > 0 and (int(residues[0][1]) - int(residues[1][1])) % moduli[0] == 0
+        if (same := _same_residue(wanted, given)) is not None:
+            return same
+        if (digits := written_digits(wanted.text)) is not None and digits.upper() == given.text.upper():
+            return True  # 2F for 2F_{16}
         ours, theirs = based(wanted.text), based(given.text)  # 204_5 is 54, and whoever asks for base 5 means 204
         if theirs is not None:
-            return theirs == (ours if ours is not None else wanted.number and wanted.number.value)
+            plain_one = None if wanted.number is None or given.text.startswith("0") else wanted.number.value
+            return theirs == (ours if ours is not None else plain_one)
         if ours is not None and given.number is not None:
             return given.number.value in (ours, Fraction(re.findall(r"\d+", wanted.text)[0]))
         return compact(wanted.text) == compact(given.text) or self._algebra.equal(wanted.text, given.text)
@@ -264,6 +280,10 @@ class Agreement:
         ordered = kinds & {"tuple", "row", "column"}
         if len(wanted.items) != len(given.items) or ("set" in kinds and ordered) or kinds == {"row", "column"}:
             return False
+        if given.joined == "or" != wanted.joined and all(
+            isinstance(readings(item, depth + 1)[0], Text | Choice) for item in given.items
+        ):
+            return False  # A or C is neither A nor both
         if {wanted.joined, given.joined} == {"and", "or"} and order(wanted.items[0]) is not None:
             return False
         if ordered or names(wanted) != names(given):
@@ -355,12 +375,14 @@ class Agreement:
         """
         regions = []
         for text in excluded(items):
-            given = order(text) or member(text)
+            given = order(text) or member(text) or (region(text) if items.joined else None)
             if given is None or (part := self._region(given)) is None:
                 return None
             regions.append(part)
         if len({part.name for part in regions}) != 1:
             return None
+        if items.joined and any(region(text) is not None for text in items.items):  # (-\\infty, 2) and (3, \\infty)
+            return Region(union(piece for part in regions for piece in part.pieces))
         met = regions[0].pieces
         for part in regions[1:]:
             met = shared(met, part.pieces)
@@ -369,10 +391,28 @@ class Agreement:
         return Region(pieces, name=regions[0].name)
 
 
-def _residue(claim: str) -> str:
-    r"""Return 17 for what a name is congruent to, 17 \pmod{19}, and any other claim as it is."""
-    match = _RESIDUE.fullmatch(claim)
-    return match[1] if match is not None and int(match[1]) < int(match[2]) else claim
+def _same_residue(wanted: Amount, given: Amount) -> bool | None:
+    """Return whether two residues are one: -1 and 2 modulo 3. None where neither side is one.
+
+    A modulus that only one side writes is no difference, as with a unit.
+    """
+    if "mod" not in wanted.text and "mod" not in given.text:
+        return None
+    ours, theirs = _residue(wanted.text), _residue(given.text)
+    if ours is not None and theirs is not None:
+        return ours[1] == theirs[1] > 0 and (ours[0] - theirs[0]) % ours[1] == 0
+    lone, other = (ours, given) if ours is not None else (theirs, wanted)
+    if lone is None or other.number is None or lone[1] == 0:
+        return None
+    return other.number.value == lone[0] % lone[1]
+
+
+def _residue(text: str) -> tuple[int, int] | None:
+    r"""Return the residue and the modulus of 3 \pmod{7} and of 7k+3. None for another text."""
+    if (match := _RESIDUE.fullmatch(text)) is not None:
+        return int(match[1]), int(match[2])
+    match = _PROGRESSION.fullmatch(compact(text))
+    return None if match is None else (int(match["rest"] or match["first"]), int(match["step"] or match["then"]))
 
 
 def _scaled(amount: Amount, scale: Fraction) -> Amount:
@@ -392,7 +432,9 @@ def _hundredth(amount: Amount) -> Amount:
 
 
 def _radians(amount: Amount) -> Amount:
-    return Amount(f"({amount.text})\\cdot\\frac{{\\pi}}{{180}}") if amount.unit is not None else amount
+    if amount.unit is None or not amount.unit.angle:
+        return amount
+    return Amount(f"({amount.text})\\cdot\\frac{{\\pi}}{{180}}")
 
 
 def _letters(text: str) -> set[str]:
@@ -429,6 +471,8 @@ def _different(ours: str, theirs: str) -> bool:
         return True
     if CALL.fullmatch(ours) and CALL.fullmatch(theirs):
         return True
+    if theirs.startswith(f"{ours}_"):  # x_1 is an x
+        return False
     if bool(_OPERATION.search(ours)) != bool(_OPERATION.search(theirs)):  # y and dy/dx, x and |x|
         alone, changed = (theirs, ours) if _OPERATION.search(ours) else (ours, theirs)
         called = CALL.fullmatch(alone)

@@ -13,7 +13,7 @@ from nemo_ada.verify.units import BASES, Unit, unit
 AND_OR = r"\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
 COMMA = re.compile(rf"(?<![{{\\])[,;&](?!\}})|{AND_OR}|\\\\|\\iff(?![a-z])")
 _UNIT_AT_END = re.compile(
-    r"(?P<value>.*?[\w)}\].])(?P<blank>\s*)(?P<unit>/?\s*(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢₽]|\\Omega|\\mu\s*\\text|(?<![A-Za-z])[^\x00-\x7f])"
+    r"(?P<value>.*?[\w)}\].!])(?P<blank>\s*)(?P<unit>/?\s*(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢₽]|\\Omega|\\mu\s*\\text|(?<![A-Za-z])[^\x00-\x7f])"
     r"(?:[^0-9\\]|\^\{?-?\d\}?|\\text\s*\{[^{}]*\}|\\\$|\\cdot)*)",
     re.DOTALL,
 )
@@ -40,6 +40,11 @@ _UNIT_TEXT = r"(?:\\text\s*\{[^{}]*\}(?:\s*\^\s*\{?-?\d\}?)?|°\s*(?:[CF](?![a-z
 _UNIT_TEXTS = rf"{_UNIT_TEXT}(?:\s*(?:\\cdot)?\s*{_UNIT_TEXT})*"
 _UNIT_FRACTION = re.compile(rf"\\frac\s*\{{\s*({_UNIT_TEXTS})\s*\}}\s*\{{\s*({_UNIT_TEXTS})\s*\}}")
 _PERCENT = re.compile(r"(.*\d)\s*(?:\\?%|percent)")
+_POWERS = {"k": 3, "m": 6, "mm": 6, "mn": 6, "mil": 6, "mio": 6, "b": 9, "bn": 9, "bil": 9, "t": 12, "tn": 12}
+_SIZED = re.compile(
+    r"(?P<money>\\\$|[€£₹¥])?\s*(?P<value>-?\d[\d.,]*)\s*(?:\\text\s*\{\s*)?(?P<size>k|K|MM|M|mn|mio|mil|bn|bil|B|tn|T)"
+    r"(?![a-z])\.?\s*\}?\s*(?P<unit>\\text\s*\{\s*[a-z]+\s*\}|[a-z]{3,}|\\\$|[€£])?\s*\}?"
+)
 _AND = re.compile(r" and(?=\s*\}?$)")
 _FUNCTION = re.compile(r"\\(?:arc)?(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _NO_AMOUNT = re.compile(r"\\(?:ne|le|ge|in|mid|cup|cap)(?![a-z])|[<>=]")
@@ -85,12 +90,26 @@ def _amount(text: str, read: Number | None, measure: Unit) -> Amount:
     return Amount(text, read, measure if measure.dimension else None)
 
 
+def sized(text: str) -> Amount | None:
+    r"""Return a number with the letter of its size, such as 5k, 2\text{M} and \$1.5B. None for another text."""
+    match = _SIZED.fullmatch(text)
+    read = None if match is None else number(match["value"])
+    if match is None or read is None:
+        return None
+    value = read.value * 10 ** _POWERS[match["size"].lower()]
+    kind = "integer" if value.denominator == 1 else "decimal"
+    money = unit(match["money"]) if match["money"] else unit(match["unit"]) if match["unit"] else None
+    return Amount(f"({match['value']})\\cdot 10^{{{_POWERS[match['size'].lower()]}}}", Number(value, kind), money)
+
+
 def measured(text: str) -> Amount | None:
     r"""Return an amount with its unit: 12 \text{ cm}, \$5, 28%, 90°, 5 ft 6 in. None where there is no unit."""
     text = _UNIT_FRACTION.sub(r"\1/(\2)", text.replace("{}°", "°"))
     if (match := _ORDINAL.fullmatch(text)) is not None:
         return Amount(match["number"], number(match["number"]))
     if (match := _MONEY.fullmatch(text)) is not None:
+        if (big := sized(text)) is not None:
+            return big
         value, money = match["sign"] + match["value"].strip(), unit(match["unit"])
         scaled = measured(value)
         if money is None:
@@ -100,7 +119,8 @@ def measured(text: str) -> Amount | None:
             if any(power > 0 and name in BASES for name, power in others) and scaled.unit != money:
                 return None
             per = tuple((f"per {name}", 1) for name, power in others if power < 0)
-            return replace(scaled, unit=Unit((*money.dimension, *per), money.factor))
+            turned = others if scaled.unit is not None and scaled.unit.turned else ()  # $5 loss
+            return replace(scaled, unit=Unit((*money.dimension, *per, *turned), money.factor))
         read = number(value)
         return Amount(value, read, money) if read is not None or not _several(value) else None
     if (added := _compound(text)) is not None:

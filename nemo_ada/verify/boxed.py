@@ -25,7 +25,7 @@ _MARKUP = re.compile(
 _SENTENCE = re.compile(r"(?<!\n\d)(?<!\A\d)[.!?](?=\s|$)|\n\s*\n")  # 2. may number a line
 _SIGNS = re.compile(r"(?:[^\w\s.,;!?\\]|\\[A-Za-z]+|\s)+")
 _NAME = r"(?:\\?[A-Za-z]+(?:_\w|_\{\w+\})?'*(?:\([^()]{1,9}\))?\s*(?:=|\\in(?![a-z])))"
-_LIST = re.compile(rf"[\s,;.?!]*(?P<name>{_NAME}?)\s*")
+_LIST = re.compile(rf"[\s,;.?!]*(?:[-*]\s+)?(?P<name>{_NAME}?)\s*")
 _LABELLED = re.compile(r"\s*[,;]\s*[A-Za-z][A-Za-z ]{0,30}:\s*")
 _NAME_AT_END = re.compile(rf"(?P<name>{_NAME})\s*$")
 _AND = re.compile(r"[\s,;]*(?:(?:and|also|as well as|plus)\b)[\s,]*(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
@@ -47,14 +47,18 @@ _RESTATED = re.compile(
     re.IGNORECASE,
 )
 _ALSO = re.compile(
-    r"[^.!?\n]*\b(?:(?:also|equally|just as) (?:possible|valid|correct|right|fine|works?)|too)\b"
+    r"[^.!?\n]*\b(?:(?:also|equally|just as) (?:possible|valid|correct|right|fine|works?|plausible|conceivable"
+    r"|reasonable|acceptable)|too)\b"
     r"|[\s$)*,\\\]]*(?:otherwise|else|instead|alternatively|if not)\b",
     re.IGNORECASE,
+)
+_OR_ANOTHER = re.compile(  # \boxed{5} or 6
+    r"[\s$*),\\\]]*(?:\(\s*)?(?:\\text\s*\{\s*)?or\s*\}?\s*\$?(?P<value>-?\d[\d.,/]*%?|\\d?frac\{\w+\}\{\w+\}|[A-J](?!\w))"
 )
 _NOT = re.compile(r"(?:\b(?:not|never|neither)|n't|rather than|instead of)\s*$", re.IGNORECASE)
 _NUMBERED = re.compile(
     r"\s*(?:[-*]\s+)?(?:\(?(?:\d|[a-h]|i{1,3}|iv|v)\s*[):]|\d\s*\.|(?:case|part|option|answer|solution|root|"
-    r"possibility|interpretation|question|value)\s+(?:\d|[a-h]|i{1,3}|one|two|three)\b)",
+    r"possibility|interpretation|question|value)\s+\(?(?:\d|[a-h]|i{1,3}|one|two|three)\b)",
     re.IGNORECASE,
 )
 _NUMBERED_LATER = re.compile(rf"(?:^|[\s.,;]){_NUMBERED.pattern}[^.\n]*$", re.IGNORECASE)
@@ -124,6 +128,9 @@ def read_claims(text: str) -> list[str | None]:
         else:
             group.append(box)
             joined += joint + (box.content or "")
+    if (other := _OR_ANOTHER.match(text, filled[-1].end)) is not None and filled[-1].content is not None:
+        joined += rf"\text{{ or }}{other['value']}"
+        group = [*group, Box(other.start(), other.end(), other["value"])]
     found.append(_claim(text, group, joined))
     return found
 

@@ -46,6 +46,8 @@ _DRESS = re.compile(  # commands without a meaning for the value
     r"|hfill|centering|bf|it|rm|tt|sf|color(?:\[[^\]]*\])?\s*\{[^{}]*\}|tag\*?\{[^{}]*\}|label\{[^{}]*\}|[hv]space\*?\{[^{}]*\})(?![a-zA-Z]))"
     r"|\\\(|\\\)|(?<!\\)\\\[|(?<!\\)\\\]"
 )
+_ARTICLE = re.compile(r"^(?:the|an?) (?![^\w\s]|\w\b)")
+_STYLED = re.compile(r"(?<=\d)\{\s*\\(?:display|text|script)style\s*((?:[^{}]|\{[^{}]*\})*)\}")  # 4{\textstyle\frac14}
 _BRACED_SIGN = re.compile(r"(?<![\^_])\{([:=<>+\-/;])\}")  # TeX's way to change the room around a sign
 _BLANKS = re.compile(r"(?<!\\)\\[ ,;:>\n\t]|(?<!\\)~|\\(?:q?quad|space|thinspace|enspace|nobreakspace)(?![a-zA-Z])|\s+")
 _NAMES = {
@@ -114,6 +116,7 @@ _OPERATORS = (
     (re.compile(r"!=|\\not\s*="), r"\\ne "),
     (re.compile(r"~=|=~"), r"\\approx "),
     (re.compile(r"\.\.\.+"), r"\\ldots "),
+    (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
 )
 # "and" and "or" in other languages, where they stand between two things. One letter counts in \text{} only.
 _OR = r"oder|ou|eller|lub|albo|veya|atau|или|либо|або|hoặc"
@@ -131,7 +134,7 @@ _RADICAND = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*")
 _ROOT_OF = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]")
 _FRACTION = re.compile(r"\\(?:frac|binom)\s*")
 _POWER_OF = re.compile(r"([\^_])\s*\(")
-_END = re.compile(r"(?:[\s.,;:]|\\\\)+$")
+_END = re.compile(r"(?:[\s.,;:]|\\\\|(?<!\\)\\)+$")
 _QUOTED = re.compile(r"""\s*(["'])([^"']+)\1\s*""")
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z]{2,})")  # \\frac, as where JSON was written into JSON
 _OPEN = "([{"
@@ -145,6 +148,7 @@ def undressed(text: str) -> str:
         text = _ascii(text)
     text = _dollars(_MARKDOWN.sub(r"\2", text))
     text = text.replace("\\$", "\x00").replace("\\%", "%").replace("\\&", "&").replace("\\#", "#").replace("\\_", "_")
+    text = _STYLED.sub(r" \1 ", text)
     text = _COMMAND.sub(_renamed, text)
     text = _DRESS.sub(
         " ", _ROWS.sub(_rows, text.replace("\\!", "").replace("^{\\prime}", "'").replace("^\\prime", "'"))
@@ -162,7 +166,10 @@ def tidy(text: str) -> str:
     text = english_joints(text)
     text = _POWER_IN_TEXT.sub(r"\1}\2", text)
     text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
-    text = _MODULUS.sub(r"\\pmod{\1}", _PARAMETER.sub("", text))
+    shorter = _PARAMETER.sub("", text)
+    if len(shorter) < len(text) and shorter.count("{") > shorter.count("}"):  # \text{true for all n}
+        shorter += "}"
+    text = _MODULUS.sub(r"\\pmod{\1}", shorter)
     if _FORMULA.fullmatch(text):  # H2O is H_2O
         text = re.sub(r"(?<=[A-Za-z])(?=\d)", "_", text)
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
@@ -213,13 +220,9 @@ def compact(text: str) -> str:
 def plain(text: str) -> str:
     r"""Return the words of a tidy text: no \text{}, no brackets around them, case folded, single blanks."""
     bare = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text).replace("$", " ").replace("\\", " ")
-    return (
-        " ".join(unicodedata.normalize("NFKC", bare[:4000]).casefold().split())
-        .strip(" .,;:!?'\"")
-        .removeprefix("the ")
-        .removeprefix("a ")
-        .removeprefix("an ")
-    )
+    words = " ".join(unicodedata.normalize("NFKC", bare[:4000]).casefold().split()).strip(" .,;:!?'\"")
+
+    return _ARTICLE.sub("", words)
 
 
 def closing(text: str, start: int) -> int | None:

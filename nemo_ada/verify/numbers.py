@@ -33,9 +33,10 @@ _SCIENTIFIC = re.compile(
     rf"(?:(?P<number>{_DECIMAL})(?:[eE](?P<e>[+-]?\d{{1,4}})|\s*{_TIMES}\s*{_POWER})?"
     rf"|{_POWER.replace('power', 'alone').replace('bare', 'single')})"
 )
+_AND_SIGN = r"(?:\s*\\text\{\s*and\s*\}\s*| and )"  # 5 and 2/3
 _QUOTIENT = re.compile(
-    rf"(?P<whole>\d+)?\s*\\frac\s*\{{\s*(?P<a>[+-]?\s*{_DECIMAL})\s*\}}\s*\{{\s*(?P<b>[+-]?\s*{_DECIMAL})\s*\}}"
-    rf"|(?:(?P<units>\d+)\s+)?(?P<c>{_DECIMAL})\s*(?:/|\\div)\s*(?P<d>-?{_DECIMAL})"
+    rf"(?:(?P<whole>\d+){_AND_SIGN}?)?\s*\\frac\s*\{{\s*(?P<a>[+-]?\s*{_DECIMAL})\s*\}}\s*\{{\s*(?P<b>[+-]?\s*{_DECIMAL})\s*\}}"
+    rf"|(?:(?P<units>\d+)(?:\s+|{_AND_SIGN}))?(?P<c>{_DECIMAL})\s*(?:/|\\div)\s*(?P<d>-?{_DECIMAL})"
 )
 _REPEATING = re.compile(
     r"(?P<int>\d*)\.(?P<fix>\d*)(?:\\(?:overline|bar|overbar)\s*\{?(?P<bar>\d+)\}?|\((?P<round>\d+)\)"
@@ -54,6 +55,15 @@ _WORDS = {word: Fraction(i) for i, word in enumerate(_ONES)} | {
 }
 NUMBER_WORDS = tuple(_WORDS)
 _BASES = {word: int(value) for word, value in _WORDS.items() if 2 <= value <= 16}
+_NAMES_OF_BASES = {"hex": 16, "binary": 2, "octal": 8, "decimal": 10}
+_PREFIX_BASES = {"0x": 16, "0b": 2, "0o": 8}
+_PREFIXED = re.compile(r"(?P<prefix>0[xbo])(?P<digits>[0-9a-f]{1,60})", re.IGNORECASE)
+_BASE_WORD = r"hex(?:adecimal)?|binary|octal|decimal"
+_NAMED_BASE = re.compile(  # 1011 in base 2, 2F (hex), binary 1011
+    rf"(?P<digits>\d?[0-9A-Fa-f]{{1,60}})(?!\w),? ?\(?\s*(?:in )?"
+    rf"(?:base[ -]?(?P<name>\d\d?|[a-z]+)|(?P<front>{_BASE_WORD}))\s*\)?"
+)
+_IN_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _SIZES = {"hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
 PARTS = {"half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
           "eighth": 8, "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "fifteenth": 15, "sixteenth": 16,
@@ -126,12 +136,35 @@ def number(text: str) -> Number | None:
 
 def based(text: str) -> int | None:
     """Return the value of an integer with its base, such as 204_5 or 1A_{16}. None where the text is something else."""
-    match = _BASED.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    if len(text) > MAX_LENGTH:
+        return None
+    if (prefixed := _PREFIXED.fullmatch(text)) is not None:
+        return _integer(prefixed["digits"], _PREFIX_BASES[prefixed["prefix"].lower()])
+    if (named := _NAMED_BASE.fullmatch(" ".join(_IN_TEXT.sub(r" \1 ", text).split()))) is not None:
+        name = (named["name"] or named["front"]).lower().removesuffix("adecimal")
+        return _integer(
+            named["digits"], _NAMES_OF_BASES.get(name) or _BASES.get(name) or (int(name) if name.isdigit() else 0)
+        )
+    match = _BASED.fullmatch(text)
     if match is None:
         return None
-    base = _BASES.get(match["word"], 0) if match["word"] else int(match["base"] or match["bare"])
+    base = (
+        (_BASES.get(match["word"]) or _NAMES_OF_BASES.get(match["word"], 0))
+        if match["word"]
+        else int(match["base"] or match["bare"])
+    )
+    return _integer(match["digits"], base)
+
+
+def written_digits(text: str) -> str | None:
+    """Return 204 for 204_5. None for another text."""
+    match = _BASED.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    return None if match is None else match["digits"]
+
+
+def _integer(digits: str, base: int) -> int | None:
     try:
-        return int(match["digits"], base) if base else None
+        return int(digits, base) if base else None
     except ValueError:  # no such base, or no such digit in it
         return None
 
@@ -213,6 +246,8 @@ def _scientific(match: re.Match[str]) -> Number | None:
 def _quotient(match: re.Match[str]) -> Number | None:
     (above, decimal), (below, other) = _decimal(match["a"] or match["c"]), _decimal(match["b"] or match["d"])
     whole = match["whole"] or match["units"]
+    if "and" in match[0] and above >= below:  # two answers
+        return None
     if below == 0 or (whole and (above < 0 or below < 0)):
         return None
     return Number((int(whole) if whole else 0) + above / below, "decimal" if decimal or other else "quotient")

@@ -10,11 +10,12 @@ import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from nemo_ada.verify.amounts import AND_OR, COMMA, Amount, measured, said
-from nemo_ada.verify.latex import all_of, closing, compact, split
+from nemo_ada.verify.amounts import AND_OR, COMMA, Amount, measured, said, sized
+from nemo_ada.verify.latex import closing, compact, split
 from nemo_ada.verify.numbers import CHOSEN, number
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Piece, Region
-from nemo_ada.verify.units import changes_value, clock, date
+from nemo_ada.verify.sentences import ALL_TEXT, without_wording
+from nemo_ada.verify.units import clock, date
 from nemo_ada.verify.words import NOTHING, REALS, Choice, Text, meaning, read_option, read_words
 
 MAX_DEPTH = 6  # brackets in brackets that are read as lists
@@ -89,7 +90,7 @@ _THOUSANDS = re.compile(r"(?<![\d,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,]\d)")
 _EQUALS = re.compile(r"(?<![<>!\\])=+|\\(?:approx|equiv)(?![a-z])")
 _IMPLIES = re.compile(r"\\(?:[Rr]ightarrow|[Ll]ongrightarrow|implies|therefore|leadsto)(?![a-zA-Z])|=>|⇒|→")
 _RELATION = re.compile(r"\\(?:le|ge|ne)(?![a-zA-Z])|[<>]")
-_COLON = re.compile(r":|\\text\{\s*to\s*\}|(?<=\d )to(?= \d)")
+_COLON = re.compile(r":|\\text\{\s*(?:(?:is )?to|out of|in)\s*\}|(?<=\d )(?:(?:is )?to|out of|in)(?= \d)")
 _UNION = re.compile(r"\\(?:big)?cup(?![a-z])| U ")
 _MINUS = re.compile(r"\\setminus(?![a-z])|(?<=\})\s*-\s*(?=\\\{)")
 _BETWEEN = re.compile(r"(?<!\{)[,;](?!\})")
@@ -101,44 +102,12 @@ VARIABLE = re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:_(?:\w|\{{\w+\}}))?")
 CALL = re.compile(r"(?P<head>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)")
 _REVERSED = re.compile(r"([\](\[])([^\[\]()]*)([\[)\]])")
 _COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
-_ABOUT_WORD = (
-    r"(?:[Aa]bout|[Aa]pproximately|[Aa]pprox\.?|[Rr]oughly|[Nn]early|[Aa]round|[Ee]xactly|[Pp]recisely)(?: equal to)?"
-)
-_ABOUT = rf"(?:\\(?:approx|sim)(?![a-z])|\\text\s*\{{\s*{_ABOUT_WORD}\s*\}}|{_ABOUT_WORD} )\s*"
-_ANSWER_IS = (
-    r"=|\\therefore(?![a-z])|(?:\\text\s*\{\s*)?both\s*\}?\s+(?=.*\band\b)|(?:\\text\s*\{\s*)?(?:[Tt]herefore|[Tt]hus|[Hh]ence|[Ss]o),?\s*\}?\s*"
-    r"|(?:\\text\s*\{\s*)?(?:[Tt]he )?(?:[Ff]inal |[Cc]orrect )?"
-    r"(?:[Aa]nswer|[Oo]ption|[Cc]hoice|[Vv]alue|[Rr]esult)(?: is|\s*:)\s*:?\s*\}?\s*"
-)
-# A label in front of a value: Total cost: 36. A letter with a colon is a choice, and AB:CD a ratio.
-_LABELLED = re.compile(
-    r"(?:\\text\s*\{\s*)?(?P<label>(?![A-Z]{1,3}\s*:)[^\W\d_][^\W\d_]+(?:[ '-][^\W\d_]+){0,5})\s*\}?\s*:"
-    r"\s*\}?\s*(?=[-\d\\.(\[$])"
-    r"|(?:答案|答え|答|正解)\s*(?:是|为|為|は|:)?\s*"
-)
-# A sentence whose verb gives the value: Maria has 14. A verb that is not here may change it (owes, exceeds).
-_VERBS = all_of(
-    """is are was were equals has have had take takes get gets got earns earned make makes made pay pays paid cost costs
-    save saves saved spend spends spent sell sells sold buy buys bought need needs needed give gives use uses contain
-    contains hold holds receive receives eat eats ate read reads walk walks run runs drive drives weigh weighs travel
-    travels work works took"""
-)
-_QUANTITY_OF = (
-    r"(?:[Aa]|[Tt]he) (?:total|profit|gain|cost|price|value|area|volume|length|distance|speed|average|mean|score) of"
-)
-_STATED = re.compile(
-    r"(?:\\text\s*\{\s*|(?!It (?:is|was) ))"
-    rf"(?P<label>[^\W\d_]+(?:[ '-][^\W\d_]+){{0,9}} (?:{'|'.join(sorted(_VERBS))})(?: {_QUANTITY_OF})?|{_QUANTITY_OF})"
-    r"\s*\}?\s*(?=[-\d.]|\\(?:\$|frac|sqrt|pi|text)(?![a-z]))"
-)
-_PREFIX = re.compile(rf"{_ABOUT}|{_ANSWER_IS}|[Ii]t(?: is|'s) (?:an? |the )?(?![\d-])")
-_MINUS_WORD = re.compile(
-    r"(?:\\text\s*\{\s*)?(?:minus|negative)\s*\}?\s*(?=[\d.]|\\(?:frac|sqrt|pi)(?![a-z]))", re.IGNORECASE
-)
 _COMMA_DECIMAL = re.compile(r"-?(?:0,\d+|\d+,\d\d?)")
-_ALL_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
-_IN_TEXT = re.compile(r"[\d,;]|\b(?:and|or)\b|^\(")  # what makes more of words than words
-_EXCEPT = re.compile(r"(?:\\text\s*\{)?\s*[Aa]ll reals?(?: numbers?)? except(?: for)?(?: x\s*=)?\s*\}?\s*([^}]+)\}?")
+_IN_TEXT = re.compile(r"[\d,;&]|\b(?:and|or)\b|^\(")  # what makes more of words than words
+_EXCEPT = re.compile(
+    r"(?:\\text\s*\{)?\s*[Aa]ll(?: reals?)?(?: numbers?| values?(?: of)?)?\s*\}?\s*(?:[a-z]\s)?\s*[a-z]?\s*"
+    r"(?:\\text\s*\{)?\s*except(?: for)?\s*\}?\s*(?:[a-z]\s*=)?\s*([^}]+)\}?"
+)
 _LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\([^()]*\)|_\d|\^\{?\*\}?)+")
 _NO_LABEL = re.compile(r"\\(?:emptyset|pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
 _LETTER = re.compile("[A-Za-z]")
@@ -152,9 +121,11 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         text: the text.
         depth: how many brackets it stands in.
     """
-    if depth == 0:
-        text = _without_label(text)
-    if (whole := number(text)) is not None:
+    whole = number(text)
+    if depth == 0 and whole is None:
+        text = without_wording(text)
+        whole = number(text)
+    if whole is not None:
         listed = _listed(text) if _COMMA_DECIMAL.fullmatch(text) else []  # 3,14 is written for both
         return (Amount(text, whole), *listed)
     if depth > MAX_DEPTH:
@@ -165,7 +136,7 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         return (Text(NOTHING),)
     if (spoken_one := said(text)) is not None:
         return (spoken_one,)
-    inner = _ALL_TEXT.fullmatch(text)
+    inner = ALL_TEXT.fullmatch(text)
     if inner is not None and _IN_TEXT.search(inner[1]):
         return (*readings(inner[1], depth + 1), Text(meaning(text)))
     option, moment = read_option(text), _moment(text)
@@ -174,24 +145,12 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
     if moment is not None and (moment.kind == "date" or not text[-1].isdigit()):
         return (moment, *filter(None, [measured(text)]))
     amount = measured(text)
-    known: list[Reading] = [reading for reading in (moment, option, amount) if reading is not None]
+    big = sized(text)
+    known: list[Reading] = [reading for reading in (moment, option, amount, big) if reading is not None]
     if amount is not None and ("\\text" in text or not text[-1].isalpha()):
         return tuple(known)
     structure = _structure(text, depth)
     return (*known, *(structure or [read_words(text) or Amount(text)]))
-
-
-def _without_label(text: str) -> str:
-    """Return a text without the words in front of its value: the answer is 5, total cost: 5, about 5, negative 5."""
-    if (inner := _ALL_TEXT.fullmatch(text)) is not None:
-        value = _without_label(inner[1].strip())
-        return text if value == inner[1].strip() else f"\\text{{{value}}}"
-    while (prefix := _PREFIX.match(text) or _LABELLED.match(text) or _STATED.match(text)) is not None:
-        label = prefix.groupdict().get("label")
-        if label is not None and changes_value(label):
-            break
-        text = text[prefix.end() :]
-    return _MINUS_WORD.sub("-", text, count=1) if _MINUS_WORD.match(text) else text
 
 
 # Times
@@ -275,6 +234,8 @@ def _bracketed(text: str) -> list[Reading]:
     for start, end in (("(", ")"), ("[", "]"), ("\\langle", "\\rangle"), ("\\{", "\\}")):
         if text.startswith(start) and text.endswith(end) and closing(text, 0) == len(text) - len(end):
             inner = text[len(start) : -len(end)].strip()
+            if start == "[" and (written := _rows_in_brackets(inner)):
+                return [Items("tuple", written)]
             return _set(inner) if start == "\\{" else _tuple(inner, 2 if start == "[" else 1)  # [1,2] is an interval
     if (matrix := _COLUMN.fullmatch(text)) is None:
         return []
@@ -285,6 +246,17 @@ def _bracketed(text: str) -> list[Reading]:
     if any(len(row) != len(rows[0]) for row in rows):
         return []
     return [Items("tuple", tuple("\\begin{matrix}" + " & ".join(row) + "\\end{matrix}" for row in rows))]
+
+
+def _rows_in_brackets(inner: str) -> tuple[str, ...]:
+    """Return the rows of a matrix that is written as [[1,2],[3,4]]. None of them where it is something else."""
+    parts = split(inner, COMMA)[0]
+    if not all(part.startswith("[") and closing(part, 0) == len(part) - 1 for part in parts):
+        return ()
+    cells = [split(part[1:-1], COMMA)[0] for part in parts]
+    if len({len(row) for row in cells}) > 1:
+        return ()
+    return tuple("\\begin{matrix}" + " & ".join(row) + "\\end{matrix}" for row in cells)
 
 
 def _tuple(inner: str, few: int) -> list[Reading]:

@@ -32,7 +32,13 @@ _SPEAKS = (
 )
 _STOPS = r"<\|?(?:end|end_message|eom|return)\|>|<channel\|>|<unused95>|<\|close\|>\s*think\s*<\|sep\|>"
 _STOPS += r"|Here(?:'s| is) my response:"
-_MARK = re.compile(f"(?P<opens>{_OPENS})|(?P<speaks>{_SPEAKS})|(?P<stops>{_STOPS})|{_TAG}")
+# A block of Markdown that names itself a thought: ```thinking. Other blocks are part of what is said.
+_FENCE = r"^[ ]{0,3}(?P<fence>`{3,}|~{3,})[ ]*(?P<info>[^`\n]{0,60})$"
+_FOLDED = r"(?i:<details[^<>]{0,100}>\s*<summary>(?P<summary>[^<>]{0,60})</summary>)|(?P<unfolds></details>)"
+_BLOCK = re.compile("`|~|details")  # its end alone says nothing of a thought
+_MARK = re.compile(
+    f"(?P<opens>{_OPENS})|(?P<speaks>{_SPEAKS})|(?P<stops>{_STOPS})|{_FENCE}|{_FOLDED}|{_TAG}", re.MULTILINE
+)
 
 
 def parts_outside_thoughts(text: str) -> list[str]:
@@ -48,7 +54,7 @@ def parts_outside_thoughts(text: str) -> list[str]:
         if kind == "opens" and not inside:
             parts.append(text[at : mark.start()])
             inside = word
-        elif kind == "speaks" or (kind == "ends" and not inside):
+        elif kind == "speaks" or (kind == "ends" and not inside and not _BLOCK.match(word)):
             parts, inside, at = [], "", mark.end()
         elif (kind == "ends" and word == inside) or (kind == "stops" and inside):
             inside, at = "", mark.end()
@@ -57,6 +63,14 @@ def parts_outside_thoughts(text: str) -> list[str]:
 
 def _read_mark(mark: re.Match[str]) -> tuple[str, str]:
     """Return what a mark does, and the word by which its end is known. No kind for a tag that is not of a thought."""
+    if mark["fence"]:
+        if not mark["info"].strip():
+            return "ends", mark["fence"]
+        return ("opens" if _THOUGHT.search(mark["info"].lower()) else ""), mark["fence"]
+    if mark["summary"] is not None:
+        return ("opens" if _THOUGHT.search(mark["summary"].lower()) else ""), "details"
+    if mark["unfolds"]:
+        return "ends", "details"
     name = (mark["name"] or mark["square"] or "").lower()
     if not name:
         return str(mark.lastgroup), "another format"

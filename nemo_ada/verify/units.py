@@ -339,7 +339,11 @@ _CHANGES_IN_FRONT = (
     | _TURNS
     | _CHANGES_AT_END
     | {*PARTS, *_SCALES}
-    | all_of("not over between possible nobody think believe mistake opposite")
+    | all_of(
+        """not over between possible nobody think believe mistake opposite owe owes exceed chance odds risk unlikely
+    hardly scarcely doubtful unclear outside excluding"""
+    )
+    | {*NUMBER_WORDS}
 )
 
 
@@ -396,10 +400,21 @@ _TIMELIKE = re.compile(r"\d\d?(?::\d\d){1,2}(?: ?[ap]m)?|\d\d? ?[ap]m")
 _DAY = re.compile(r"(?:[a-z]+day )?(?:the )?((?:\d{1,2} )?[a-z]{3,9}(?: \d{1,2})?(?: \d{4})?|\d{4}-\d{1,2}-\d{1,2})")
 
 
+_NUMBER_OF = {word: int(value) for value, word in enumerate(NUMBER_WORDS[:21])} | {str(i): i for i in range(1, 30)}
+_TOLD = re.compile(  # half past three, quarter to 9 pm
+    rf"(?:a )?(?P<minutes>half|quarter|{'|'.join(list(_NUMBER_OF)[1:])})(?: minutes?)? (?P<way>past|after|to|before) "
+    rf"(?P<hour>{'|'.join(NUMBER_WORDS[1:13])}|\d|1[0-2])(?P<half> [ap]m)?"
+)
+
+
 def clock(text: str) -> tuple[int, int] | None:
     """Return a time of day in seconds, and 1 where its half of the day is known, else 0. None for another text."""
     words = re.sub(r" o'clock\b", ":00", _lower(text)).replace(".", "").replace(" : ", ":")
     words = {"noon": "12 pm", "midnight": "12 am"}.get(words, words)
+    if (told := _TOLD.fullmatch(words)) is not None:
+        minutes = {"half": 30, "quarter": 15}.get(told["minutes"]) or _NUMBER_OF[told["minutes"]]
+        hour = (_NUMBER_OF[told["hour"]] - (told["way"] in ("to", "before")) - 1) % 12 + 1
+        words = f"{hour}:{minutes if told['way'] in ('past', 'after') else 60 - minutes:02}{told['half'] or ''}"
     if not _TIMELIKE.fullmatch(words):
         return None
     halved = words.endswith("m")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from nemo_ada.verify.latex import all_of, is_word, plain
 from nemo_ada.verify.numbers import number
+from nemo_ada.verify.sentences import stated
+from nemo_ada.verify.units import changes_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Choice:
 
 
 _OPTION = re.compile(
-    r"(?:\\text\s*\{)?\s*(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer)\s*(?:is\s)?:?\s*)?"
+    r"(?:\\text\s*\{)?\s*(?:(?P<kind>(?:[Aa]nswer )?[A-Za-z][a-z]{2,}|选项?)\s*(?:is\s)?:?\s*)?"
     r"(?:\(\s*(?:\\text\s*\{)?\s*(?P<round>[A-Za-z])\s*\}?\s*\)|(?P<dotted>[A-J])(?:[).]|:(?=[ }]))"
     r"|(?P<bare>[A-Z])(?=\s*\}?\s*[?!]?$|[^=]*\b(?:correct|right)\b))\s*\}?\s*[:.?!]?\s*(?P<rest>.*)",
     re.DOTALL,
@@ -54,7 +56,11 @@ _CLASSES = all_of(
     """function number integer value solution triangle angle serie series sequence line curve graph matrix set event
     variable player team color colour one ball marble card side shape polygon quadrilateral relation equation"""
 )
+_STRESS = all_of("always definitely clearly certainly indeed")
+_GOES_ON_WITH = all_of("at in on with from for of by about through")
 _VERBS = all_of("is was has had will can won did does must got")
+_POINTS = re.compile(r"(?<=[^\W\d_])\.(?=\s|$|[^\W\d_])")  # Mr. Smith, U.S.A.
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _SHORT = ("no", "ok", "up")  # words of two letters
 REALS, NOTHING = "all real numbers", "no solution"
 _SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of answers in words
@@ -66,15 +72,26 @@ _SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of ans
     (r"(?:all |the )?integers|mathbb ?\{?z\}?", "integers"),
     (r"(?:all |the )?natural numbers|mathbb ?\{?n\}?", "natural numbers"),
     (r"(?:an )?infinit(?:e|ely many|e number of)(?: (?:solution|value|answer|root)s?)?", "infty"),
-    (r"(?:positive )?infinity|\+infty", "infty"),
+    (r"(?:(?:it )?(?:diverges|tends|goes) to )?(?:positive )?infinity|\+infty", "infty"),
     (r"doesn't exist|dne|no limit exists|(?:the )?(?:limit|it) does not exist", "does not exist"),
     (r"(?:(?:it|this|that) is |it's )?(?:not true|isn't true|untrue)", "false"),
     (r"(?:(?:it|this|that) is |it's )?(?:not false|isn't false)", "true"),
     (r"(?:(?:it|this|that) is |it's )?(?:not possible|impossible|cannot be done)", "impossible"),
+    *((rf"(?:on )?(?:a )?{day[:3]}(?:{day[3]}|{day[3:5]}|{day[3:]}s?)?", day) for day in _DAYS),
     (r"neither even nor odd|neither odd nor even", "neither"),
     (r"divergent|(?:it |the (?:series|integral) )diverges", "diverges"),
     (r"convergent|(?:it |the (?:series|integral) )converges", "converges"),
 ))  # fmt: skip
+_DECISION = re.compile(
+    r"(?:\\text\s*\{)?\s*(?P<word>yes|no|true|false)\b\s*\}?"
+    r"\s*(?:(?:\\text\s*\{)?\s*(?:because|since|as|it|they|he|she|there|this)\b|[,.;:(]|-(?=\s))",
+    re.IGNORECASE,
+)
+_EXPLAINED = re.compile(
+    r"(?:\\text\s*\{)?\s*(?P<word>[^\W\d_]+(?:[ '-][^\W\d_]+){0,3}?)\s*\}?,?\s*(?:\\text\s*\{)?\s*"
+    r"(?:(?:because|since|with|who|which|having|on|over|for (?:all|any|every|each))\b"
+    r"|\((?:the|who|with|because|since) )",
+)
 _OTHER_OPTION = re.compile(
     r"(?:\\text\s*\{)?\s*\(?\s*[A-J]\s*\)?\s*\}?|.*(?:\(\s*[A-J]\s*\)|\b[B-J][.)](?:\s|$)).*", re.DOTALL
 )
@@ -83,7 +100,7 @@ _ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:and|or|is|not|isn't|but|if|
 
 def meaning(text: str) -> str:
     """Return the words of a tidy text, and of words that mean the same the same ones."""
-    words = plain(text) if len(text) < 80 else text
+    words = _POINTS.sub("", plain(text)) if len(text) < 80 else text
     found = (whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
     return next(found, words)
 
@@ -109,6 +126,14 @@ def elaborates(short: Text, long: Text) -> bool:
 
     What follows the fewer words may not be an answer of its own, as in red blue, or take them back.
     """
+    predicate = stated(long.words)
+    if predicate != long.words and not set(predicate.split()) & _TAKES_BACK - {short.words}:
+        said = Text(meaning(predicate), predicate)
+        if said.words == short.words or elaborates(short, said):
+            return True
+    adverb, _, rest = long.words.partition(" ")
+    if adverb in _STRESS and rest == short.words:
+        return True
     head, _, last = long.words.rpartition(" ")
     if last.removesuffix("s") in _CLASSES and meaning(head) == short.words:
         return True
@@ -126,9 +151,27 @@ def elaborates(short: Text, long: Text) -> bool:
         return rest[0] in ",;.:-" or words[0] in ("it", "they", "he", "she", "because", "since", "as", "there")
     if rest[0] != " " or not all(char.isalpha() or char == " " for char in rest):
         return False
-    named = short.shown[:1].isupper() and " " not in short.words and long.shown.startswith(short.shown)
+    if words[0] in _GOES_ON_WITH or (len(words[0]) > 4 and words[0].endswith("ed")):  # an ellipse centered at 0
+        return True
+    named = short.shown[:1].isupper() and long.shown.startswith(short.shown)
     does = words[0] in _VERBS or (len(words[0]) > 3 and words[0].endswith(("s", "ed")))
     return named and does and long.shown[len(short.shown) :].islower()
+
+
+def read_head(text: str) -> Text | None:
+    """Return the words that an answer begins with, where what follows only explains them. None for another text.
+
+    Yes, because 3 < 5. Alice, with 12 points. Increasing on (0, 1). What follows may hold mathematics, but no answer.
+    """
+    match = _DECISION.match(text) or _EXPLAINED.match(text)
+    if match is None:
+        return None
+    rest = set(re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)*", text[match.end("word") :].lower()))
+    words = meaning(match["word"])
+    explained = text[match.end() - 1] == ":" or any(len(one) > 1 for one in rest)
+    if not explained or rest & (_TAKES_BACK - ({"not", "no"} if words in ("no", "false") else set())):
+        return None
+    return Text(words, match["word"])
 
 
 def read_option(text: str) -> Choice | Text | None:
@@ -137,6 +180,9 @@ def read_option(text: str) -> Choice | Text | None:
         return Choice(valued["bare"], valued["rest"])
     match = _OPTION.fullmatch(text)
     if match is None:
+        return None
+    kind = (match["kind"] or "option").lower()
+    if changes_value(kind) or not (is_word(kind) or kind in ("set", "box")):
         return None
     letter, rest = match["round"] or match["dotted"] or match["bare"], match["rest"].strip()
     if _IS_RIGHT.fullmatch(rest):

@@ -335,11 +335,11 @@ def test_files_of_a_wheel_are_found_in_any_folder(tmp_path, monkeypatch):
         file.write_text("defaults: x/examples/configs/recipes/llm.yaml\n")
     monkeypatch.setattr(paths, "PACKAGE", tmp_path / "package")
     monkeypatch.chdir(tmp_path)
-    assert list(benchmark.presets()) == ["mine"]
+    assert list(benchmark.list_presets()) == ["mine"]
     assert shipped(Path("configs/methods/fp8.yaml")).is_file()
     (tmp_path / "configs/eval").mkdir(parents=True)
     (tmp_path / "configs/eval/mine.yaml").write_text("")
-    assert benchmark.presets()["mine"].is_relative_to(tmp_path / "package"), "a working folder may be anybody's"
+    assert benchmark.list_presets()["mine"].is_relative_to(tmp_path / "package"), "a working folder may be anybody's"
 
 
 def test_a_name_that_is_a_number_is_refused_with_quotes_that_work():

@@ -122,7 +122,7 @@ def test_a_run_that_only_waits_is_shown_and_what_slurm_holds_has_a_remedy(tmp_pa
     assert "its reservation is gone" in render_status(held)
 
 
-def test_a_run_that_is_over_says_why_and_an_old_chain_what_to_do(tmp_path: Path) -> None:
+def test_a_run_that_is_over_says_why(tmp_path: Path) -> None:
     control = JobControl(chain(tmp_path), 100)
     control.status("running", 44)
     (tmp_path / "over").write_text("7\t9\tno progress\t4 attempts in a row\n")
@@ -130,9 +130,6 @@ def test_a_run_that_is_over_says_why_and_an_old_chain_what_to_do(tmp_path: Path)
     assert read_status(tmp_path)["state"] == "running", "no answer is no no"
     (tmp_path / "over").write_text("6\t9\tasked\t\n")
     assert read_status(tmp_path, Queue())["state"] == "no slot is left: submit again", "of an earlier submission"
-    (tmp_path / "jobs.tsv").write_text("4\t4\t-\t1\n")
-    (tmp_path / "job").write_text("4\n")
-    assert "of an older version; a new submission goes on" in read_status(tmp_path, Queue())["state"]
 
 
 def test_gpu_hours_are_those_of_all_attempts(tmp_path: Path) -> None:

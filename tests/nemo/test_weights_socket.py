@@ -12,7 +12,8 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import weights_socket
-from nemo_ada.nemo.weights_socket import move, move_sockets, remove
+from nemo_ada.nemo.weights_socket import move, move_sockets, remove, remove_links
+from tests.nemo.nemo_support.private_ray import private_ray
 from tests.people import OTHER, as_other, needs_two_users
 
 zmq = pytest.importorskip("zmq")
@@ -84,3 +85,26 @@ def test_nemo_rl_asks_for_the_address_where_it_binds_and_where_it_connects():
         text = Path(home, "nemo_rl/models", path).read_text()
         calls = {ast.unparse(node) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)}
         assert call in calls and "ipc:///tmp/{self.report_device_id()}.sock" in text
+
+
+@pytest.mark.long
+def test_workers_get_it_by_ray(shared):
+    ray = pytest.importorskip("ray")
+
+    class Worker:
+        def get_zmq_address(self):
+            return f"ipc://{shared}/GPU-1.sock"
+
+        def binds_to(self):
+            return self.get_zmq_address()  # as NeMo-RL does, within the worker
+
+    with private_ray(2):
+        actor = ray.remote(Worker).remote()
+        policy = SimpleNamespace(worker_group=SimpleNamespace(workers=[actor]))
+        assert move_sockets(policy) == 1
+        assert ray.get(actor.binds_to.remote()) == f"ipc://{os.readlink(shared / 'GPU-1.sock')}"
+        remove_links(policy, seconds=60)
+        assert not list(shared.iterdir())
+        ray.kill(actor)
+        with pytest.raises(ray.exceptions.RayActorError):
+            remove_links(policy, seconds=60)

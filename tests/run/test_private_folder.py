@@ -11,6 +11,7 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import new_folder, private_folder
+from nemo_ada.standing import elsewhere
 from tests.people import OTHER, as_other, needs_two_users
 
 
@@ -51,6 +52,18 @@ def test_a_temporary_folder_with_a_long_path_is_left_out(tmp_path, monkeypatch):
         assert len(str(folder)) <= 40
     with pytest.raises(UserError, match="TMPDIR"), private_folder(longest=5):
         pass
+
+
+def test_within_a_command_the_users_temporary_folder_comes_before_others(temporary, caplog):
+    with private_folder() as outer, elsewhere(outer):
+        with private_folder() as inner:
+            assert inner.parent == outer / "t" and len(inner.name) == 8, (
+                "a short name, because the place says whose it is"
+            )
+        with private_folder(longest=len(str(outer))) as inner:  # as for Ray's sockets
+            assert inner.parent == temporary
+        assert new_folder("try-").parent == temporary
+    assert not caplog.text and [path.name[:4] for path in temporary.iterdir()] == ["try-"]
 
 
 def test_a_temporary_folder_that_does_not_exist_is_said(tmp_path, monkeypatch, caplog):

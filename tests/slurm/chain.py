@@ -1,4 +1,4 @@
-"""A chain of jobs that slurm/train_7b_ada.sh makes, as the tests see it."""
+"""A run of slots that slurm/train_7b_ada.sh submits, as the tests see it."""
 
 from __future__ import annotations
 

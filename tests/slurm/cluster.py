@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.patience import PATIENCE
+from tests.people import Person
 
 BINARIES = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
 DAEMONS = ("munged", "slurmd", "slurmdbd", "mariadbd")
@@ -197,18 +198,29 @@ class Cluster:
         logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.glob("*.log")))
         raise TimeoutError(f"no {what} within {PATIENCE:.0f} s:\n{logs}")
 
-    def run(self, *command: str, **variables: str) -> str:
-        """Output of a SLURM command."""
+    def run(self, *command: str, cwd: Path | None = None, user: Person | None = None, **variables: str) -> str:
+        """Output of a SLURM command.
+
+        Args:
+            command: the command.
+            cwd: the folder where it starts.
+            user: who gives it; else the tests' own user.
+            variables: more of its environment.
+        """
         done = subprocess.run(
-            command, env={**self.env, **variables}, capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+            command, env={**self.env, **variables}, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE,
+            check=False, **({} if user is None else user.rights()),
+        )  # fmt: skip
         if done.returncode:
             raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
         return done.stdout
 
-    def submit(self, script: Path, *arguments: str, cwd: Path, options: Sequence[str] = (), **variables: str) -> int:
+    def submit(
+        self, script: Path, *arguments: str, cwd: Path, options: Sequence[str] = (), user: Person | None = None,
+        **variables: str,
+    ) -> int:  # fmt: skip
         """sbatch; returns the job's id."""
-        output = self.run("sbatch", f"--chdir={cwd}", *options, str(script), *arguments, **variables)
+        output = self.run("sbatch", *options, str(script), *arguments, cwd=cwd, user=user, **variables)
         return int(re.findall(r"\d+", output)[-1])
 
     def state(self, job: int) -> str:

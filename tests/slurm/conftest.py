@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from chain import HERE, ROOT, SCRIPT, Run
 from cluster import Cluster, cluster, why_not
+
+from tests.people import Person
 
 
 @pytest.fixture(scope="session")
@@ -59,18 +62,20 @@ def start(tmp_path: Path) -> Callable[..., Run]:
         itself: bool = False,
         script: str = SCRIPT.name,
         shell: dict[str, str] | None = None,
+        user: Person | None = None,
+        folder: Path = tmp_path,
         **settings: str,
     ) -> Run:
-        setup = tmp_path / "setup.sh"
+        setup = folder / "setup.sh"
         setup.write_text(
             f"export PATH={Path(sys.executable).parent}:$PATH PYTHONPATH={ROOT}\n{settings.pop('extra', '')}\n"
         )
         values = {
             "CONTAINER": "",
-            "RUN_ROOT": str(tmp_path),
-            "RUN_DIR": str(tmp_path / "run"),
+            "RUN_ROOT": str(folder),
+            "RUN_DIR": str(folder / "run"),
             "NODE_SETUP": str(setup),
-            "NEMO_RL_HOME": str(tmp_path),
+            "NEMO_RL_HOME": str(folder),
             "LAUNCH": f"{sys.executable} {HERE / driver}",
             "PYTHON": sys.executable,
             "RAY_START": "0",
@@ -81,14 +86,16 @@ def start(tmp_path: Path) -> Callable[..., Run]:
             "RETRY_SECONDS": "1",
             **settings,
         }
-        site = tmp_path / "site.env"
+        site = folder / "site.env"
         site.write_text("".join(f'{name}="{value}"\n' for name, value in values.items()))
-        where = {"NEMO_ADA_SITE": str(site), "NEMO_ADA_HOME": str(ROOT), **(shell or {})}
+        python = os.path.realpath(sys.executable)  # a shim in the PATH, such as pyenv's, takes half a second to start
+        here = {"NEMO_ADA_SITE": str(site), "NEMO_ADA_HOME": str(ROOT), "HOST_PYTHON": python}
+        where = {**here, **(shell or {})}
         if itself:
             words = ("bash", str(ROOT / "slurm" / script), *arguments)
-            printed = cluster.run("bash", "-c", 'cd "$0" && exec "$@" 2>&1', str(tmp_path), *words, **where)
-            return Run(cluster, tmp_path, int(printed.split()[-1]), printed=printed)
-        job = cluster.submit(ROOT / "slurm" / script, *arguments, cwd=tmp_path, options=options, **where)
-        return Run(cluster, tmp_path, job)
+            printed = cluster.run("bash", "-c", 'exec "$@" 2>&1', "bash", *words, cwd=folder, user=user, **where)
+            return Run(cluster, folder, int(printed.split()[-1]), printed=printed)
+        job = cluster.submit(ROOT / "slurm" / script, *arguments, cwd=folder, options=options, user=user, **where)
+        return Run(cluster, folder, job)
 
     return submit

@@ -97,16 +97,65 @@ def test_a_suspended_slot_is_no_stalled_one(one_node: Cluster, start: Callable[.
     assert "the job now ends at" in run.log()
 
 
-def test_a_folder_that_is_gone_is_not_started_again_in_silence(one_node: Cluster, start: Callable[..., Run]) -> None:
+@pytest.mark.parametrize("anew", [False, True], ids=["gone", "made anew"])
+def test_a_folder_that_is_gone_or_made_anew_is_not_started_again_in_silence(
+    one_node: Cluster, start: Callable[..., Run], anew: bool
+) -> None:
     run = start(one_node, "steps=1000", "step_seconds=0.2", "save_each=1")
     run.until(lambda: len(run.steps()) >= 2)
     one_node.run("scontrol", "hold", str(run.job))  # else the next slot goes on
     run.signal()
-    run.until(lambda: run.reasons() == ["wall"] and not run.left("RUNNING"))
+    run.until(lambda: run.reasons() == ["wall"] and not run.left("RUNNING", "COMPLETING"))
     shutil.rmtree(run.run_dir)
+    if anew:
+        (run.run_dir / "attempts").mkdir(parents=True)
     one_node.run("scontrol", "release", f"{run.job}_[2-20]")
     run.gone()
     assert "is gone: restore it" in run.log() and not (run.run_dir / "steps.txt").exists()
+
+
+def test_slots_whose_reservation_is_deleted_wait_and_say_what_to_do(
+    one_node: Cluster, start: Callable[..., Run]
+) -> None:
+    begin = ("scontrol", "create", "reservation", "ReservationName=ours", "StartTime=now", "Duration=60")
+    one_node.run(*begin, "Nodes=n1", "Users=root")
+    words = ("steps=5", "wait_at=2", "step_seconds=0.1")
+    run = start(one_node, *words, "--reservation=ours", "--begin=now+3600", itself=True)
+    one_node.run("scontrol", "update", "ReservationName=ours", "EndTime=now+2")  # one in use cannot be deleted before
+    run.until(lambda: "reservation" in str(run.status()["remedy"]))
+    shown = run.status()
+    assert shown["state"] == "waiting" and shown["waiting"] == 20, shown
+    assert shown["queue"]["state"] == "RESV_DEL_HOLD" or "Reservation" in shown["queue"]["reason"], "SLURM's own word"
+    for word in ("ReservationName=", "StartTime=now"):
+        one_node.run("scontrol", "update", f"JobId={run.job}", word)
+    one_node.run("scontrol", "release", str(run.job))
+    run.until(lambda: len(run.steps()) >= 2)
+    (run.run_dir / "go").touch()
+    run.over("done")
+
+
+def test_slots_that_would_run_at_once_run_one_after_another(two_nodes: Cluster, start: Callable[..., Run]) -> None:
+    """Without %1 the second slot meets the first one on the other node."""
+    run = start(two_nodes, "steps=5", "wait_at=2", "step_seconds=0.1", options=("--array=1-4",))
+    run.until(lambda: "runs, and a run has one at a time (--array=1-N%1)" in run.log() and len(run.steps()) >= 2)
+    run.until(lambda: len(run.left("RUNNING")) == 1 and not run.left("COMPLETING"))
+    assert run.left("PENDING"), "the others wait now"
+    run.signal()
+    run.over("done")
+    assert run.steps() == list(range(1, 6)) and run.reasons() == ["wall", "done"]
+
+
+def test_no_slot_submits_anything(one_node: Cluster, start: Callable[..., Run], tmp_path: Path) -> None:
+    """So a site whose SLURM refuses every further job ends no run, and leaves no GPUs idle."""
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "sbatch").write_text(f"#!/bin/bash\ntouch {tmp_path}/asked\nexit 1\n")
+    (tmp_path / "bad" / "sbatch").chmod(0o755)
+    words = ("steps=5", "wait_at=2", "step_seconds=0.1")
+    run = start(one_node, *words, PATH=f"{tmp_path}/bad:{search_path()}")
+    run.until(lambda: len(run.steps()) >= 2)
+    run.signal()
+    run.over("done")
+    assert run.reasons() == ["wall", "done"] and not (tmp_path / "asked").exists()
 
 
 def test_slots_that_wait_for_whatever_reason_are_waiting_and_a_cancelled_one_is_not_missed(

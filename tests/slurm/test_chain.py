@@ -220,6 +220,25 @@ def test_a_node_that_counts_errors_of_its_memory_during_the_run_is_left_out(
     assert "on 1 node(s): n2" in log and run.steps() == [1, 2, 3, 4, 5] and run.reasons() == ["node lost", "done"]
 
 
+def test_a_node_whose_container_does_not_start_is_left_out(
+    two_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """As where another user's folder is in enroot's way. No check can see it from the inside."""
+    apptainer = tmp_path / "apptainer"
+    denied = "mkdir: cannot create directory '/run/enroot': Permission denied"
+    apptainer.write_text(
+        f'#!/bin/bash\nif [[ $SLURMD_NODENAME == n1 ]]; then echo "{denied}" >&2; exit 1; fi\n'
+        'until [[ $1 == x.sif ]]; do shift; done; shift\nexec "$@"\n'
+    )
+    apptainer.chmod(0o755)
+    run = start(
+        two_nodes, "steps=3", "step_seconds=0.1", CONTAINER="x.sif", RUNTIME="apptainer", APPTAINER=str(apptainer)
+    )
+    run.over("done")
+    assert f"node n1 is unhealthy: its step did not begin: {denied}" in run.log()
+    assert "on 1 node(s): n2" in run.log() and run.reasons() == ["node lost", "done"]
+
+
 def test_unhealthy_nodes_stay_left_out_beside_the_users_own_exclude(
     four_nodes: Cluster, start: Callable[..., Run], tmp_path: Path
 ) -> None:

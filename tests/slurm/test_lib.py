@@ -31,7 +31,7 @@ import pytest
 from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
 from tests.people import OTHER, needs_two_users
-from tests.slurm.test_dry_run import call
+from tests.slurm.test_dry_run import HOST_PYTHON, call
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +42,7 @@ RECIPE_4N = "configs/qwen2.5-32b.yaml"
 
 def bash(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program after lib.sh was read."""
-    environment = {"PATH": os.environ["PATH"], **variables}
+    environment = {"PATH": os.environ["PATH"], "HOST_PYTHON": HOST_PYTHON, **variables}
     command = ["bash", "-c", f"source {ROOT}/slurm/lib.sh; {program}"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 
@@ -124,6 +124,19 @@ def test_whatever_slurm_says_it_is_asked_again(tmp_path: Path) -> None:
     done = decision("ended", tmp_path, **path, ANSWER_SECONDS="60")
     assert "1 slots wait; they start in 600 s at the earliest" in done.stderr, done
     assert asked(tmp_path, "scontrol", "update") == ["update JobId=7_[4] StartTime=now+600"]
+
+
+def test_a_slot_that_ends_before_its_decisions_puts_the_others_off_whatever_slurm_says(tmp_path: Path) -> None:
+    """A node's names, and the slots that wait, are asked for by the batch script itself."""
+    flaky = f"n=$(wc -l <{tmp_path}/calls); if [ $n -lt 3 ]; then echo 'error: Unspecified error' >&2; exit 1; fi"
+    slot = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_MAX": "20", "RETRY_SECONDS": "9"}
+    path = slurm(tmp_path, scontrol=flaky)
+    done = bash("put_off", **slot, **path)
+    assert asked(tmp_path, "scontrol") == ["update JobId=7_[4-20] StartTime=now+9"] * 3
+    assert "the slots that wait start in 9 s" in done.stderr
+    assert "put" not in bash("put_off", **{**slot, "SLURM_ARRAY_TASK_ID": "20"}, **path).stderr, "the last one"
+    down = bash("sleep() { :; }; put_off", **slot, **slurm(tmp_path, scontrol="echo no answer >&2; exit 1"))
+    assert "SLURM does not put all slots off that wait: no answer" in down.stderr
 
 
 def test_a_silent_slurm_is_not_taken_for_a_no(tmp_path: Path) -> None:
@@ -597,13 +610,6 @@ def test_a_stop_file_that_is_older_than_the_submission_does_not_end_it(tmp_path:
     assert (tmp_path / "over").exists() != older
 
 
-def test_a_chain_of_the_old_layout_is_named_and_its_last_save_counts(tmp_path: Path) -> None:
-    for name, text in {"jobs.tsv": "4\t4\t-\t1\n", "submission": "4\n", "job": "4\n"}.items():
-        (tmp_path / name).write_text(text)
-    done = begins(tmp_path, [])
-    assert done.returncode == 0 and "this folder's chain is of an older version" in done.stderr, done
-
-
 def test_a_full_run_folder_leaves_its_slots_to_better_days(tmp_path: Path) -> None:
     """Nothing can be written down there, so the numbers of the slots say how long it has been so."""
     (tmp_path / "attempts").mkdir()
@@ -619,7 +625,7 @@ def test_a_full_run_folder_leaves_its_slots_to_better_days(tmp_path: Path) -> No
 
 
 OUTCOMES = [
-    # state in status.json, exit code of the driver, file that node.sh left -> what the chain does
+    # state in status.json, exit code of the driver, file that node.sh left -> how the attempt ended
     ("done", "0", None, "done"), ("stopped", "75", None, "stopped"), ("failed", "1", None, "failed"),
     ("running", "75", None, "stopped"), (None, "75", None, "stopped"),
     ("interrupted", "76", None, "interrupted"), ("interrupted", "77", None, "interrupted"),
@@ -714,6 +720,27 @@ def test_each_attempt_says_why_it_ended(tmp_path: Path, left: dict[str, str], re
     done = decision("ended", tmp_path, ATTEMPT_DIR=folder, **path)
     assert number == "1" and f"reason: {reason}\n" in done.stderr, done
     assert (tmp_path / "attempts.tsv").read_text().split("\t")[6] == reason
+
+
+EXITED = "srun: error: n[2-3]: tasks 1-2: Exited with exit code 1"
+DENIED = "slurmstepd: error: pyxis:     mkdir: cannot create directory '/run/enroot': Permission denied"
+
+
+@pytest.mark.parametrize("begun", [(), ("n2",), ("n2", "n3")], ids=len)
+def test_nodes_whose_step_ends_before_it_has_a_log_are_left_out(tmp_path: Path, begun: tuple[str, ...]) -> None:
+    """As pyxis says it. What srun ends afterwards has no fault."""
+    path = slurm(tmp_path, scontrol="if [ $2 = hostnames ]; then printf 'n2\\nn3\\n'; fi")
+    folder = Path(decision("begin", tmp_path, **path).stdout.split()[1])
+    killed = (
+        "slurmstepd: error: *** STEP 3.0 ON n1 CANCELLED AT 2026 ***\nsrun: error: n4: task 3: Exited with exit code 15"
+    )
+    (folder / "srun.log").write_text(f"{DENIED}\n{EXITED}\n{killed}\n")
+    for node in ("n1", *begun):
+        (folder / f"node-{node}.log").touch()
+    done = decision("ended", tmp_path, ATTEMPT_DIR=str(folder), NODE_NAMES="n1 n2 n3 n4", **path)
+    left = {"n2", "n3"} - set(begun)
+    assert set(re.findall(r"node (\S+) is unhealthy: its step did not begin: .*Permission denied", done.stderr)) == left
+    assert (",".join(sorted(left)) in "".join(asked(tmp_path, "scontrol", "update"))) and ("n4" not in done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -992,7 +1019,7 @@ def test_the_decisions_need_no_more_than_python_3_6(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\x00", b"7\t1\n", b"[" * 200_000, b"7\t1\t0\t3\n\xff\n"])
 def test_damaged_files_of_a_run_end_nothing_without_a_reason(tmp_path: Path, content: bytes) -> None:
-    for name in ("attempts.tsv", "jobs.tsv", "job", "left_out.tsv", "pace.json", "status.json", "STOP.ours"):
+    for name in ("attempts.tsv", "job", "left_out.tsv", "pace.json", "status.json", "STOP.ours"):
         (tmp_path / name).write_bytes(content)
     path = slurm(tmp_path, squeue="true", scontrol="exit 1")
     first = decision("begin", tmp_path, MAX_WITHOUT_STEP="50", **path)

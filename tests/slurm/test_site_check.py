@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,18 @@ def test_a_cache_that_the_group_cannot_share_and_a_nodes_limits_are_named(
     cache.chmod(0o2775)
     assert found(monkeypatch, one_node, HF_HOME=str(cache)) == set()
     assert ("warning", "RAY_PORT") in found(monkeypatch, one_node, SLURM_JOB_ID="7", RAY_PORT="60000")
+
+
+def test_enroots_folders_that_another_user_made_are_named_on_a_node(
+    one_node: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The stand-in makes and enters its folder, as enroot does before it looks at its words."""
+    (tmp_path / "enroot").write_text(
+        f"#!/bin/bash\nset -e\numask 077\nmkdir -p {tmp_path}/data/$UID\ncd {tmp_path}/data/$UID\n"
+    )
+    (tmp_path / "enroot").chmod(0o755)
+    path = {"SLURM_JOB_ID": "7", "PATH": f"{tmp_path}:{one_node.env['PATH']}"}
+    assert "enroot" not in {key for _, key in found(monkeypatch, one_node, **path)}
+    (tmp_path / "data" / str(os.getuid())).rmdir()
+    (tmp_path / "data" / str(os.getuid())).touch()  # root may enter all folders, but no file
+    assert ("error", "enroot") in found(monkeypatch, one_node, **path)

@@ -1,4 +1,4 @@
-"""The page of a group's installation (slurm/site.md), walked by two users of a group with umask 022."""
+"""The page of a group's installation (slurm/site.md), walked by two accounts of a group with umask 022."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from chain import ROOT
 from cluster import Cluster, cluster, search_path, why_not
 
 from tests.patience import PATIENCE
-from tests.people import OTHER
+from tests.people import Person, accounts
 
 pytestmark = pytest.mark.slurm
 
-GROUP = 64000
-SECOND = 1  # daemon: SLURM starts jobs of known users only
 PAGE = (ROOT / "slurm/site.md").read_text()
 STEP = re.compile(r"\*\*(\d+)\. (?:(?!\*\*\d).)*?```bash\n(.*?)```", re.DOTALL)
 DRIVER = """#!/bin/bash
 for word; do case $word in run_dir=*) dir=${word#*=} ;; esac; done
 echo "$WANDB_MODE" >"$dir/mode"
 echo "$1" >"$dir/yaml"
+cat train.jsonl mine.py >"$dir/seen"
 echo '{"state": "done", "step": 1, "max_steps": 1}' >"$dir/status.json"
 """
 PREPARE = """#!/bin/bash
@@ -70,33 +69,34 @@ def open_folder() -> Iterator[Path]:
 
 
 class Walk:
-    """The commands of the page, with a folder in place of /shared and a group's number in place of its name."""
+    """The commands of the page, with a folder in place of /shared and another group's name."""
 
-    def __init__(self, folder: Path, running: Cluster) -> None:
-        self.folder, self.running = folder, running
+    def __init__(self, folder: Path, running: Cluster, group: str) -> None:
+        self.folder, self.running, self.group = folder, running, group
         self.steps = {int(number): self.named(text) for number, text in STEP.findall(PAGE)}
 
     def named(self, text: str) -> str:
-        text = text.replace("/shared", f"{self.folder}/shared").replace(" ml ", f" {GROUP} ")
+        text = text.replace("/shared", f"{self.folder}/shared").replace(" ml ", f" {self.group} ")
         return text.replace("git clone URL", f"git clone --quiet {ROOT}")
 
-    def step(self, number: int, cwd: Path, user: int | None = None, **variables: str) -> str:
+    def step(self, number: int, cwd: Path, user: Person | None = None, **variables: str) -> str:
         """Run the commands of a step. What it sets holds for it alone, so users load the module again."""
         load = self.steps[6].splitlines()[0] + "\n" if user is not None and number != 6 else ""
-        as_user: dict[str, Any] = {} if user is None else {"user": user, "group": GROUP, "extra_groups": []}
-        environment = {**self.running.env, "HOME": str(cwd), "BASH_ENV": f"{self.folder}/module.sh", **variables}
+        as_user: dict[str, Any] = {"umask": 0o022} if user is None else user.rights()
+        names = {} if user is None else {"HOME": str(user.home), "USER": user.name}
+        environment = {**self.running.env, **names, "BASH_ENV": f"{self.folder}/module.sh", **variables}
         environment["PATH"] = f"{self.folder}/bin:{environment['PATH']}"
         return self._said(load + self.steps[number], cwd, environment, as_user)
 
-    def run(self, text: str, cwd: Path, user: int, **variables: str) -> str:
+    def run(self, text: str, cwd: Path, user: Person, **variables: str) -> str:
         """Run a command as a user of the group."""
-        environment = {**self.running.env, "HOME": str(cwd), **variables}
-        return self._said(text, cwd, environment, {"user": user, "group": GROUP, "extra_groups": []})
+        environment = {**self.running.env, "HOME": str(user.home), "USER": user.name, **variables}
+        return self._said(text, cwd, environment, user.rights())
 
     @staticmethod
     def _said(text: str, cwd: Path, environment: dict[str, str], as_user: dict[str, Any]) -> str:
         done = subprocess.run(
-            ["bash", "-e", "-c", text], cwd=cwd, env=environment, umask=0o022, text=True, stdout=subprocess.PIPE,
+            ["bash", "-e", "-c", text], cwd=cwd, env=environment, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, timeout=PATIENCE, check=False, **as_user,
         )  # fmt: skip
         return done.stdout + (f"exit code {done.returncode}" if done.returncode else "")
@@ -121,50 +121,51 @@ def test_the_page_of_a_groups_installation_is_walked_by_two_users(open_folder: P
     (open_folder / "settings").write_text(SETTINGS.replace("/shared", str(shared)))
     program(open_folder / "bin" / "editor", f'#!/bin/bash\ncat {open_folder}/settings >>"$1"\n')
     program(open_folder / "bin" / "make", f"#!/bin/bash\nln -s {sys.prefix} .venv\n")
-    with cluster(open_folder / "c") as running:
+    with accounts(open_folder, "alice", "bob") as people, cluster(open_folder / "c") as running:
         for folder in (open_folder / "c", open_folder / "c" / "munge"):
             folder.chmod(0o711)
-        walk = Walk(open_folder, running)
+        alice, bob = people
+        walk = Walk(open_folder, running, alice.group)
         assert sorted(walk.steps) == [1, 2, 3, 4, 5, 6, 7, 8, 12], "no step of the page is left out"
         tree = shared / "nemo_ada"
         for number in (1, 2, 3, 4, 5):
             said = walk.step(number, open_folder if number == 1 else tree, EDITOR="editor")
             assert "exit code" not in said, (number, said)
-        homes = {user: open_folder / f"home{user}" for user in (OTHER, SECOND)}
-        for user, home in homes.items():
-            home.mkdir()
-            os.chown(home, user, GROUP)
+        for person in people:
             for number, name in ((6, "first"), (7, "second")):
-                said = walk.step(number, home, user, USER=f"user{user}")
+                said = walk.step(number, person.home, person)
                 assert "exit code" not in said and "Submitted batch job" in said, said
-                over(shared / f"runs/user{user}/{name}")
+                over(shared / f"runs/{person.name}/{name}")
         models = shared / "huggingface/hub/models--org--name/blobs"
-        assert sorted(path.name for path in models.iterdir()) == [str(SECOND), str(OTHER)], "both added to one model"
-        run = shared / f"runs/user{OTHER}/first"
+        assert {path.name for path in models.iterdir()} == {str(one.uid) for one in people}, "both added to one model"
+        run = shared / f"runs/{alice.name}/first"
         modes = [(run.with_name(name) / "mode").read_text().strip() for name in ("first", "second")]
         assert modes == ["offline", "online"], "the user's own settings win"
-        mine = f"{homes[OTHER]}/nemo-ada/mine.yaml\n"
-        assert (run.with_name("second") / "yaml").read_text() == mine, "a path means the file of the working folder"
+        own = alice.home / "nemo-ada"
+        assert (run.with_name("second") / "yaml").read_text() == f"{own}/mine.yaml\n", "that of the working folder"
+        read = (own / "train.jsonl").read_text() + (own / "mine.py").read_text()
+        assert (run.with_name("second") / "seen").read_text() == read, "the driver stands where its user stood"
         found = [path for path in run.rglob("*") if not path.is_symlink()]
-        assert {path.name for path in found if path.stat().st_gid != GROUP} == set()
+        ours = os.stat(shared / "runs").st_gid
+        assert {path.name for path in found if path.stat().st_gid != ours} == set()
         assert {path.name for path in found if not path.stat().st_mode & 0o040} == {"ray-token"}, "the group reads"
         assert not [path for path in found if path.stat().st_mode & 0o022], "only its owner writes"
-        moved = walk.run(f"mv {run.parent} {run.parent}.moved", open_folder, SECOND)
+        moved = walk.run(f"mv {run.parent} {run.parent}.moved", open_folder, bob)
         assert "exit code" in moved and run.exists(), "nobody moves another user's folder away"
-        planted = walk.run(f"echo x >{run}/submission || echo x >>{run}/attempts.tsv", open_folder, SECOND)
+        planted = walk.run(f"echo x >{run}/submission || echo x >>{run}/attempts.tsv", open_folder, bob)
         assert planted.count("Permission denied") == 2, planted
-        taken = walk.step(6, homes[SECOND], SECOND, USER=f"user{OTHER}")
-        assert f"{run} belongs to user {OTHER}, who alone trains in it" in taken and "exit code 2" in taken
-        ours = {"PATH": f"{sys.prefix}/bin:{search_path()}", "PYTHONPATH": str(ROOT)}
-        shown = walk.step(8, open_folder, NEMO_ADA_SITE=f"{tree}/slurm/site.env", **ours)
-        assert all(f"user{user}" in shown for user in homes) and shown.count("done") >= 4, shown
-        stopped = walk.step(12, homes[OTHER], OTHER, USER=f"user{OTHER}")
+        taken = walk.step(6, bob.home, bob, USER=alice.name)
+        assert f"{run} belongs to user {alice.uid}, who alone trains in it" in taken and "exit code 2" in taken
+        whole = {"PATH": f"{sys.prefix}/bin:{search_path()}", "PYTHONPATH": str(ROOT)}
+        shown = walk.step(8, open_folder, NEMO_ADA_SITE=f"{tree}/slurm/site.env", **whole)
+        assert all(one.name in shown for one in people) and shown.count("done") >= 4, shown
+        stopped = walk.step(12, alice.home, alice)
         assert not stopped, stopped
         program(open_folder / "admin" / "nemo-ada", f"#!{open_folder}/admin/home/python3\n")
         (open_folder / "admin" / "home").mkdir(mode=0o700)
         (open_folder / "admin" / "home" / "python3").symlink_to(sys.executable)
         closed = {"PATH": f"{open_folder}/admin:{search_path()}", "PREFLIGHT": "1", "RUN_DIR": f"{run}-again"}
-        said = walk.run(f"{tree}/slurm/train.sh configs/qwen2.5-math-7b.yaml", homes[OTHER], OTHER, **closed)
+        said = walk.run(f"{tree}/slurm/train.sh configs/qwen2.5-math-7b.yaml", alice.home, alice, **closed)
         assert f"its interpreter is {open_folder}/admin/home/python3" in said and "NEMO_RL_HOME" not in said, said
     assert not list(tree.rglob("*.log")) and not list((tree / "slurm").rglob("__pycache__"))
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.patience import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def named_folder() -> Iterator[None]:
+    """Name the checkout in PYTHONPATH, as a user names the folder of a reward. A worker finds no other module of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep if os.environ.get("PYTHONPATH") else None)
+        yield
 
 
 def group_members(group: int) -> list[int]:

@@ -35,6 +35,10 @@ FORMATS = [  # a thought and an answer
     ("analysisWe know {}", "assistantfinal{}"),  # the same as gpt-oss without its special tokens
     ("<|im_start|>think\n{}", "<|im_start|>answer\n{}"),
     ("Here is my thought process: {} ", "Here is my response: {}"),
+    ("```thinking\n{}\n```\n", "{}"),
+    ("````thinking\n```python\n1\n```\n{}\n````\n", "{}"),
+    ("~~~reasoning\n{}\n~~~\n", "{}"),
+    ("<details>\n<summary>My reasoning</summary>\n{}\n</details>\n", "{}"),
     ("Here are my reasoning steps:\n{}", "[BEGIN FINAL RESPONSE]\n{}\n[END FINAL RESPONSE]"),
 ]
 
@@ -54,6 +58,7 @@ def test_a_box_in_a_thought_is_no_answer(thought: str, answer: str) -> None:
         ("no thought", ["no thought"]),
         ("a<think>b</think>c<think>d</think>e", ["a", "c", "e"]),
         ("a<think>b", ["a"]),
+        ("```python\na\n```\nb", ["```python\na\n```\nb"]),  # a block that is no thought, and its end
         ("a</think>b", ["b"]),  # it began in the prompt
         ("a<think>b<reflection>c</reflection>d</think>e", ["a", "e"]),
         ("<think>a<think>b</think>c</think>d", ["d"]),

@@ -76,6 +76,10 @@ class EmaSettings:
     """Whether every prompt has its counts. Without them one running mean over all prompts needs `adaptive_prior: true`.
     """
 
+    def make(self, features: int) -> PassRateEstimator:
+        """Make the estimator. It looks at no feature."""
+        return EmaBeta(self)
+
 
 @dataclass(frozen=True)
 class ValueSettings:
@@ -92,6 +96,10 @@ class ValueSettings:
     memory: Annotated[float, Bounds(ge=0, lt=1)] = 0.0
     """Share that each step keeps of the prompt's labels of earlier steps, which are added. With 0 none are added. Use
     0.95 for few prompts that come again."""
+
+    def make(self, features: int) -> PassRateEstimator:
+        """Make the estimator for prompts with so many features."""
+        return ValueRegressor(features, self)
 
 
 EstimatorSettings = Annotated[EmaSettings | ValueSettings, ByKind()]

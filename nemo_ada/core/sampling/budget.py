@@ -129,6 +129,11 @@ class Budget:
         )
 
 
+def _cost_of(responses: int, tokens_each: int) -> Use:
+    """Return what responses cost that are asked for, with the tokens that are reserved for them."""
+    return Use(responses, responses * tokens_each)
+
+
 class Ledger:
     """Counts what one batch costs.
 
@@ -149,7 +154,7 @@ class Ledger:
 
     def refusal(self, responses: int, tokens_each: int) -> Cap | None:
         """Return the cap that forbids so many more responses. None when they fit."""
-        after = self.use + Use(responses, responses * tokens_each)
+        after = self.use + _cost_of(responses, tokens_each)
         return next((cap for cap, most in self._caps if cap.used(after) > most), None)
 
     def waits(self, responses: int, tokens_each: int) -> bool:
@@ -167,7 +172,7 @@ class Ledger:
         refused = self.refusal(responses, tokens_each)
         if refused is not None and not (forced and refused.drains):
             raise InvariantError(f"reserved {responses} samples of {tokens_each} tokens against {refused.name}")
-        self._book(Use(responses, responses * tokens_each), responses * tokens_each)
+        self._book(_cost_of(responses, tokens_each), responses * tokens_each)
 
     def settle(self, reserved: int, used: int) -> None:
         """Release the `reserved` tokens of responses that ended, and book the `used` ones."""
@@ -275,7 +280,7 @@ class GroupLedger(Ledger):
     def reserve(self, responses: int, tokens_each: int, *, forced: bool = False) -> None:
         """Reserve as `Ledger` does, for the group and its step. The step's caps decide, not the group's share."""
         self._step.reserve(responses, tokens_each, forced=forced)
-        self._book(Use(responses, responses * tokens_each), responses * tokens_each)
+        self._book(_cost_of(responses, tokens_each), responses * tokens_each)
 
     def settle(self, reserved: int, used: int) -> None:
         """Release and book tokens as `Ledger` does, for the group and its step."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from nemo_ada.rules.facts.site import site_file, site_setting
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
 from nemo_ada.run.files import new_file, text_of
-from nemo_ada.run.start import SubprocessError, run
+from nemo_ada.run.start import SubprocessError, environment, run
 
 ANSWER_SECONDS = 10.0
 PREEMPT_SECONDS = 25  # slurm/lib.sh
@@ -145,6 +145,7 @@ def _node() -> Findings:
     if resource.RLIM_INFINITY != most < THREADS_PER_CORE * cores:
         yield warning("ulimit -u", f"{most} processes and threads are allowed, and {cores} cores start up to "
                       f"{THREADS_PER_CORE * cores}: raise it on the node")  # fmt: skip
+    yield from _enroot()
     free = shutil.disk_usage("/dev/shm").free >> 30
     if free < LEAST_SHM_GIB:
         yield warning("/dev/shm", f"{free} GiB are free, and Ray's objects want {LEAST_SHM_GIB}: raise its size")
@@ -153,6 +154,21 @@ def _node() -> Findings:
     if first <= last:
         yield warning("RAY_PORT", f"the kernel gives out ports from {first} on, Ray's go to {last}, so one may be "
                       "taken; raise net.ipv4.ip_local_port_range or lower RAY_PORT")  # fmt: skip
+
+
+def _enroot() -> Findings:
+    """Whether enroot can use its folders on this node. Where they are in /tmp, another user may have made them."""
+    if shutil.which("enroot") is None:
+        return
+    own = {name: value for name, value in os.environ.items() if name.startswith("ENROOT_")}
+    try:  # it makes its folders, whatever it is asked
+        done = run(["enroot", "list"], env=environment(**own), capture_output=True, text=True, timeout=ANSWER_SECONDS)
+    except (OSError, SubprocessError) as problem:
+        yield warning("enroot", f"it gives no answer on this node: {problem}")
+        return
+    if done.returncode:
+        yield error("enroot", f"no container starts for you on this node: {' '.join(done.stderr.split())}; in "
+                    "the site's enroot.conf name folders that each user can make (/tmp/enroot-$(id -u))")  # fmt: skip
 
 
 def _runtime() -> Findings:

@@ -22,7 +22,7 @@ from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import text_of
 from nemo_ada.run.folder import flatten
 from nemo_ada.run.inputs import files
-from nemo_ada.standing import shown
+from nemo_ada.standing import here, shown
 
 SERVER = "https://api.wandb.ai"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")
@@ -144,7 +144,11 @@ def mounts(values: Values, yamls: Sequence[Path]) -> Findings:
         return
     run_dir = job_folder(str(values.get("run_dir", DEFAULT_RUN_DIR)))
     mounted = [(str(folder), str(folder)) for folder in (project().absolute(), run_dir)]
-    mounted += [(source, target or source) for source, target in _pairs(site_setting("MOUNTS"))]
+    named = [(source, target or source) for source, target in _pairs(site_setting("MOUNTS"))]
+    for source, _ in named:
+        if not os.path.exists(source):
+            yield warning("MOUNTS", f"{source} is not on this machine; a node that lacks it starts no container")
+    mounted += named
     cache, setup = site_setting("HF_HOME"), site_setting("NODE_SETUP")
     checkout = Path(site_setting(HOME) or os.devnull).absolute()
     read = {"YAML": yamls, "input": files(flatten(dict(values.config))), "NODE_SETUP": [Path(setup)] if setup else []}
@@ -177,7 +181,7 @@ def _text(path: Path) -> str:
 def job_folder(name: str) -> Path:
     """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
     path, root = shown(Path(name)), site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
-    return (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path).absolute()
+    return here() / (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path)
 
 
 def folders(values: Values) -> Findings:

@@ -382,3 +382,6 @@ def test_what_a_job_reads_and_its_container_does_not_see_is_named(
     assert missing(f"{one},{two}:ro") == {"disk/train.jsonl", "cache"}, "the link's other end has to be there, too"
     assert missing(f"{tmp_path}:/elsewhere") == everything, "the job looks at its own path"
     assert missing(f"{tmp_path}:{tmp_path}") == set() == missing(str(tmp_path))
+    monkeypatch.setenv("MOUNTS", f"{tmp_path},/nowhere:/data")
+    (finding,) = mounts(values, [])
+    assert finding.level == "warning" and "/nowhere is not on this machine" in finding.message
