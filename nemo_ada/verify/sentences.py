@@ -7,8 +7,10 @@ another one: not, less than, a loss of (`units.changes_value`). So no list of ve
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from nemo_ada.verify.latex import all_of, is_word
+from nemo_ada.verify.numbers import close, number
 from nemo_ada.verify.units import changes_value
 
 ALL_TEXT = re.compile(r"\\text\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
@@ -84,6 +86,10 @@ _REMARK_BEHIND = re.compile(  # y = 2x + 3 (the line through both)
 )
 _FROM_TO = re.compile(r"[Ff]rom (?P<low>-?[\d.]+|-?\\\w+) to (?P<high>-?[\d.]+|-?\\\w+)")
 _BECAUSE = re.compile(r"(?<=[\w)}\]]),?\s*(?:\\text\s*\{,?\s*)?\(?(?:because|since)\b.*$", re.DOTALL)
+_NEAR = re.compile(  # \frac{7}{3} (about 2.33)
+    r"\s*(?:\\text\s*\{\s*)?\((?:about|approximately|approx\.?|roughly|\\approx)\s*(?P<value>-?\d[\d.]*)\)\s*\}?$"
+)
+_ROUNDED = Fraction(1, 20)
 _ONLY = re.compile(r"(?<=\w),?\s*(?:\\text\s*\{\s*only\s*\}| only)$|(?<=,)(?P<last>[^,]+),? respectively$")
 _HOLDS_FOR = re.compile(  # \frac{x+1}{x-2}, x \ne 2
     r"(?P<value>(?:[^,<>\\]|\\(?!in(?![a-z])|ne(?![a-z])|le(?![a-z])|ge(?![a-z])))+?),?"
@@ -107,6 +113,9 @@ def without_wording(text: str) -> str:
     if (why := _BECAUSE.search(text)) is not None and _VALUE.search(text[: why.start()]):
         text = text[: why.start()]
         text += "}" * (text.count("{") > text.count("}"))
+    if (near := _NEAR.search(text)) is not None and (exact := number(text[: near.start()].strip())) is not None:
+        rounded = number(near["value"])
+        text = text[: near.start()] if rounded is not None and close(exact.value, rounded.value, _ROUNDED) else text
     text = _ONLY.sub(lambda match: match["last"] or "", text)
     held = _HOLDS_FOR.fullmatch(text)
     if held is not None and held["name"] in held["value"]:
