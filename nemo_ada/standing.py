@@ -111,7 +111,7 @@ def elsewhere(folder: Path) -> Iterator[None]:
     _user.append(before)
     _temporary.append(os.environ.get(TMPDIR))
     os.chdir(folder)
-    (folder / "t").mkdir(mode=0o700)
+    (folder / "t").mkdir(mode=0o700, exist_ok=True)
     _name_temporary(str(folder / "t"))
     cached, tempfile.tempdir = tempfile.tempdir, None
     try:

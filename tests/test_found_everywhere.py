@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import re
 import shutil
 import subprocess
 import tempfile
@@ -21,6 +22,7 @@ import pytest
 from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, set_wandb_server
+from nemo_ada.rules.check.site import job_folder
 from nemo_ada.rules.facts import site
 from nemo_ada.run.folder import RunDir
 from nemo_ada.standing import elsewhere, from_here, here, share_temporary, shown, users_temporary
@@ -42,6 +44,7 @@ CODE = "with open({where!r}, 'a') as out: out.write(__file__ + chr(10))\ndef f(*
 REWARD = "def score(response, reference):\n    return float(str(reference) in response)\n"
 SITE = "echo site >>{where}\nRUN_ROOT={folder}\nHF_ENDPOINT=http://127.0.0.1:9\nNEMO_RL_HOME={folder}\n"
 EVAL = "name: NAME\nsource: {folder}/heldout.jsonl\nmax_prompt_tokens: 8\nmax_new_tokens: 8\n"
+PRIVATE = re.compile(r"/nemo-ada-\w{8}\b")
 GROUPS = ("vllm.general_plugins", "vllm.platform_plugins", "pytest11", "console_scripts", "torch.backends",
           "transformers", "hydra.plugins", "pydantic", "tensorboard_plugins", "fsspec.specs")  # fmt: skip
 ENTRY_POINTS = "".join(f"[{group}]\nevil = planted:f\n" for group in GROUPS)
@@ -133,6 +136,9 @@ def test_no_command_uses_what_was_only_found(tmp_path: Path, owner: int) -> None
             said += done.stdout + done.stderr
             assert "Traceback" not in done.stderr, (words, done.stderr[-1500:])
             assert where.read_text() == "", (words, place)
+            assert not PRIVATE.search(done.stdout + done.stderr), (
+                "a path of the user's became one of the private folder"
+            )
         if owner == OTHER:
             break  # the working folder of a second user is the shared one
     assert TOKEN not in said, "the token"
@@ -320,6 +326,7 @@ def test_a_process_stands_elsewhere_and_knows_where_its_user_stands(tmp_path: Pa
         assert from_here("a/../x") == f"{tmp_path}/user/x" and from_here(Path("/x")) == Path("/x")
         assert from_here("~/x") == os.path.expanduser("~/x")
         assert shown(tmp_path / "user" / "x") == Path("x") and shown(Path("/x")) == Path("/x")
+        assert job_folder("runs/x") == job_folder(f"{tmp_path}/user/runs/x") == tmp_path / "user" / "runs" / "x"
         assert os.environ["HF_HOME"] == f"{tmp_path}/user/models"
         assert os.environ["PYTHONPATH"] == f"{tmp_path}/user/models{os.pathsep}{os.pathsep}none"
     assert Path.cwd() == tmp_path / "user"

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import in_use, json_of, text_of
+from nemo_ada.run.files import in_use, text_of
 from nemo_ada.run.redaction import hide, printable
 from nemo_ada.run.start import SubprocessError, run
+from nemo_ada.run.yaml_file import read_mapping
 
 LEAST = 4  # columns of a line of both tables
 STARTED, SAVED, FOLDER, ENDED, REASON, DETAIL = 2, 3, 4, 5, 6, 7  # columns of attempts.tsv
@@ -91,7 +92,7 @@ def read_status(folder: Path, slurm: Queue | None = None) -> dict[str, Any]:
     """
     if not any((folder / name).exists() for name in MARKS):
         raise UserError(f"{folder} holds no run: name the run_dir of a `nemo-ada train`, or `all`")
-    status, pace, beat = (_read_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
+    status, pace, beat = (read_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
     saved, steps = (_as_count(mapping.get(key)) for mapping, key in ((pace, "saved_step"), (status, "max_steps")))
     attempts, left_out = (_read_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
     last = attempts[-1] if attempts else []
@@ -136,7 +137,7 @@ def read_state(folder: Path) -> str:
 
     The lock shows it for a run of this machine. A run of another machine has to give a sign of life now and then.
     """
-    status = _read_mapping(folder / "status.json")
+    status = read_mapping(folder / "status.json")
     state = status.get("state")
     if state != "running":
         return str(state)[:MOST_LETTERS] if isinstance(state, str) else "unknown"
@@ -237,14 +238,6 @@ def find_runs(root: Path) -> list[Path]:
 
 def _is_run(folder: Path) -> bool:
     return any(map(os.path.exists, (folder / name for name in MARKS)))
-
-
-def _read_mapping(path: Path) -> dict[str, Any]:
-    try:
-        content = json_of(path, MAX_BYTES)
-        return content if isinstance(content, dict) else {}
-    except (OSError, ValueError, RecursionError, UserError):
-        return {}
 
 
 def _read_text(path: Path) -> str:

@@ -8,6 +8,7 @@ errors here, with the file and the line where there is one. `1e-8` is a number.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
@@ -16,10 +17,11 @@ from typing import Any
 import yaml
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import read_bounded
+from nemo_ada.run.files import json_of, read_bounded
 from nemo_ada.trust import read_found
 
 MAX_BYTES = 1_000_000  # PyYAML needs seconds per megabyte
+MAX_JSON = 4 << 20  # of a JSON file of a run's folder, which anybody may have made
 MAX_VALUES = 100_000  # with every alias written out
 MAX_DEPTH = 100
 MAX_DIGITS = 100  # of a whole number, and of 1:30:00, which YAML reads in base 60
@@ -75,6 +77,28 @@ class _Loader(_Written):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
+
+
+def read_mapping(path: Path, note: Callable[[str], object] = lambda why: None) -> dict[str, Any]:
+    """Read the mapping that a run has written into a YAML file, or into one of JSON with any other name.
+
+    Whoever only shows a run can do without a file of it that is missing or damaged. The mapping is then empty.
+
+    Args:
+        path: the file.
+        note: gets what is wrong with a file that is there.
+    """
+    try:
+        if not path.exists():
+            return {}
+        content = read_yaml(path, written=True) if path.suffix == ".yaml" else json_of(path, MAX_JSON)
+    except (OSError, ValueError, RecursionError) as problem:
+        note(f"{path.name} cannot be read: {problem or type(problem).__name__}")
+        return {}
+    if isinstance(content, dict):
+        return content
+    note(f"{path.name} holds no mapping")
+    return {}
 
 
 def read_yaml(path: Path, what: str = "the configuration", *, written: bool = False, found: str = "") -> Any:

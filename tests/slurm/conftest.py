@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -87,7 +88,9 @@ def start(tmp_path: Path) -> Callable[..., Run]:
         }
         site = folder / "site.env"
         site.write_text("".join(f'{name}="{value}"\n' for name, value in values.items()))
-        where = {"NEMO_ADA_SITE": str(site), "NEMO_ADA_HOME": str(ROOT), **(shell or {})}
+        python = os.path.realpath(sys.executable)  # a shim in the PATH, such as pyenv's, takes half a second to start
+        here = {"NEMO_ADA_SITE": str(site), "NEMO_ADA_HOME": str(ROOT), "HOST_PYTHON": python}
+        where = {**here, **(shell or {})}
         if itself:
             words = ("bash", str(ROOT / "slurm" / script), *arguments)
             printed = cluster.run("bash", "-c", 'exec "$@" 2>&1', "bash", *words, cwd=folder, user=user, **where)

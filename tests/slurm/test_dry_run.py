@@ -22,6 +22,7 @@ from tests.patience import PATIENCE
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).resolve().parent / "golden"
 FRONT_DOOR = "train_7b_ada.sh"
+HOST_PYTHON = os.path.realpath(sys.executable)  # a shim in the PATH, such as pyenv's, takes half a second to start
 METHODS = sorted((ROOT / "configs" / "methods").glob("*.yaml"))
 SITE = {
     "CONTAINER": "/images/nemo-ada.sqsh",
@@ -51,7 +52,8 @@ CASES = {
 
 
 def call(script: str, site: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.environ["PATH"], "DRY_RUN": "1", "NEMO_ADA_SITE": str(site), **variables}
+    here = {"PATH": os.environ["PATH"], "HOST_PYTHON": HOST_PYTHON}
+    environment = {**here, "DRY_RUN": "1", "NEMO_ADA_SITE": str(site), **variables}
     command = ["bash", str(ROOT / "slurm" / script), *arguments]
     return subprocess.run(
         command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False

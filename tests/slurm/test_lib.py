@@ -31,7 +31,7 @@ import pytest
 from nemo_ada.run.job_control import JobControl
 from tests.patience import PATIENCE
 from tests.people import OTHER, needs_two_users
-from tests.slurm.test_dry_run import call
+from tests.slurm.test_dry_run import HOST_PYTHON, call
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +42,7 @@ RECIPE_4N = "configs/qwen2.5-32b.yaml"
 
 def bash(program: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a program after lib.sh was read."""
-    environment = {"PATH": os.environ["PATH"], **variables}
+    environment = {"PATH": os.environ["PATH"], "HOST_PYTHON": HOST_PYTHON, **variables}
     command = ["bash", "-c", f"source {ROOT}/slurm/lib.sh; {program}"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
 

@@ -69,7 +69,7 @@ def train(site: Site, start: Callable[..., Run]) -> Callable[..., Run]:
     def submit(who: Person, folder: Path, *words: str, **settings: str) -> Run:
         extra = f"export PYTHONPATH={ROOT}:{sysconfig.get_path('purelib')}"
         own = {"LAUNCH": f"{PYTHON} {HERE / 'standin.py'}", "PYTHON": PYTHON, "extra": extra, **settings}
-        return start(site.cluster, *words, user=who, folder=folder, **own)
+        return start(site.cluster, *words, user=who, folder=folder, shell={"HOST_PYTHON": PYTHON}, **own)
 
     return submit
 

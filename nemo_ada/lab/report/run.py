@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import json_of, read_bounded
+from nemo_ada.run.files import read_bounded
 from nemo_ada.run.folder import flatten
 from nemo_ada.run.json_lines import records
 from nemo_ada.run.redaction import hide, hide_in
-from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.run.yaml_file import read_mapping
 
 MAX_TEXT = 4000
-MAX_BYTES = 5_000_000  # of a JSON file beside the records
 MAX_RECORDS = 2 << 30  # bytes of a run's records
 MAX_VALUE = 1e30  # a larger value is damage, and sums of such values would overflow
 MIN_VALUE = 1e-30  # below it a value is 0: a fifth of an axis is not
@@ -72,12 +71,18 @@ class Run:
         if not path.is_file():
             raise UserError(_explain_no_metrics(folder))
         notes: list[str] = []
-        status = _read_mapping(folder / "status.json", notes)
+
+        def note(why: str) -> None:
+            notes.append(clean(why)[:220])
+
+        status = read_mapping(folder / "status.json", note)
         writing = status.get("state") == "running"
         steps = read_records(path, notes, writing=writing)
         if not steps:
             raise UserError(f"{path} holds no usable step ({'; '.join(notes) or 'it is empty'})")
-        config = flatten(hide_in(_read_mapping(folder / "config.yaml", notes, required=True)))
+        if not (folder / "config.yaml").exists():
+            notes.append("config.yaml is missing")
+        config = flatten(hide_in(read_mapping(folder / "config.yaml", note)))
         return cls(
             name=name or folder.resolve().name,
             steps=steps,
@@ -202,19 +207,3 @@ def _explain_no_metrics(folder: Path) -> str:
     inside = sorted(path.parent.name for path in folder.glob("*/metrics.jsonl"))
     hint = f"name the runs in it, such as {folder / inside[0]}" if inside else "has the run made a step?"
     return f"{folder / 'metrics.jsonl'} does not exist; {hint}"
-
-
-def _read_mapping(path: Path, notes: list[str], *, required: bool = False) -> Mapping[str, Any]:
-    """Read a YAML or JSON file that should hold a mapping. Return an empty one, with a note, where it does not."""
-    if not path.exists():
-        notes += [f"{path.name} is missing"] if required else []
-        return {}
-    try:
-        value = read_yaml(path, written=True) if path.suffix == ".yaml" else json_of(path, MAX_BYTES)
-    except (OSError, ValueError) as error:
-        notes.append(f"{path.name} cannot be read: {clean(error)[:200] or type(error).__name__}")
-        return {}
-    if not isinstance(value, Mapping):
-        notes.append(f"{path.name} holds no mapping")
-        return {}
-    return value

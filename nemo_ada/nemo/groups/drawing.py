@@ -167,7 +167,7 @@ class Groups:
                     result = replace(result, reward_N=shaped_rewards(result, drawing))
                 versions = {row: version + self._first for row, version in drawing.versions.items()}
                 gave_up = drawing.gave_up
-                pool = self.rows.pool(prompts, result, versions, step=step, redrawn=redrawn, gave_up=gave_up)
+                pool = self.rows.make_pool(prompts, result, versions, step=step, redrawn=redrawn, gave_up=gave_up)
         except BaseException:  # it keeps its number for its next attempt
             ledger.abandon()
             self._numbers[ticket] = ledger.number
@@ -178,7 +178,7 @@ class Groups:
         finally:
             async with self._ended:
                 self._ended.notify_all()
-        batch = self.rows.of(prompts, drawing, pool, number=ledger.number)
+        batch = self.rows.make_batch(prompts, drawing, pool, number=ledger.number)
         return drawing, pool, batch
 
 

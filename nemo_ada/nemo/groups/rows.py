@@ -36,13 +36,14 @@ class GroupRows:
             settings: settings of the run.
             sampler: it selects the rows.
         """
-        # The step computes the advantages. Here they only say which rows have none, and for that the pool alone is
-        # enough. With a shrunk baseline every row of a pool has an advantage.
+        # A row without an advantage becomes a placeholder, because it would cost the learner and teach nothing. The
+        # advantages themselves need the whole step, but the pool alone says which rows have none. With a shrunk
+        # baseline every row has one, so there are no placeholders.
         placeholders = settings.placeholder_rows and not sampler.rows.shrunk_baseline
         self._takes_spares = settings.placeholder_rows  # a row with advantage 0 has no gradient
         self._settings, self._sampler = replace(settings, placeholder_rows=placeholders), sampler
 
-    def pool(
+    def make_pool(
         self, prompts: Prompts, result: SamplingResult, versions: Mapping[int, int], *, step: int, redrawn: bool,
         gave_up: bool,
     ) -> GroupPool:  # fmt: skip
@@ -73,7 +74,7 @@ class GroupRows:
             features_F=features_F,
         )
 
-    def of(self, prompts: Prompts, source: Responses, pool: GroupPool | None, *, number: int) -> Any:
+    def make_batch(self, prompts: Prompts, source: Responses, pool: GroupPool | None, *, number: int) -> Any:
         """Return the n rows of a group as a batch with the columns of step.py.
 
         Args:
@@ -90,11 +91,12 @@ class GroupRows:
             rows = weigh(result, selection, self._sampler.rows, prior_P=None)
             rewards = pool_rewards(result, result.reward_N)
         batch, skipped = build_batch(prompts, source, rows, rewards, self._settings, step, whole=False)
-        if self._settings.overlong and self._takes_spares:  # NeMo-RL does it later, and a step needs a row that stays
+        if self._settings.overlong and self._takes_spares:
+            # NeMo-RL takes rows that were cut out of the loss later. Here we must know which groups have none left.
             batch["loss_multiplier"] = torch.where(batch["truncated"], 0.0, batch["loss_multiplier"])
         n = self._settings.group
         dead = len(rewards.reward_N) > 0 and not bool((batch["loss_multiplier"] > 0).any())
-        spare = None
+        spare = None  # a response that add_spares (step.py) trains on where no row of an optimizer step is in the loss
         if pool is not None and dead:
             response = source.response(int(pool.result.response_id_N[0]))
             spare = (response.message_log, sum(len(message["token_ids"]) for message in response.prompt))

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -26,7 +25,6 @@ from nemo_ada.rules.facts.nemo_config import Values
 from nemo_ada.rules.facts.site import site_setting, worker_python
 from nemo_ada.run.files import (
     MANIFEST,
-    json_of,
     new_file,
     read_json,
     verify_folder,
@@ -40,12 +38,12 @@ from nemo_ada.run.provenance import latest
 from nemo_ada.run.redaction import hide, printable
 from nemo_ada.run.start import environment, python
 from nemo_ada.run.start import run as run_process
-from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.run.yaml_file import read_mapping, read_yaml
 
 CONFIG = "config.yaml"  # of a run and of a checkpoint
 GENERATION = "generation_config.json"
 WORKS = "export what you trained yourself, or a copy of it that is yours"
-MAX_BYTES, MOST_LETTERS = 4 << 20, 300  # of a file that the card cites, and of a text in it
+MOST_LETTERS = 300  # of a text in the card
 CARD = "README.md"  # what the hub shows of a model
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 TO_SAFETENSORS = """
@@ -178,7 +176,7 @@ def model_card(run: Path, folder: Path) -> str:
         folder: the folder of the checkpoint.
     """
     step, config, made = int(folder.name.removeprefix("step_")), run / "config.yaml", run / "environment.json"
-    values, about = Values(_mapping(config)), latest(made)
+    values, about = Values(read_mapping(config)), latest(made)
     path = values.get("data.train.data_path")
     base = str(values.get("policy.model_name") or "")
     public = REPOSITORY.fullmatch(base) is not None and not os.path.exists(base)
@@ -207,15 +205,6 @@ def model_card(run: Path, folder: Path) -> str:
 def _one_line(value: object) -> str:
     """Return a text of a run's files for the card: one line, without a secret or a character that steers a terminal."""
     return printable(hide(" ".join(str(value)[:MOST_LETTERS].split())))
-
-
-def _mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping of a run's file; empty where it is missing or damaged, which a card can do without."""
-    try:
-        content = read_yaml(path, written=True) if path.suffix == ".yaml" else json_of(path, MAX_BYTES)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _last_evaluation(run: Path, step: int) -> str:

@@ -22,7 +22,7 @@ from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import text_of
 from nemo_ada.run.folder import flatten
 from nemo_ada.run.inputs import files
-from nemo_ada.standing import shown
+from nemo_ada.standing import here, shown
 
 SERVER = "https://api.wandb.ai"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")
@@ -181,7 +181,7 @@ def _text(path: Path) -> str:
 def job_folder(name: str) -> Path:
     """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
     path, root = shown(Path(name)), site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
-    return (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path).absolute()
+    return here() / (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path)
 
 
 def folders(values: Values) -> Findings:

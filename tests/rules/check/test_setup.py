@@ -95,7 +95,7 @@ LOW = {
         ({**LOW, **SCALED, f"{SCALING}.source_max": 2.0}, (-1, 0.5)),
     ],
 )
-def test_the_range_of_rewards_is_that_of_nemo_rl_s_own_functions(
+def test_the_range_of_rewards_follows_scaling_shaping_and_effort_levels(
     changes: dict[str, Any], expected: tuple[float, float]
 ) -> None:
     assert reward_range(values({**LONGEST, **changes})) == pytest.approx(expected)
