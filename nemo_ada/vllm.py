@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import functools
 from dataclasses import dataclass, field
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +37,59 @@ _OTHERS = {
 _others, _DEFAULTS = attrgetter(*_OTHERS), tuple(_OTHERS.values())
 
 
+class Step:
+    """The log-probabilities of a step. vLLM cuts each request's part out of them; here that waits for the message."""
+
+    __slots__ = ("_first", "lists")
+
+    def __init__(self, lists: LogprobsLists) -> None:
+        self.lists = lists
+        self._first: tuple[list[int], list[float], list[int]] | None = None
+
+    def slice_request(self, row: int, positions: int) -> Part:
+        """Note what vLLM wants of a request, as its own class takes the question."""
+        return self, row, positions
+
+    @property
+    def first(self) -> tuple[list[int], list[float], list[int]]:
+        """The sampled token, its log-probability and its rank, by row."""
+        if self._first is None:
+            lists = self.lists
+            self._first = (
+                lists.logprob_token_ids[:, 0].tolist(), lists.logprobs[:, 0].tolist(),
+                lists.sampled_token_ranks.tolist(),
+            )  # fmt: skip
+        return self._first
+
+
+Part = tuple[Step, int, int]
+"""The log-probabilities of a request in a step: the step, vLLM's number of the request in it, and its tokens."""
+
+
+def cut(part: Part) -> LogprobsLists:
+    """Return a part as vLLM would have cut it."""
+    step, row, positions = part
+    return step.lists.slice_request(row, positions)
+
+
+def joined(parts: list[Part], columns: int) -> LogprobsLists:
+    """Return the log-probabilities of some steps. vLLM's columns of a step are as many as any request asked for."""
+    lists = parts[0][0].lists
+    if columns == 1 and all(one == 1 and step.lists.cu_num_generated_tokens is None for step, _, one in parts):
+        ids, logprobs, ranks = zip(*[[each[row] for each in step.first] for step, row, _ in parts], strict=True)
+        return LogprobsLists(
+            np.array(ids, lists.logprob_token_ids.dtype)[:, None],
+            np.array(logprobs, lists.logprobs.dtype)[:, None],
+            np.array(ranks, lists.sampled_token_ranks.dtype),
+        )
+    every = [cut(part) for part in parts]
+    return LogprobsLists(
+        np.concatenate([one.logprob_token_ids[:, :columns] for one in every]),
+        np.concatenate([one.logprobs[:, :columns] for one in every]),
+        np.concatenate([one.sampled_token_ranks for one in every]),
+    )
+
+
 @dataclass(slots=True)
 class Collected:
     """What was not sent yet of a response.
@@ -45,29 +98,19 @@ class Collected:
         request: vLLM's request.
         columns: Log-probabilities per token: that of the token, and those of the most likely ones that were asked for.
         tokens: Token ids.
-        logprobs: A part for each step.
+        parts: Log-probabilities, a part for each step.
     """
 
     request: Any
     columns: int
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[LogprobsLists] = field(default_factory=list)
-
-    def add(self, output: EngineCoreOutput) -> None:
-        """Take the tokens of an output."""
-        self.tokens.extend(output.new_token_ids)
-        if output.new_logprobs is not None:
-            self.logprobs.append(output.new_logprobs)
+    parts: list[Part] = field(default_factory=list)
 
     def into(self, output: EngineCoreOutput) -> None:
-        """Give all tokens to an output. vLLM's columns of a step are as many as any request asked for."""
+        """Give everything to an output."""
         output.new_token_ids = self.tokens
-        if self.logprobs:
-            output.new_logprobs = LogprobsLists(
-                np.concatenate([part.logprob_token_ids[:, : self.columns] for part in self.logprobs]),
-                np.concatenate([part.logprobs[:, : self.columns] for part in self.logprobs]),
-                np.concatenate([part.sampled_token_ranks for part in self.logprobs]),
-            )
+        if self.parts:
+            output.new_logprobs = joined(self.parts, self.columns)
 
 
 class FewMessages:
@@ -107,32 +150,65 @@ class Collecting(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._collected: dict[str, Collected] = {}
+        self._stopped = False  # whether requests were stopped from outside since the last step
+
+    def finish_requests(self, *args: Any, **kwargs: Any) -> Any:
+        """Do as vLLM does when requests are stopped from outside."""
+        self._stopped = True
+        return super().finish_requests(*args, **kwargs)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """Do as vLLM does, and keep back the outputs that can wait."""
-        live = self.requests  # a stopped response is not among them, and its id may belong to another one
-        self._collected = {name: one for name, one in self._collected.items() if live.get(name) is one.request}
-        messages = super().update_from_output(scheduler_output, model_runner_output)
+        if self._stopped:
+            live = self.requests  # a stopped response is not among them, and its id may belong to another one
+            self._collected = {name: one for name, one in self._collected.items() if live.get(name) is one.request}
+            self._stopped = False
+        lists = model_runner_output.logprobs
+        if lists:
+            model_runner_output.logprobs = Step(lists)
+        try:
+            messages = super().update_from_output(scheduler_output, model_runner_output)
+        finally:
+            model_runner_output.logprobs = lists
         for message in messages.values():
-            message.outputs = [output for output in message.outputs if self._is_due(output)]
+            message.outputs = self._due(message.outputs)
         return messages
 
-    def _is_due(self, output: EngineCoreOutput) -> bool:
-        """Return whether an output is sent now, then with all that was kept back before."""
-        name = output.request_id
-        collected = self._collected.get(name)
-        if collected is None:
-            request = self.requests.get(name)  # a finished one is not there any more
-            columns = 0 if request is None else columns_of(request)
-            if not columns:
-                return True
-            collected = self._collected[name] = Collected(request, columns)
-        collected.add(output)
-        if len(collected.tokens) < TOKENS and all(map(is_, _others(output), _DEFAULTS)):
-            return False
-        del self._collected[name]
-        collected.into(output)
-        return True
+    def _due(self, outputs: list[EngineCoreOutput]) -> list[EngineCoreOutput]:
+        """Return the outputs that are sent now, with all that was kept back of their responses."""
+        due, kept = [], self._collected  # a step has an output per response: every call here counts
+        for output in outputs:
+            collected = kept.get(output.request_id) or self._begin(output)
+            part: Any = output.new_logprobs
+            if collected is None:
+                output.new_logprobs = None if part is None else cut(part)
+                due.append(output)
+                continue
+            collected.tokens += output.new_token_ids
+            if part is not None:
+                collected.parts.append(part)
+            if len(collected.tokens) >= TOKENS or not _says_no_more(output):
+                del kept[output.request_id]
+                collected.into(output)
+                due.append(output)
+        return due
+
+    def _begin(self, output: EngineCoreOutput) -> Collected | None:
+        """Begin to collect a response. None for one whose tokens cannot wait."""
+        request = self.requests.get(output.request_id)  # a finished one is not there any more
+        columns = 0 if request is None else columns_of(request)
+        if not columns:
+            return None
+        collected = self._collected[output.request_id] = Collected(request, columns)
+        return collected
+
+
+def _says_no_more(output: EngineCoreOutput) -> bool:
+    """Return whether an output has nothing but tokens and log-probabilities."""
+    try:
+        return output.finish_reason is None and _others(output) == _DEFAULTS
+    except ValueError:  # an array, which has no one truth
+        return False
 
 
 def columns_of(request: Any) -> int:

@@ -18,6 +18,7 @@ COLUMNS = 4  # that a line of a table has at least
 ARRAY = 0  # column of both tables
 MOST_TRIES = 8  # of a command of SLURM, with growing waits
 TAIL_BYTES = 20000  # of a log, in which a cause is looked for
+LEFT = re.compile(r"error: (\S+): tasks? \S+: Exited with exit code (\d+)$", re.M)  # a node ended by itself
 
 
 def refuse(text: str) -> "NoReturn":
@@ -123,6 +124,48 @@ def tail(path: Path) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
+
+
+# --- what an attempt left ---------------------------------------------------------------------------------------------
+
+
+def last_error(node: str) -> str:
+    """The last line of a node's log that names an error; empty for none."""
+    log = tail(attempt_dir() / f"node-{node}.log").splitlines()
+    return ([""] + [line for line in log if re.search(r"\b(error|failed|interrupted): |Error: ", line)])[-1]
+
+
+def by_itself(srun: str) -> str:
+    """The part of srun's log before srun ends the nodes that are left."""
+    return re.split("CANCELLED AT|Job step aborted", srun)[0]
+
+
+def bad_nodes() -> "dict[str, str]":
+    """The nodes of this attempt that failed their health check, each with the cause that it gave.
+
+    A node whose step ended before node.sh had a log is one, too: its container did not start, as where a folder of
+    another user is in enroot's way, or it does not see the run's folder.
+    """
+    found = {
+        path.name[len("bad-") :]: path.read_text(errors="replace").strip()
+        for path in sorted(attempt_dir().glob("bad-*"))
+        if ".tmp." not in path.name
+    }
+    srun = by_itself(tail(attempt_dir() / "srun.log"))
+    for names, _ in LEFT.findall(srun):
+        said = "; ".join(flat(line) for line in srun.splitlines() if not line.startswith("srun: "))
+        for node in (slurm("scontrol", "show", "hostnames", names, seconds=8) or "").split():
+            if not (attempt_dir() / f"node-{node}.log").exists():
+                found.setdefault(node, f"its step did not begin: {said[-400:] or 'without a word'}")
+    return found
+
+
+def of_this_attempt(path: Path) -> bool:
+    """Whether a file was written by this attempt. The file server's clock decides."""
+    try:
+        return path.stat().st_mtime_ns >= (attempt_dir() / "canary").stat().st_mtime_ns
+    except OSError:
+        return False
 
 
 # --- SLURM ------------------------------------------------------------------------------------------------------------

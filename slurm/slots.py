@@ -39,17 +39,22 @@ from shared import (  # noqa: E402
     COLUMNS,
     EXIT_FAILED,
     EXIT_REFUSED,
+    LEFT,
     add,
     another_users,
     attempt_dir,
+    bad_nodes,
+    by_itself,
     cancel_waiting,
     flat,
     in_queue,
     is_array,
+    last_error,
     main,
     moment,
     of_array,
     of_job,
+    of_this_attempt,
     put_off,
     read_json,
     replace,
@@ -77,7 +82,6 @@ SAID = (  # what a log says -> why the attempt ended; the first that is found is
     (NO_SPACE, re.compile(r"No space left on device|Disk quota exceeded")),
     (LOCK, re.compile(r"is in use by .*two runs must not share it")),
 )
-LEFT = re.compile(r"error: (\S+): tasks? \S+: Exited with exit code (\d+)$", re.M)  # a node ended by itself
 CLOCK_SECONDS = 30  # by which a node's clock may differ from the controller's
 
 
@@ -429,45 +433,6 @@ def _why(state: str, stop: bool) -> "tuple[str, str]":
         return PREEMPTED, "SLURM sent TERM to the step, and the run did not save in time"
     said = [line for line in srun.splitlines() if "error" in line]
     return OWN, (left and last_error(left.group(1))) or last or (said or ["the driver was killed"])[-1]
-
-
-def last_error(node: str) -> str:
-    """The last line of a node's log that names an error; empty for none."""
-    log = tail(attempt_dir() / f"node-{node}.log").splitlines()
-    return ([""] + [line for line in log if re.search(r"\b(error|failed|interrupted): |Error: ", line)])[-1]
-
-
-def by_itself(srun: str) -> str:
-    """The part of srun's log before srun ends the nodes that are left."""
-    return re.split("CANCELLED AT|Job step aborted", srun)[0]
-
-
-def bad_nodes() -> "dict[str, str]":
-    """The nodes of this attempt that failed their health check, each with the cause that it gave.
-
-    A node whose step ended before node.sh had a log is one, too: its container did not start, as where a folder of
-    another user is in enroot's way, or it does not see the run's folder.
-    """
-    found = {
-        path.name[len("bad-") :]: path.read_text(errors="replace").strip()
-        for path in sorted(attempt_dir().glob("bad-*"))
-        if ".tmp." not in path.name
-    }
-    srun = by_itself(tail(attempt_dir() / "srun.log"))
-    for names, _ in LEFT.findall(srun):
-        said = "; ".join(flat(line) for line in srun.splitlines() if not line.startswith("srun: "))
-        for node in (slurm("scontrol", "show", "hostnames", names, seconds=8) or "").split():
-            if not (attempt_dir() / f"node-{node}.log").exists():
-                found.setdefault(node, f"its step did not begin: {said[-400:] or 'without a word'}")
-    return found
-
-
-def of_this_attempt(path: Path) -> bool:
-    """Whether a file was written by this attempt. The file server's clock decides."""
-    try:
-        return path.stat().st_mtime_ns >= (attempt_dir() / "canary").stat().st_mtime_ns
-    except OSError:
-        return False
 
 
 def _verdict() -> str:

@@ -1,4 +1,4 @@
-"""The scheduler with few messages plans what vLLM's own plans, whichever way vLLM has decided (nemo_ada/vllm.py).
+"""The scheduler with few messages plans and sends what vLLM's own does, whichever way vLLM has decided (nemo_ada.vllm).
 
 A scheduler that plans ahead where vLLM's workers do not sends a pipeline's first stage tokens that nobody has drawn.
 The vLLM that is installed is asked, and those whose source VLLM_SOURCES names (folders, with a colon between them). For
@@ -34,7 +34,16 @@ def test_plans_are_those_of_vllms_own_scheduler(source, tmp_path):
     cases = json.loads((tmp_path / "plans.json").read_text())["cases"]
     assert {(case["stages"], case["decided"]) for case in cases} == {(1, False), (1, True), (2, False), (2, True)}
     for case in cases:
-        assert case["few"] == {**case["theirs"], "ours": True}
+        few, theirs = case["few"], case["theirs"]
+        assert few.pop("left") == theirs.pop("left") == 0, "nothing is kept of a response that has ended"
+        messages = {kind: {name: one.pop("messages") for name, one in case[kind]["answers"].items()}
+                    for kind in ("few", "theirs")}  # fmt: skip
+        assert few == {**theirs, "ours": True}
+        at_once = {"short", "string", "stream"}
+        assert {name: messages["few"][name] for name in at_once} == {name: messages["theirs"][name] for name in at_once}
+        assert messages["few"]["long"] in (4, 5), "newer versions say something of the prompt with the first token"
+        assert messages["theirs"]["long"] == 100
+        assert [len(theirs["answers"][name]["tokens"]) for name in ("long", "stops", "again")] == [100, 46, 50]
         assert case["theirs"]["ahead"] == case["decided"]
         second = case["theirs"]["plans"][1][0]  # before the first step's token is back
         assert second == ({"a": 1} if case["decided"] else {})

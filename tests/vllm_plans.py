@@ -1,4 +1,4 @@
-"""What vLLM's scheduler plans before any token of a step is back, without our scheduler and with it.
+"""What vLLM's scheduler plans and what it sends, without our scheduler and with it.
 
     python -m tests.vllm_plans MODEL OUT.json
 
@@ -18,8 +18,8 @@ STEPS = 3
 CASES = [(stages, ahead) for stages in (1, 2) for ahead in (False, True)]
 
 
-def plans(model: str, stages: int, *, ahead: bool, scheduler_cls: str | None) -> dict[str, Any]:
-    """Return the plans of some steps, and of those after the first step's token is back.
+def scheduler_of(model: str, stages: int, *, ahead: bool, scheduler_cls: str | None) -> Any:
+    """Return a scheduler.
 
     Args:
         model: folder of a model.
@@ -29,9 +29,7 @@ def plans(model: str, stages: int, *, ahead: bool, scheduler_cls: str | None) ->
     """
     import torch
     from vllm.config import CacheConfig, DeviceConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
-    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-    from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.structured_output import StructuredOutputManager
 
     config = VllmConfig(
@@ -39,7 +37,7 @@ def plans(model: str, stages: int, *, ahead: bool, scheduler_cls: str | None) ->
         scheduler_config=SchedulerConfig(
             max_num_seqs=4, max_num_batched_tokens=256, max_model_len=256, is_encoder_decoder=False
         ),
-        cache_config=CacheConfig(block_size=16),
+        cache_config=CacheConfig(block_size=16, enable_prefix_caching=False),
         device_config=DeviceConfig("cpu"),
     )
     # vLLM's platform of a CPU decides for itself. What is compared here is what follows from a decision.
@@ -49,7 +47,7 @@ def plans(model: str, stages: int, *, ahead: bool, scheduler_cls: str | None) ->
     config.scheduler_config.scheduler_cls = scheduler_cls
     config.cache_config.num_gpu_blocks = 64
     attention = FullAttentionSpec(block_size=16, num_kv_heads=1, head_size=16, dtype=torch.float32)
-    scheduler = config.scheduler_config.get_scheduler_cls()(
+    return config.scheduler_config.get_scheduler_cls()(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(64, [], [KVCacheGroupSpec(["layer"], attention)]),
         structured_output_manager=StructuredOutputManager(config),
@@ -58,6 +56,13 @@ def plans(model: str, stages: int, *, ahead: bool, scheduler_cls: str | None) ->
         block_size=16,
         hash_block_size=16,
     )
+
+
+def plans(scheduler: Any) -> dict[str, Any]:
+    """Return the plans of some steps, and of those after the first step's token is back."""
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
+
     scheduler.add_request(request("a"))
 
     def plan() -> tuple[Any, SchedulerOutput]:
@@ -77,12 +82,78 @@ def plans(model: str, stages: int, *, ahead: bool, scheduler_cls: str | None) ->
     }
 
 
-def request(name: str) -> Any:
+def answers(scheduler: Any) -> dict[str, Any]:
+    """Return what the front end gets of some responses: all that a response has, and in how many messages.
+
+    Eight requests share four places. They differ in length and in the log-probabilities that they want, one ends by a
+    stop token, one has a stop string, one is a stream, and one is stopped from outside and asked again by its name.
+    """
+    import numpy as np
+    from vllm.sampling_params import RequestOutputKind
+    from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
+    from vllm.v1.request import RequestStatus
+
+    wanted: dict[str, dict[str, Any]] = {
+        "long": {"max_tokens": 100}, "short": {"max_tokens": 1}, "two more": {"max_tokens": 70, "logprobs": 2},
+        "none": {"max_tokens": 40, "logprobs": None}, "stops": {"max_tokens": 100, "stop_token_ids": [199]},
+        "string": {"max_tokens": 9, "stop": ["x"]}, "stream": {"max_tokens": 9, "output_kind": RequestOutputKind.DELTA},
+        "again": {"max_tokens": 50},
+    }  # fmt: skip
+    for name, params in wanted.items():
+        scheduler.add_request(request(name, **params))
+    got: dict[str, Any] = {name: {"tokens": [], "logprobs": [], "end": None, "messages": 0} for name in wanted}
+    given: dict[str, int] = dict.fromkeys(wanted, 0)  # tokens so far, which decide what is drawn
+    planned: list[Any] = []
+    asked_again = False
+    for _ in range(400):
+        planned.append(scheduler.schedule())
+        plan = planned.pop(0)
+        names = list(plan.num_scheduled_tokens)
+        seeds = [[list(wanted).index(name), given[name]] for name in names]
+        rngs = [np.random.default_rng(seed) for seed in seeds]
+        drawn = [199 if name == "stops" and given[name] == 45 else int(rng.integers(9, 190))
+                 for name, rng in zip(names, rngs, strict=True)]  # fmt: skip
+        for name in names:
+            given[name] += 1
+        lists = None if not names else LogprobsLists(
+            np.array([[token, 1, 2] for token in drawn], np.int32),
+            np.array([rng.standard_normal(3) for rng in rngs], np.float32), np.arange(len(names), dtype=np.int32),
+        )  # fmt: skip
+        answer = ModelRunnerOutput(
+            req_ids=names, req_id_to_index={name: row for row, name in enumerate(names)},
+            sampled_token_ids=[[token] for token in drawn], logprobs=lists,
+        )  # fmt: skip
+        messages = scheduler.update_from_output(plan, answer)
+        assert answer.logprobs is lists, "what the worker has sent is as it was"
+        for message in messages.values():
+            for output in message.outputs:
+                one = got[output.request_id]
+                one["messages"] += 1
+                one["tokens"] += output.new_token_ids
+                one["end"] = None if output.finish_reason is None else str(output.finish_reason)
+                if output.new_logprobs is not None:
+                    parts = output.new_logprobs[:3]
+                    assert len({len(part) for part in parts}) == 1 and len(parts[0]) == len(output.new_token_ids)
+                    width = 1 + (wanted[output.request_id].get("logprobs", 0) or 0)
+                    kinds = [str(part.dtype) for part in parts]
+                    rows = zip(*(part.tolist() for part in parts), strict=True)
+                    one["logprobs"] += [[kinds, ids[:width], values[:width]] for ids, values, _ in rows]
+        if given["again"] == 10 and not asked_again:
+            asked_again = True
+            scheduler.finish_requests("again", RequestStatus.FINISHED_ABORTED)
+            got["again"] = {"tokens": [], "logprobs": [], "end": None, "messages": 0}
+            scheduler.add_request(request("again", **wanted["again"]))
+        if not scheduler.requests:
+            break
+    return {"answers": got, "left": len(getattr(scheduler, "_collected", ()))}
+
+
+def request(name: str, **wanted: Any) -> Any:
     """A request of some tokens."""
     from vllm import SamplingParams
     from vllm.v1.request import Request
 
-    params = SamplingParams(max_tokens=20, logprobs=0, ignore_eos=True)
+    params = SamplingParams(**{"max_tokens": 20, "logprobs": 0, "ignore_eos": True, "detokenize": True, **wanted})
     return Request(request_id=name, prompt_token_ids=[5, 6, 7, 8], sampling_params=params, pooling_params=None)
 
 
@@ -90,15 +161,13 @@ def main(model: str, out: Path) -> None:
     """Write the plans of every case."""
     import vllm
 
-    found = [
-        {
-            "stages": stages,
-            "decided": ahead,
-            "theirs": plans(model, stages, ahead=ahead, scheduler_cls=None),
-            "few": plans(model, stages, ahead=ahead, scheduler_cls=OURS),
-        }
-        for stages, ahead in CASES
-    ]
+    found = []
+    for stages, ahead in CASES:
+        each = {}
+        for name, scheduler_cls in (("theirs", None), ("few", OURS)):
+            each[name] = plans(scheduler_of(model, stages, ahead=ahead, scheduler_cls=scheduler_cls))
+            each[name] |= answers(scheduler_of(model, stages, ahead=ahead, scheduler_cls=scheduler_cls))
+        found.append({"stages": stages, "decided": ahead, **each})
     out.write_text(json.dumps({"version": vllm.__version__, "cases": found}))
 
 

@@ -1,6 +1,6 @@
 """The driver of one run of a rehearsal, or of several with the same workers. It calls our launcher.
 
-    python -m nemo_ada.rehearsal.driver CONFIG.json [CONFIG.json ...] [--logprobs FILE] [--observe]
+    python -m nemo_ada.rehearsal.driver CONFIG.json [CONFIG.json ...] [--logprobs FILE] [--observe] [--learns]
 
 It runs in the policy interpreter. A run has the name of its file. A run that fails does not
 end the runs after it, unless the workers did not start.
@@ -165,7 +165,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("configs", type=Path, nargs="+")
     parser.add_argument("--logprobs", type=Path)
     parser.add_argument("--observe", action="store_true", help="note phases; a rehearsal's interpreter does it itself")
+    parser.add_argument("--learns", action="store_true", help="end a run whose first step has no right answer")
     parsed = parser.parse_args(arguments)
+    if parsed.learns:
+        when_imported("nemo_rl.utils.logger", observe.require_right_answers)
     if parsed.observe:
         observe.install_observers()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

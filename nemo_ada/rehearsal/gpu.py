@@ -348,7 +348,8 @@ def _run_slices(slices: Slices, made: Configs) -> None:
     """Run the slices one after the other."""
     for name, configs in made.drivers().items():
         probed = made.full and name != GRPO
-        slices.train(name, configs, *(_make_probe_arguments(slices.rehearsal.folder, name) if probed else ()))
+        learns = ("--learns",) if made.real and not made.full else ()
+        slices.train(name, configs, *learns, *(_make_probe_arguments(slices.rehearsal.folder, name) if probed else ()))
         if made.saved in configs:
             _resume_slice(slices, configs[made.saved])
 

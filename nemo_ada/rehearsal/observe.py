@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.standins.replacing import Names, when_imported
 from nemo_ada.run.files import append
 
@@ -152,6 +153,23 @@ def _observe_logger(module: ModuleType) -> None:
         return log_metrics(self, metrics, step, prefix, *a, **kw)
 
     module.Logger.log_metrics = observed
+
+
+def require_right_answers(module: ModuleType) -> None:
+    """End a run at its first step where no answer is right: it would pay for the others and learn nothing."""
+    log_metrics = module.Logger.log_metrics
+
+    @functools.wraps(log_metrics)
+    def judged(self: Any, metrics: Mapping[str, Any], step: int, prefix: str | None = "", *a: Any, **kw: Any) -> Any:
+        done = log_metrics(self, metrics, step, prefix, *a, **kw)
+        if step == 1 and prefix == "train" and _as_number(metrics.get("ada/pass_rate", metrics.get("reward"))) == 0:
+            raise UserError(
+                "no answer of the first step is right, so nothing can be learned; look at the answers in the run's "
+                "log: the prompt must ask for what the verifier reads"
+            )
+        return done
+
+    module.Logger.log_metrics = judged
 
 
 def _as_number(value: Any) -> float | None:

@@ -53,7 +53,8 @@ _ALSO = re.compile(
     re.IGNORECASE,
 )
 _OR_ANOTHER = re.compile(  # \boxed{5} or 6
-    r"[\s$*),\\\]]*(?:\(\s*)?(?:\\text\s*\{\s*)?or\s*\}?\s*\$?(?P<value>-?\d[\d.,/]*%?|\\d?frac\{\w+\}\{\w+\}|[A-J](?!\w))"
+    r"[\s$*),\\\]]*(?:\(\s*)?(?:\\text\s*\{\s*)?(?:or|alternatively|possibly)\s*\}?\s*\$?"
+    r"(?P<value>-?\d[\d.,/]*%?|\\d?frac\{\w+\}\{\w+\}|[A-J](?!\w))"
 )
 _NOT = re.compile(r"(?:\b(?:not|never|neither)|n't|rather than|instead of)\s*$", re.IGNORECASE)
 _NUMBERED = re.compile(

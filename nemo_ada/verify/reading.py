@@ -310,6 +310,8 @@ def _is_label(text: str) -> bool:
 
     Not where it is a sum or a number.
     """
+    if text.startswith("\\int"):  # an integral, which its value follows
+        return True
     return bool(_LABEL.fullmatch(text) and _LETTER.search(text) and not _NO_LABEL.search(text))
 
 

@@ -7,8 +7,10 @@ another one: not, less than, a loss of (`units.changes_value`). So no list of ve
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from nemo_ada.verify.latex import all_of, is_word
+from nemo_ada.verify.numbers import close, number
 from nemo_ada.verify.units import changes_value
 
 ALL_TEXT = re.compile(r"\\text\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
@@ -65,7 +67,8 @@ _IS_THE = re.compile(
 _RELATIONS = tuple(  # x is at least 5, in signs
     (
         re.compile(
-            rf"(?:[Aa]ll |[Aa]ny |[Ee]very )?(?P<name>[A-Za-z]) (?:(?:is|are|must be) )?(?:{words}) (?P<value>.+)"
+            rf"(?:[Aa]ll |[Aa]ny |[Ee]very )?(?P<name>[A-Za-z]|(?:real )?(?:numbers?|values?)) "
+            rf"(?:(?:is|are|must be) )?(?:{words}) (?P<value>.+)"
         ),
         sign,
     )
@@ -83,7 +86,11 @@ _REMARK_BEHIND = re.compile(  # y = 2x + 3 (the line through both)
 )
 _FROM_TO = re.compile(r"[Ff]rom (?P<low>-?[\d.]+|-?\\\w+) to (?P<high>-?[\d.]+|-?\\\w+)")
 _BECAUSE = re.compile(r"(?<=[\w)}\]]),?\s*(?:\\text\s*\{,?\s*)?\(?(?:because|since)\b.*$", re.DOTALL)
-_ONLY = re.compile(r"(?<=\w)\s*(?:\\text\s*\{\s*only\s*\}| only)$")
+_NEAR = re.compile(  # \frac{7}{3} (about 2.33)
+    r"\s*(?:\\text\s*\{\s*)?\((?:about|approximately|approx\.?|roughly|\\approx)\s*(?P<value>-?\d[\d.]*)\)\s*\}?$"
+)
+_ROUNDED = Fraction(1, 20)
+_ONLY = re.compile(r"(?<=\w),?\s*(?:\\text\s*\{\s*only\s*\}| only)$|(?<=,)(?P<last>[^,]+),? respectively$")
 _HOLDS_FOR = re.compile(  # \frac{x+1}{x-2}, x \ne 2
     r"(?P<value>(?:[^,<>\\]|\\(?!in(?![a-z])|ne(?![a-z])|le(?![a-z])|ge(?![a-z])))+?),?"
     r"\s*(?:\\text\s*\{,?\s*(?:for|where|with|if)\s*\}|,|\s\()\s*(?P<name>[a-z])\s*\\ne\s*-?[\w.]+(?:\s*,\s*-?[\w.]+)*\s*\)?"
@@ -91,7 +98,8 @@ _HOLDS_FOR = re.compile(  # \frac{x+1}{x-2}, x \ne 2
 _VALUE = re.compile(r"\d|\\(?:frac|sqrt|pi)(?![a-z])|^\(?[A-J]\)?$")
 _BELOW_ZERO = re.compile(r"(?P<value>\d[\d.]*)(?P<unit>.*?)\s*\bbelow (?:zero|0)(?P<end>\s*\}?)")
 _IS = re.compile(
-    r"(?P<subject>.+?) (?:is|are|was|were|be|remains?|becomes?|represents?|describes?|forms?) (?P<predicate>.+)"
+    r"(?P<subject>.+?) (?:is|are|was|were|be|remains?|becomes?|represents?|describes?|forms?|falls on) "
+    r"(?P<predicate>.+)"
 )
 
 
@@ -104,7 +112,11 @@ def without_wording(text: str) -> str:
         text = shorter
     if (why := _BECAUSE.search(text)) is not None and _VALUE.search(text[: why.start()]):
         text = text[: why.start()]
-    text = _ONLY.sub("", text)
+        text += "}" * (text.count("{") > text.count("}"))
+    if (near := _NEAR.search(text)) is not None and (exact := number(text[: near.start()].strip())) is not None:
+        rounded = number(near["value"])
+        text = text[: near.start()] if rounded is not None and close(exact.value, rounded.value, _ROUNDED) else text
+    text = _ONLY.sub(lambda match: match["last"] or "", text)
     held = _HOLDS_FOR.fullmatch(text)
     if held is not None and held["name"] in held["value"]:
         text = held["value"]
@@ -118,7 +130,7 @@ def without_wording(text: str) -> str:
         text = f"-{cold['value']}{cold['unit']}{cold['end']}"
     for relation, sign in _RELATIONS:
         if (found := relation.fullmatch(text)) is not None:
-            return f"{found['name']} {sign} {found['value']}"
+            return f"{found['name'] if len(found['name']) == 1 else 'x'} {sign} {found['value']}"
     if (reach := _FROM_TO.fullmatch(text)) is not None:
         return f"[{reach['low']},{reach['high']}]"
     return _INCLUSIVE.sub("", text)
@@ -142,7 +154,7 @@ def _without_front(text: str) -> str:
 
 def stated(words: str) -> str:
     """Return what words say of their subject: isosceles of "the triangle is isosceles". The words where they do not."""
-    found = _IS.fullmatch(words)
+    found = _IS.fullmatch(re.sub(r"(?<=they|that)'(?:re|s) |(?<=it)'s ", " is ", words))
     return words if found is None or changes_value(found["subject"]) else found["predicate"]
 
 

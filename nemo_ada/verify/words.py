@@ -57,8 +57,7 @@ _CLASSES = all_of(
     variable player team color colour one ball marble card side shape polygon quadrilateral relation equation"""
 )
 _STRESS = all_of("always definitely clearly certainly indeed")
-_GOES_ON_WITH = all_of("at in on with from for of by about through")
-_VERBS = all_of("is was has had will can won did does must got")
+_GOES_ON_WITH = all_of("at in on with from for of by about through to")
 _POINTS = re.compile(r"(?<=[^\W\d_])\.(?=\s|$|[^\W\d_])")  # Mr. Smith, U.S.A.
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _SHORT = ("no", "ok", "up")  # words of two letters
@@ -79,12 +78,12 @@ _SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of ans
     (r"(?:(?:it|this|that) is |it's )?(?:not possible|impossible|cannot be done)", "impossible"),
     *((rf"(?:on )?(?:a )?{day[:3]}(?:{day[3]}|{day[3:5]}|{day[3:]}s?)?", day) for day in _DAYS),
     (r"neither even nor odd|neither odd nor even", "neither"),
-    (r"divergent|(?:it |the (?:series|integral) )diverges", "diverges"),
-    (r"convergent|(?:it |the (?:series|integral) )converges", "converges"),
+    (r"divergent|(?:it |(?:series|sequence|integral) )diverges", "diverges"),
+    (r"convergent|(?:it |(?:series|sequence|integral) )converges", "converges"),
 ))  # fmt: skip
 _DECISION = re.compile(
     r"(?:\\text\s*\{)?\s*(?P<word>yes|no|true|false)\b\s*\}?"
-    r"\s*(?:(?:\\text\s*\{)?\s*(?:because|since|as|it|they|he|she|there|this)\b|[,.;:(]|-(?=\s))",
+    r"\s*(?:(?:\\text\s*\{)?\s*(?:because|since|as|it|they|he|she|there|this)\b|[,.;:(]|-+(?=\s))",
     re.IGNORECASE,
 )
 _EXPLAINED = re.compile(
@@ -154,8 +153,7 @@ def elaborates(short: Text, long: Text) -> bool:
     if words[0] in _GOES_ON_WITH or (len(words[0]) > 4 and words[0].endswith("ed")):  # an ellipse centered at 0
         return True
     named = short.shown[:1].isupper() and long.shown.startswith(short.shown)
-    does = words[0] in _VERBS or (len(words[0]) > 3 and words[0].endswith(("s", "ed")))
-    return named and does and long.shown[len(short.shown) :].islower()
+    return named and long.shown[len(short.shown) :].islower()
 
 
 def read_head(text: str) -> Text | None:

@@ -25,6 +25,7 @@ SMALLEST = {  # arguments; {out} is an empty folder
     "bench_async.py": "--steps 3 --seeds 1 --prompts 8 --slots 64 --samples 128 --longest 100 --median 20",
     "bench_driver.py": "--prompts 8 --steps 1",
     "bench_graders.py": "--first 20 --misses",
+    "bench_scheduler.py": "--responses 4 --tokens 40 --rounds 1",
     "bench_sampling.py": "--prompts 8 --seeds 1 --model-seeds 1 --no-engine --out {out}",
     "bench_verifier.py": "--answers 20 --repeats 1 --workers 1",
     "contamination.py": "--problems 60 --copies 30",

@@ -13,13 +13,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.simulate.engine import LengthModel
-from nemo_ada.rehearsal import installation, tables
+from nemo_ada.rehearsal import installation, observe, tables
 from nemo_ada.rehearsal.command import Rehearsal
 from nemo_ada.rehearsal.fit import ONE_GPU
 from nemo_ada.rehearsal.gpu import GpuOptions, Slices, rehearse_on_gpu
@@ -208,6 +209,44 @@ def test_what_it_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, wo
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("step", "numbers", "ends"),
+    [(1, {"reward": 0.0}, True), (1, {"reward": 0.1}, False), (2, {"reward": 0.0}, False), (1, {"loss": 0.0}, False),
+     (1, {"ada/pass_rate": 0.0, "reward": 0.5}, True), (1, {"ada/pass_rate": 0.01, "reward": 0.0}, False)],
+)  # fmt: skip
+def test_a_run_that_should_learn_ends_where_its_first_step_has_no_right_answer(
+    step: int, numbers: dict[str, float], ends: bool
+) -> None:
+    class Logger:
+        def log_metrics(self, metrics: dict[str, float], step: int, prefix: str | None = "") -> None:
+            logged.append((step, prefix))
+
+    logged: list[Any] = []
+    observe.require_right_answers(SimpleNamespace(Logger=Logger))  # type: ignore[arg-type]
+    Logger().log_metrics({"accuracy": 0.0}, step, prefix="validation")
+    if ends:
+        with pytest.raises(UserError, match="what the verifier reads"):
+            Logger().log_metrics(numbers, step, prefix="train")
+    else:
+        Logger().log_metrics(numbers, step, prefix="train")
+    assert logged == [(step, "validation"), (step, "train")], "what ends a run is in its log"
+
+
+@needs_nemo_rl
+def test_the_short_dry_run_walks_a_slice_with_real_workers(tmp_path: Path) -> None:
+    """The form for every CI run; the next test has all slices."""
+    try:
+        installation.find()
+    except UserError as missing:
+        pytest.skip(str(missing))
+    options = GpuOptions(steps=2, dry_run=True, runs=["lean"])
+    code = rehearse_on_gpu(CONFIG, [], options, keep=tmp_path / "kept", say=lambda text: None)
+    report = json.loads((tmp_path / "kept" / "report.json").read_text(encoding="utf-8"))
+    assert (code, report["failure"]) == (0, None)
+    steps = next(table["rows"] for table in report["tables"] if table["title"] == "Every step")
+    assert [row[0] for row in steps] == ["lean", "lean"] and all(float(row[-2]) < 1.0001 for row in steps)
 
 
 @pytest.mark.slow

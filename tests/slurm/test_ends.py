@@ -41,14 +41,14 @@ def test_a_preemption_that_requeues_leaves_time_to_save_and_costs_a_slot(
 ) -> None:
     """The partition has PreemptMode=REQUEUE and no grace time: TERM, KillWait, KILL."""
     run = start(
-        one_node, "steps=9", "step_seconds=3", "term=node", options=("--partition=again",), PREEMPT_SECONDS="10"
+        one_node, "steps=4", "step_seconds=3", "term=node", options=("--partition=again",), PREEMPT_SECONDS="10"
     )
     short = tmp_path / "urgent.sh"
     short.write_text("#!/bin/bash\ntrue\n")
     run.until(lambda: len(run.steps()) >= 1)
     one_node.submit(short, cwd=tmp_path, options=("--partition=urgent", "--exclusive", "--output=/dev/null"))
     run.over("done")
-    assert run.steps() == list(range(1, 10)), "each step once, in order"
+    assert run.steps() == list(range(1, 5)), "each step once, in order"
     assert run.reasons() == ["preempted", "done"]
 
 
@@ -56,14 +56,14 @@ def test_an_array_that_is_submitted_right_after_scancel_waits_for_the_save_and_g
     two_nodes: Cluster, start: Callable[..., Run]
 ) -> None:
     """The other node is free, so the new array starts while the old one saves."""
-    words = ("steps=6", "step_seconds=3", "term=node")
+    words = ("steps=4", "step_seconds=3", "term=node")
     first = start(two_nodes, *words, PREEMPT_SECONDS="12")
     first.until(lambda: len(first.steps()) >= 1)
     two_nodes.run("scancel", str(first.job))
     second = start(two_nodes, *words, PREEMPT_SECONDS="12")
     second.over("done")
     assert f"slot {first.job}_1 has not ended yet" in second.log()
-    assert second.steps() == list(range(1, 7)), "each step once, in order"
+    assert second.steps() == list(range(1, 5)), "each step once, in order"
     assert second.reasons() == ["asked", "done"]
 
 
