@@ -809,6 +809,7 @@ state=before
 [ ! -e {folder}/driven ] || state=after
 case $1 in
   -L) for gpu in 0 1 2 3 4 5 6 7; do {listed}; done ;;
+  *compute_mode*) echo "{mode}" ;;
   *remapped*) {new} ;&
   *) for gpu in 0 1 2 3 4 5 6 7; do
       counters="0, 0, No, No"
@@ -819,7 +820,7 @@ esac
 """
 USUAL = {
     "listed": 'echo "GPU $gpu: H100"', "held": "3", "before": "0, 0, No, No", "after": "0, 0, No, No", "xid": "quiet",
-    "new": "true", "tmp": "0",
+    "new": "true", "tmp": "0", "mode": "Default",
 }  # fmt: skip
 
 
@@ -844,6 +845,7 @@ def checked_node(folder: Path, fault: dict[str, str]) -> tuple[int, str, dict[st
         ({"listed": '[ $gpu = 3 ] || echo "GPU $gpu: H100"'}, "nvidia-smi sees 7 GPUs, cluster.gpus_per_node is 8"),
         ({"held": "40000"}, "GPU 0 already holds 40000 MiB"),
         ({"held": "[N/A]"}, ""),
+        ({"mode": "Exclusive_Process"}, "GPUs are in Exclusive_Process, and vLLM and a learner share each"),
         ({"xid": "[99999999.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."}, "fatal GPU error"),
         ({"xid": "[    1.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, of another job, long ago"}, ""),
         ({"xid": "[99999999.5] NVRM: Xid (PCI:0000:3b:00): 94, pid=1, contained"}, ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,12 @@ def test_a_cache_that_the_group_cannot_share_and_a_nodes_limits_are_named(
     cache.chmod(0o2775)
     assert found(monkeypatch, one_node, HF_HOME=str(cache)) == set()
     assert ("warning", "RAY_PORT") in found(monkeypatch, one_node, SLURM_JOB_ID="7", RAY_PORT="60000")
+    limits = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (100, limits[1]))
+    try:
+        assert ("warning", "ulimit -u") in found(monkeypatch, one_node, SLURM_JOB_ID="7")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, limits)
 
 
 def test_enroots_folders_that_another_user_made_are_named_on_a_node(
