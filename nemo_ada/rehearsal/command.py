@@ -45,6 +45,7 @@ from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.gym import uses_gym
+from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import (
     append,
     claim,
@@ -297,10 +298,10 @@ def last_step_before_resume(steps: int) -> int:
 def check_full_config(path: Path, overrides: Sequence[str], config: dict[str, Any]) -> list[Finding]:
     """Return what `nemo-ada check` finds in the config at its full size, before shrinking hides anything.
 
-    A plain NeMo-RL config may not be meant for us, so only what concerns its learner and engine counts. The estimate of
-    memory is for Megatron.
+    A NeMo-RL config without the section `reinforce_ada` may not be meant for us, so only what concerns its learner and
+    engine counts. The estimate of memory is for Megatron.
     """
-    if config.get("backend") == "nemo_rl":
+    if config.get("backend") == "nemo_rl" or uses_reinforce_ada(Values(config)):
         findings = examine(path, overrides, verifier=False, site=False)
         return [_accept_missing_data(finding, config) for finding in findings]
     megatron = Values(config).get("policy.megatron_cfg.enabled", False)

@@ -167,7 +167,7 @@ class Agreement:
                 Moment("clock", (seconds, _)),
                 Amount(number=Number(value, "integer"), unit=None),
             ):
-                return value in (seconds / 3600, seconds / 3600 % 12 or 12)  # 8:00 AM is 8
+                return value == (seconds / 3600 % 12 or 12)  # 8:00 AM and 8:00 PM are 8
             case Moment(), Moment():
                 return _same_moment(wanted, given)
         regions = self._region(wanted), self._region(given)
