@@ -129,7 +129,7 @@ worker.load_scorer(worker.DEFAULT_SCORER)
 confine.import_ahead()
 confine.confine(1 << 30, frozenset({"Landlock"}))
 for pair in ((r"\int_0^1 x dx", "1/2"), ("2e", "2e"), (r"[1,2)\cup(3,4]", r"(3,4]\cup[1,2)"), ("3", "4")):
-    print(worker.judge(worker.DEFAULT_SCORER, *pair, 900.0)[:2])
+    print(worker.judge_answer(worker.DEFAULT_SCORER, *pair, 900.0)[:2])
 """
 
 

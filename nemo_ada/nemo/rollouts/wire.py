@@ -45,10 +45,9 @@ def registration() -> Callable[[Any], None]:
 
     def register(_worker: Any) -> None:
         """Register it, where nobody has registered another way for tensors."""
-        from pickle import HIGHEST_PROTOCOL
-
         import torch
         from ray.cloudpickle import CloudPickler
+        from ray.cloudpickle.cloudpickle import DEFAULT_PROTOCOL
 
         dtypes = {
             torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32,
@@ -64,7 +63,7 @@ def registration() -> Callable[[Any], None]:
                 and tensor.is_contiguous()
                 and tensor.untyped_storage().nbytes() == tensor.nbytes
             )
-            return (torch.tensor, (tensor.numpy(),)) if plain else tensor.__reduce_ex__(HIGHEST_PROTOCOL)
+            return (torch.tensor, (tensor.numpy(),)) if plain else tensor.__reduce_ex__(DEFAULT_PROTOCOL)
 
         # Ray's own way for tensors that are not copied registers here, too. `ray.util.register_serializer` has one
         # reader for all objects of a class.
