@@ -185,6 +185,7 @@ def responses(*, arrays: bool) -> list[Any]:
         def __init__(self) -> None:
             self.cfg = {"backend": "vllm", "vllm_cfg": {"async_engine": True}}
             self.current_generate_dp_shard_idx = 0
+            self.fleet_selector = self.fleet_monitor = None  # of NeMo-RL's main
             self.worker_group = SimpleNamespace(
                 dp_size=1, workers=[engine] if arrays else [], run_single_worker_single_data=run,
                 get_dp_leader_worker_idx=lambda shard: shard,

@@ -23,9 +23,14 @@ import ray
 def private_ray(num_cpus: int = 8) -> Iterator[str]:
     """Start a Ray instance, point ``RAY_ADDRESS`` at it, and take both away at the end. Yields the address.
 
+    Where this process has one already (a session's of pytest), that one is taken and stays: a process has one Ray.
+
     The temporary folder has a short path because the paths of Ray's sockets are limited to 107 bytes. ``num_cpus`` is
     only Ray's bookkeeping: small actors must not wait for each other.
     """
+    if ray.is_initialized():
+        yield ray.get_runtime_context().gcs_address
+        return
     before = os.environ.get("RAY_ADDRESS")
     folder = tempfile.mkdtemp(prefix="r", dir="/tmp")
     try:
