@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -21,7 +21,7 @@ from nemo_ada.lab.whatif.averages import Averages, mean_over_steps, read_average
 from nemo_ada.lab.whatif.forecast import Forecast, Row, rows
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial, no_spread
 from nemo_ada.lab.whatif.reading import find_files, open_log
-from nemo_ada.lab.whatif.rollouts import Labels, Rollouts, count_labels, read_rollouts
+from nemo_ada.lab.whatif.rollouts import Labels, Rollouts, count_labels, lacks_reward, read_rollouts
 
 PRIOR_RESPONSES = 20.0  # responses with the mean length that join those of each pass rate
 DOUBTFUL = 1.0  # bounds that had to grow by their own width come from a wrong reading of the log
@@ -138,15 +138,25 @@ def read_log(
         UserError: A file cannot be read, or some hold rollouts and others averages.
     """
     columns = columns or {}
-    files = [(log, file) for log, path in enumerate(paths) for file in find_files(path)]
+    files, notes = list[tuple[int, Path]](), list[str]()
+    for log, path in enumerate(paths):
+        found = find_files(path)
+        lacking = [file for file in found if lacks_reward(file, columns)] if path.is_dir() else []
+        if lacking and (others := find_files(path, lacking)):
+            found = others
+            names = ", ".join(file.name for file in lacking)[:200]
+            notes.append(f"without a reward, and so not read: {names}; --column reward=FIELD names that of rollouts")
+        files += [(log, file) for file in found]
     kinds = {open_log(file, columns)[0]: file for _, file in files}
     if len(kinds) == 2:
         raise UserError(f"{kinds[False]} holds rollouts or nothing, and {kinds[True]} averages; give logs of one kind")
     if True in kinds:
-        return read_averages(files, columns, values)
+        averages = read_averages(files, columns, values)
+        return replace(averages, notes=(*averages.notes, *notes))
     if not files:
         raise UserError(f"{paths[0]} holds no rollouts and no curves; `nemo-ada whatif --help` lists what can be read")
-    return read_rollouts(files, columns)
+    rollouts = read_rollouts(files, columns)
+    return replace(rollouts, notes=(*rollouts.notes, *notes))
 
 
 def answer(log: Rollouts | Averages, options: Options) -> WhatifReport:

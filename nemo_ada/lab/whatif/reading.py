@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,19 @@ EVENTS, STATE = "tfevents", "trainer_state.json"
 Numbered = Iterator[tuple[int, Record]]
 
 
-def find_files(path: Path) -> list[Path]:
+def find_files(path: Path, without: Collection[Path] = ()) -> list[Path]:
     """Return the files of a path that are read, in the order of their numbers.
 
     Rollouts say more than curves, so the curves of a folder are read where it has no rollouts, and what was printed
     where it has no curves. Of the checkpoints of a run the last one counts.
+
+    Args:
+        path: A file or a folder.
+        without: Files of the folder that hold something else.
     """
     if not path.is_dir():
         return [path]
-    found = [file for file in path.rglob("*") if file.is_file()]
+    found = [file for file in path.rglob("*") if file.is_file() and file not in without]
     found.sort(key=lambda file: [int(part) if part.isdigit() else part for part in re.split(r"([0-9]+)", str(file))])
     lines = [file for file in found if _may_be_rollouts(file, path)]
     return (

@@ -35,6 +35,10 @@ BATCH = ["prompt", "reward", "tokens"]
 Response = tuple[int, float, float, float, float, str, int]
 
 
+class NoRewardError(ValueError):
+    """A record has no field that is known as the reward."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rollouts:
     """The responses of some logs.
@@ -67,8 +71,7 @@ def read_rollouts(files: Sequence[tuple[int, Path]], columns: Mapping[str, str])
     """
     import pandas as pd
 
-    named = {what: (name,) for what, name in columns.items()}
-    names = {**FIELDS, **({"right": ()} if "reward" in named else {}), **named}  # who names the reward means that one
+    names = _names_with(columns)
     notes, frames, last = dict[str, None](), list[pd.DataFrame](), pd.DataFrame()
     for number, (log, file) in enumerate(files):
         frame = pd.DataFrame(_responses(file, names, notes), columns=list(RESPONSE))
@@ -95,6 +98,26 @@ def read_rollouts(files: Sequence[tuple[int, Path]], columns: Mapping[str, str])
     )
 
 
+def lacks_reward(file: Path, columns: Mapping[str, str]) -> bool:
+    """Return whether the first record of a file is no response, because it has no reward: problems, for example.
+
+    A file that cannot be read is none of these, because its reader says what is wrong with it. Nor are averages.
+    """
+    if open_log(file, columns)[0]:
+        return False
+    try:
+        next(_responses(file, _names_with(columns), {}), None)
+    except UserError as problem:
+        return isinstance(problem.__cause__, NoRewardError)
+    return False
+
+
+def _names_with(columns: Mapping[str, str]) -> dict[str, Sequence[str]]:
+    """Return the names of what a response needs, the user's in place of those that are known."""
+    named = {what: (name,) for what, name in columns.items()}
+    return {**FIELDS, **({"right": ()} if "reward" in named else {}), **named}  # who names the reward means that one
+
+
 def _responses(file: Path, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Iterator[Response]:
     for number, record in open_log(file)[1]:
         try:
@@ -105,7 +128,7 @@ def _responses(file: Path, names: Mapping[str, Sequence[str]], notes: dict[str, 
             else:
                 yield from (_table(one, names, notes) for one in _split_group(record, names))
         except (ValueError, TypeError, RecursionError) as problem:
-            raise UserError(f"{file}, line {number}: {problem}") from None
+            raise UserError(f"{file}, line {number}: {problem}") from problem
 
 
 def _nemo_rl(record: Record) -> Iterator[Response]:
@@ -208,7 +231,7 @@ def _table(record: Record, names: Mapping[str, Sequence[str]], notes: dict[str, 
     for what in ("prompt", "reward"):
         if value[what] is MISSING:
             able = [name for name, held in record.items() if what == "prompt" or not isinstance(held, str | dict)]
-            raise ValueError(
+            raise (NoRewardError if what == "reward" else ValueError)(
                 f"has no {what}: none of the fields {', '.join(names[what])}; name yours with "
                 f"{propose_column(what, able, 'FIELD')} (it has {list_names(list(record))})"
             )

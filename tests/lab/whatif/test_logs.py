@@ -218,3 +218,15 @@ def test_metrics_beside_rollouts_are_passed_over(tmp_path):
     write(tmp_path / "logging.jsonl", *({"step": step, "reward": 0.5, "loss": 0.1} for step in range(9)))
     write(tmp_path / "rollouts.jsonl", *({"prompt": i // 4, "reward": i % 2} for i in range(40)))
     assert np.isfinite(read_log([tmp_path]).frame["reward"]).sum() == 40
+
+
+def test_problems_beside_rollouts_are_passed_over_and_said(tmp_path):
+    """The folder of a run of the CPU back end holds its problems, whose name no list knew."""
+    write(tmp_path / "heldout.jsonl", {"problem": "1+1", "answer": "2"}, {"problem": "2+2", "answer": "4"})
+    with pytest.raises(UserError, match=r"heldout\.jsonl, line 1: has no reward.*--column reward="):
+        read_log([tmp_path])
+    write(tmp_path / "metrics.jsonl", *({"step": step, "train/reward": 0.5} for step in range(9)))
+    log = read_log([tmp_path])
+    assert log.mean_T.size == 9 and any("not read: heldout.jsonl;" in note for note in log.notes)
+    write(tmp_path / "rollouts.jsonl", *({"prompt": i // 4, "reward": i % 2} for i in range(40)))
+    assert len(read_log([tmp_path]).frame) == 40
