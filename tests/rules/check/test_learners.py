@@ -128,10 +128,10 @@ def test_an_output_layer_counts_where_it_is_adapted():
 
 def test_the_backward_pass_of_a_frozen_weight_costs_half():
     whole, frozen = Roofline.of(*read({})), Roofline.of(*read(LORA))
-    assert frozen.update(2048, 800) == pytest.approx(3 / 4 * whole.update(2048, 800)), "with recomputation"
+    assert frozen.update_seconds(2048, 800) == pytest.approx(3 / 4 * whole.update_seconds(2048, 800)), "with recomputation"
     once = {f"{LEARNER}.activation_checkpointing": False}
     whole, frozen = Roofline.of(*read(once)), Roofline.of(*read(LORA | once))
-    assert frozen.update(2048, 800) == pytest.approx(2 / 3 * whole.update(2048, 800))
+    assert frozen.update_seconds(2048, 800) == pytest.approx(2 / 3 * whole.update_seconds(2048, 800))
     pageable = once | {"optimizer_offload": "pageable"}
     slow, slow_frozen = Roofline.of(*read(pageable)), Roofline.of(*read(LORA | pageable))
     assert slow_frozen.refit < 0.5 * slow.refit, "the optimizer that moves is the adapters'"
@@ -154,7 +154,7 @@ def test_a_card_is_found_by_its_name_in_any_case():
 
 
 def test_a_larger_and_faster_card_has_more_room_and_takes_less_time():
-    seconds = [Roofline.of(*read({"card": card.name})).update(2048, 800) for card in (A100, H100, B200)]
+    seconds = [Roofline.of(*read({"card": card.name})).update_seconds(2048, 800) for card in (A100, H100, B200)]
     assert seconds == sorted(seconds, reverse=True)
     clocks = [Roofline.of(*read({"card": card.name})).clock(800)[0] for card in (A100, H100, H200, B200)]
     assert clocks == sorted(clocks, reverse=True)
