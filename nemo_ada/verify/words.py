@@ -49,7 +49,7 @@ _FIGURE = re.compile(r"\\(?:triangle|angle|odot|square|parallelogram)\s*[A-Z]{1,
 _WORDS = re.compile(r"[^\W\d_][\w'.!?-]*(?: [\w'.!?-]+)*")
 _TAKES_BACK = all_of(
     """yes no not true false maybe perhaps possibly or and but unless if either neither nor except however although
-    loses lost isn't doesn't wasn't"""
+    loses lost isn't doesn't wasn't never cannot can't won't didn't hardly rarely seldom"""
 )
 # What words name that answer "which kind": an odd function, a blue marble, divergent series.
 _CLASSES = all_of(

@@ -73,7 +73,7 @@ def test_the_largest_memory_of_a_phase_is_what_was_in_use_while_it_ran() -> None
         {"event": "used", "bytes": 5}, {"event": "end", "phase": "a", "seconds": 2}, {"event": "used", "bytes": 99},
     ]  # fmt: skip
     assert Events(lines).memory_by_phase() == {"a": 9, "b": 7}
-    used = real().used()
+    used = real().memory_by_phase()
     assert used["set-up"] / 2**30 == pytest.approx(85.3, abs=0.1)
     assert used["log-probs"] > used["refit"] > used["set-up"]
 
