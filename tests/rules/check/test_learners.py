@@ -128,7 +128,8 @@ def test_an_output_layer_counts_where_it_is_adapted():
 
 def test_the_backward_pass_of_a_frozen_weight_costs_half():
     whole, frozen = Roofline.of(*read({})), Roofline.of(*read(LORA))
-    assert frozen.update_seconds(2048, 800) == pytest.approx(3 / 4 * whole.update_seconds(2048, 800)), "with recomputation"
+    # With recomputation the forward pass runs twice: 3 of 4 parts are left.
+    assert frozen.update_seconds(2048, 800) == pytest.approx(3 / 4 * whole.update_seconds(2048, 800))
     once = {f"{LEARNER}.activation_checkpointing": False}
     whole, frozen = Roofline.of(*read(once)), Roofline.of(*read(LORA | once))
     assert frozen.update_seconds(2048, 800) == pytest.approx(2 / 3 * whole.update_seconds(2048, 800))
