@@ -120,12 +120,13 @@ class NvmlShare:
         self._answers: list[float] = []
         self._over = threading.Event()
         self._asking: threading.Thread | None = None
+        self._nvml: Any = None
         try:
-            self._nvml = importlib.import_module("pynvml")
-            self._nvml.nvmlInit()
-            self._card = self._nvml.nvmlDeviceGetHandleByIndex(0)
+            nvml = importlib.import_module("pynvml")
+            nvml.nvmlInit()
+            self._card, self._nvml = nvml.nvmlDeviceGetHandleByIndex(0), nvml
         except Exception:  # noqa: BLE001 - no package, no library, no driver, no card: there is nothing to ask
-            self._nvml = None
+            self._card = None
 
     def __enter__(self) -> NvmlShare:
         if self._nvml is not None:
@@ -200,7 +201,8 @@ def tables(events: Sequence[Mapping[str, Any]], folder: Path, names: Mapping[str
         folder: Where the traces are.
         names: Engine -> how a table calls it.
     """
-    steps, shares = defaultdict(list), defaultdict(list)  # without the profiler
+    steps: dict[Any, list[float]] = defaultdict(list)  # without the profiler
+    shares: dict[Any, list[float]] = defaultdict(list)
     for event in events:
         if event["event"] == "pace":
             key = event["engine"], event["responses"]
