@@ -52,11 +52,13 @@ from nemo_ada.rehearsal.runs import (
     Configs,
     choose_runs,
     kind_of,
+    make_variant,
     read_layout,
 )
 from nemo_ada.rehearsal.shrink import Shrinker
 from nemo_ada.rehearsal.standins import responses
 from nemo_ada.rehearsal.tables import Forecasts, judge_slices
+from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.config_file import load_config, upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.rules.finding import Finding
@@ -263,12 +265,24 @@ def _read_request(path: Path, overrides: Sequence[str], options: GpuOptions) -> 
     config = load_config(path, overrides)
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with the section reinforce_ada:")
-    wanted = choose_runs(options.runs, config, full=options.full, upstream=upstream_part(path, overrides))
+    wanted = choose_runs(options.runs, full=options.full)
+    for name in wanted:
+        _check_keys(config, name, upstream_part(path, overrides))
     if options.full:
         read_layout(config)
     else:
         fit_to_one_gpu(config, model=Path(), data=Path(), scale=options.share)
     return config, wanted
+
+
+def _check_keys(config: Mapping[str, Any], name: str, upstream: Mapping[str, Any]) -> None:
+    """Raise UserError for what `check` has against the keys in the name of a run."""
+    if kind_of(name) == name:
+        return
+    before = rulebook.findings(make_variant(config, kind_of(name)), upstream)
+    for finding in rulebook.findings(make_variant(config, name), upstream):
+        if finding.level == "error" and finding not in before:
+            raise UserError(f"--runs {name}: {finding.key}: {finding.message}")
 
 
 def _find_place(config: Mapping[str, Any], options: GpuOptions) -> installation.Installation:

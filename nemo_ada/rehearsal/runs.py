@@ -28,12 +28,10 @@ from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
 from nemo_ada.rehearsal.standins import FILES, OF_RUNS, chosen
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
-from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.cards import KEY, named
 from nemo_ada.rules.facts.memory import checkpoint_bytes
 from nemo_ada.rules.facts.models import ModelShape, find_shape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
-from nemo_ada.rules.finding import Finding
 
 STOCK, METHODS, RESUMED = "grpo-sync", "methods", "resumed"
 GRPO, BALANCE, OWN = "grpo", "balance", "own"
@@ -179,13 +177,10 @@ def read_layout(config: Mapping[str, Any]) -> Layout:
     return Layout(kind, learner.tp, learner.pp, learner.cp, learner.ep, learner.replicas)
 
 
-def choose_runs(
-    runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bool, upstream: Mapping[str, Any] | None = None
-) -> tuple[str, ...]:
+def choose_runs(runs: Sequence[str] | None, *, full: bool) -> tuple[str, ...]:
     """Return the wanted runs. None means all of one GPU, or the usual ones at full size.
 
-    Raises UserError for a name that is not known, a key in one that `check` refuses, or a resumed run without a first
-    one. With `upstream`, the part of the config that comes from NeMo-RL's own files, `check` knows the keys of both.
+    Raises UserError for a name that is not known, or a resumed run without a first one.
     """
     known, first = (FULL_RUNS, OWN) if full else (RUNS, BALANCE)
     if runs is None:
@@ -200,22 +195,11 @@ def choose_runs(
                 f"{given}: {name[:150]} cannot be run; add keys as in {first}+grpo.num_prompts_per_step=8, of letters, "
                 f"digits and ._-, 150 at most, and none to {RESUMED}, which repeats the run before it"
             )
-        for finding in _find_errors(config, name, upstream):
-            raise UserError(f"{given}: {name}: {finding.key}: {finding.message}")
     if not kinds - {RESUMED}:
         raise UserError(f"{given}: add one that trains, such as {GRPO} or {first}")
     if RESUMED in kinds and not kinds - set(UNREPEATED):
         raise UserError(f"{given}: {RESUMED} repeats a step of our loop; add one such as {first}")
     return tuple(dict.fromkeys(runs))
-
-
-def _find_errors(config: Mapping[str, Any], name: str, upstream: Mapping[str, Any] | None) -> list[Finding]:
-    """Return the errors that the keys in the name of a run bring."""
-    if not words_of(name):
-        return []
-    before = rulebook.findings(_make_kind(config, kind_of(name)), upstream)
-    after = rulebook.findings(make_variant(config, name), upstream)
-    return [finding for finding in after if finding.level == "error" and finding not in before]
 
 
 def kind_of(name: str) -> str:
@@ -229,7 +213,7 @@ def words_of(name: str) -> list[str]:
 
 
 def make_variant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the config of a run."""
+    """Return the config of a run. Raises UserError for a key in its name that cannot be read."""
     made, words = _make_kind(config, kind_of(name)), words_of(name)
     return plain(apply_overrides(OmegaConf.create(made), words)) if words else made
 

@@ -144,7 +144,7 @@ def test_a_run_has_the_keys_in_its_name_and_workers_that_differ_have_a_driver_of
     capped = "balance+++reinforce_ada.budget.max_seconds=20"
     short = "lean+policy.generation.max_new_tokens=64"
     config = load_config(CONFIG)
-    wanted = choose_runs([GRPO, "single", four, capped, short, RESUMED], config, full=False)
+    wanted = choose_runs([GRPO, "single", four, capped, short, RESUMED], full=False)
     made = Configs.of(config, tmp_path, steps=2, scale=0.125, card=H200, dry_run=False, runs=wanted)
     assert list(made.configs) == [GRPO, "single", four, capped, short] and made.saved == short
     one, other = (made.configs[name]["grpo"] for name in ("single", four))
