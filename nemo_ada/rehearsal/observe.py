@@ -180,39 +180,42 @@ def _as_number(value: Any) -> float | None:
         return None
 
 
-LAST_BATCH: dict[str, Any] = {}
-"""Arguments of the newest call of Policy.train whose last update has a gradient. `probe` trains on them again.
+NEWEST_UPDATE: dict[str, Any] = {}
+"""Rows and loss function of the newest update that had something to learn. `probe` trains on them again.
 
-NeMo-RL reports the gradient norm of the last update of a call.
+A call of Policy.train makes an update of each `train_global_batch_size` rows and reports the gradient norm of the last
+one alone, whose rows may have no advantage where those of the others have.
 """
 
 
 def _observe_rows(module: ModuleType) -> None:
-    """Note the rows of every call of Policy.train."""
+    """Note the rows of every call of Policy.train, and whether each of its updates had something to learn."""
     train = module.Policy.train
 
     @functools.wraps(train)
     def observed(self: Any, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> Any:
-        last = int(self.cfg["train_global_batch_size"])
-        if has_gradient(data, last):
-            LAST_BATCH.update(data=data, loss_fn=loss_fn)
-        note(event="rows", rows=hash_rows(data), prompts=hash_prompts(data))
+        size = int(self.cfg["train_global_batch_size"])
+        learns = find_gradients(data, size)
+        if any(learns):
+            start = size * max(update for update, learned in enumerate(learns) if learned)
+            NEWEST_UPDATE.update(data=data.slice(start, start + size), loss_fn=loss_fn)
+        note(event="rows", rows=hash_rows(data), prompts=hash_prompts(data), learns=learns)
         return train(self, data, loss_fn, *args, **kwargs)
 
     module.Policy.train = observed
 
 
-def has_gradient(data: Any, last: int) -> bool:
-    """Return whether the last rows of a batch have a token in the loss whose advantage is not zero.
+def find_gradients(data: Any, size: int) -> list[bool]:
+    """Return for each update of `size` rows whether it has a token in the loss whose advantage is not zero.
 
     NeMo-RL keeps the advantage of a row that it takes out of the loss, such as one that was cut.
     """
-    counts_RT = data["advantages"][-last:] != 0
+    counts_RT = data["advantages"] != 0
     if "token_mask" in data:
-        counts_RT = counts_RT & (data["token_mask"][-last:] != 0)
+        counts_RT = counts_RT & (data["token_mask"] != 0)
     if "sample_mask" in data:
-        counts_RT = counts_RT & (data["sample_mask"][-last:] > 0).unsqueeze(-1)
-    return bool(counts_RT.any())
+        counts_RT = counts_RT & (data["sample_mask"] > 0).unsqueeze(-1)
+    return [bool(update_RT.any()) for update_RT in counts_RT.split(size)]
 
 
 def _observe_prompts(module: ModuleType) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.rehearsal.observe import LAST_BATCH, note
+from nemo_ada.rehearsal.observe import NEWEST_UPDATE, note
 
 ROWS_PER_REPLICA, ROW_TOKENS = 8, 24
 PROBE_PROMPT = 8
@@ -134,30 +134,37 @@ def _compute_logprobs(policy: Any, tokens_BT: Any) -> Any:
 
 
 def compare_gradient_norms(policy: Any) -> None:
-    """Note the gradient norm of the newest batch, packed and unpacked. The weights stay: the learning rate is 0."""
-    if not getattr(policy, "use_sequence_packing", False) or not LAST_BATCH:
+    """Note the gradient norm of the newest update that had something to learn, unpacked and, where it can be, packed.
+
+    The weights stay, because the learning rate is 0.
+    """
+    if not NEWEST_UPDATE:
         return
     norms, parts = {}, {}
+    packs = bool(getattr(policy, "use_sequence_packing", False))
     policy.prepare_for_training()
-    for packed in (True, False):
-        _set_packing(policy, packed)
-        answer = policy.train(LAST_BATCH["data"], LAST_BATCH["loss_fn"])
+    for packed in (True, False) if packs else (False,):
+        _freeze_weights(policy, packed if packs else None)
+        answer = policy.train(NEWEST_UPDATE["data"], NEWEST_UPDATE["loss_fn"])
         name = "packed" if packed else "unpacked"
         norms[name] = float(answer["grad_norm"].flatten()[0])
         parts[name] = len(answer["all_mb_metrics"]["loss"])
-    _set_packing(policy, True)
+    if packs:
+        _freeze_weights(policy, True)
     note(event="gradient norms", microbatches=parts, **norms)
 
 
-def _set_packing(policy: Any, packed: bool) -> None:
-    """Pack sequences in all workers or in none, and set learning rate and weight decay to 0."""
+def _freeze_weights(policy: Any, packed: bool | None) -> None:
+    """Set learning rate and weight decay of all workers to 0, and pack their sequences or not. None changes nothing."""
     import ray
 
     def change(worker: Any) -> None:
-        worker.cfg["sequence_packing"]["enabled"] = packed
+        if packed is not None:
+            worker.cfg["sequence_packing"]["enabled"] = packed
         for group in worker.optimizer.param_groups:
             group["lr"] = 0.0
             group["weight_decay"] = 0.0
 
-    policy.use_sequence_packing = packed
+    if packed is not None:
+        policy.use_sequence_packing = packed
     ray.get([worker.__ray_call__.remote(change) for worker in policy.worker_group.workers])

@@ -180,7 +180,7 @@ def measure_run(events: Events, *, ahead: bool = False, largest: Mapping[str, fl
         for name, bound in bounds.items()
         if name in metrics and has_tokens(metrics)
     ]
-    results += _measure_gradients(events.steps())
+    results += _measure_gradients(events)
     for event in events.of("log-probs"):
         results.append(Deviation("|log-prob - Hugging Face's|, nats", event["difference"], MAX_LOGPROB_DIFFERENCE))
     if ahead:
@@ -189,6 +189,8 @@ def measure_run(events: Events, *, ahead: bool = False, largest: Mapping[str, fl
         results.append(Deviation(name, differences[0], largest["engine"]))
         results += _count_repeated(events.prompts(math.inf))
     for norms in events.of("gradient norms"):
+        if "packed" not in norms:
+            continue
         packed, unpacked = norms["packed"], norms["unpacked"]
         difference = abs(packed - unpacked) / unpacked if unpacked else math.inf  # two zeros would prove nothing
         results.append(Deviation("packed against unpacked gradient norm, relative", difference, largest["norm"]))
@@ -200,24 +202,24 @@ def has_tokens(metrics: Mapping[str, float]) -> bool:
     return metrics.get(TOKENS_IN_LOSS, math.nan) != 0.0
 
 
-def _measure_gradients(steps: Mapping[int, Mapping[str, float]]) -> list[Deviation]:
-    """Return how many steps had no gradient, and why.
+def _measure_gradients(events: Events) -> list[Deviation]:
+    """Return in how many steps the last update had no gradient. NeMo-RL reports the norm of that update alone.
 
-    All of them together prove nothing about the update. That fails where a step had a token in the loss and an
-    advantage, because there was something to learn. Where random weights were never right, the row says so.
+    Where none had one, the probe's norm of the newest update that had something to learn stands for them. The row fails
+    where there was something to learn and no gradient was seen, because a comparison of zeros proves nothing.
     """
+    steps = events.steps()
     norms = {step: metrics["grad_norm"] for step, metrics in steps.items() if "grad_norm" in metrics}
     idle = [step for step, norm in norms.items() if not norm > 0]
+    probed = max((event["unpacked"] for event in events.of("gradient norms")), default=0.0)
+    learns = [line["learns"] for line in events.of("rows") if "learns" in line]
+    could = any(map(any, learns)) if learns else any(has_tokens(steps[step]) for step in norms)
     empty = sum(not has_tokens(steps[step]) for step in idle)
-    why = f" ({empty} had no token in the loss, the others no advantage)" if idle else ""
-    could = any(has_tokens(steps[step]) and _has_advantage(steps[step]) for step in norms)
-    bound = len(norms) - could
-    return [Deviation(f"steps without a gradient, of {len(norms)}{why}", len(idle), bound)] if norms else []
-
-
-def _has_advantage(metrics: Mapping[str, float]) -> bool:
-    """Return whether a row of a step had an advantage. True where NeMo-RL's log does not say."""
-    return any(metrics.get(f"advantages/{end}", math.nan) != 0.0 for end in ("min", "max"))
+    reasons = [f"{empty} had no token in the loss"] if empty else []
+    if idle and probed > 0:
+        reasons.append(f"an update that had an advantage has the norm {probed:.2g}")
+    name = f"steps whose last update had no gradient, of {len(norms)}" + (f" ({'; '.join(reasons)})" if reasons else "")
+    return [Deviation(name, len(idle), len(norms) - (could and not probed > 0))] if norms else []
 
 
 def _count_repeated(prompts: Sequence[str]) -> list[Deviation]:

@@ -58,7 +58,32 @@ def test_one_step_must_have_a_gradient_and_the_report_says_why_none_has() -> Non
     (failed,) = (
         result for result in measure_run(run({1: EMPTY, 2: GOOD | {"grad_norm": 0.0}}, [])) if not result.passed
     )
-    assert failed.name == "steps without a gradient, of 2 (1 had no token in the loss, the others no advantage)"
+    assert failed.name == "steps whose last update had no gradient, of 2 (1 had no token in the loss)"
+
+
+@pytest.mark.parametrize(
+    ("learns", "probed", "passed"),
+    [
+        ([True, False], 0.2, True),
+        ([True, False], 0.0, False),
+        ([True, False], None, False),
+        ([False, False], None, True),
+    ],
+    ids=["seen by the probe", "a zero", "not probed", "nothing to learn"],
+)
+def test_a_gradient_is_seen_where_an_update_had_something_to_learn(
+    learns: list[bool], probed: float | None, passed: bool
+) -> None:
+    """NeMo-RL reports the norm of a step's last update, which may have no advantage where another one has."""
+    events = Events(
+        [
+            {"event": "rows", "rows": [], "learns": learns},
+            {"event": "metrics", "step": 1, "prefix": "train", "numbers": GOOD | {"grad_norm": 0.0}},
+            *([] if probed is None else [{"event": "gradient norms", "unpacked": probed}]),
+        ]
+    )
+    (measured,) = (result for result in measure_run(events) if result.name.startswith("steps whose last"))
+    assert measured.passed is passed
 
 
 def test_a_resumed_run_equals_the_undisturbed_one() -> None:
