@@ -94,7 +94,7 @@ _CHARGE = re.compile(r"\^\{?([+-]?)(\d?)([+-]?)\}?")
 _ATOM = r"[A-Z][a-z]?(?:_?\{?\d{1,2}\}?)?"
 _SPECIES = rf"\d*(?:{_ATOM}|\((?:{_ATOM}){{2,}}\)(?:_?\{{?\d\}}?)?)+(?:\^\{{?(?:\d?[+-]|[+-]\d?)\}}?)?"
 _CHEMISTRY = re.compile(rf"{_SPECIES}(?:(?:\+|{_ARROW}){_SPECIES})*")
-_SEVERAL_ATOMS = re.compile(r"[A-Z][a-z]?_?\{?\d*\}?[A-Z(].*\d|\d.*[A-Z][a-z]?_?\{?\d*\}?[A-Z(]")
+_SEVERAL_ATOMS = re.compile(r"[A-Za-z)]\}?_|[A-Z][a-z]?\d+[A-Z(]|[A-Z][a-z]?[A-Z][a-z]?\d")
 _IS_CHEMISTRY = re.compile(rf"\\ce|\\text\{{|\^\{{?[+-]|\^\{{?\d?[+-]|{_ARROW}")
 _FORMULA = re.compile(r"(?:[A-Z][a-z]?\d{0,2}){2,8}")
 _LINE_OVER = re.compile(r"\\overline\s*\{\s*([A-Z]{2})\s*\}")  # a segment by its ends
@@ -342,7 +342,7 @@ def _chemical(text: str) -> str:
     bare = re.sub(r"\\text\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1", _CE.sub("", text)).replace(" ", "")
     while bare.startswith("{") and bare.endswith("}"):
         bare = bare[1:-1]
-    if not _CHEMISTRY.fullmatch(bare) or not (_SEVERAL_ATOMS.search(bare) or "^" in bare or "\\ce" in text):
+    if not _CHEMISTRY.fullmatch(bare) or not (_SEVERAL_ATOMS.search(text) or "^" in bare or "\\ce" in text):
         return text
     bare = re.sub(_ARROW, "→", bare)
     bare = re.sub(r"(?<=[A-Za-z)])_?\{?(\d+)\}?", lambda m: f"_{{{m[1]}}}" if len(m[1]) > 1 else f"_{m[1]}", bare)
