@@ -1,4 +1,8 @@
-"""What a rehearsal on GPUs says: a forecast before the first slice, numbers with bounds, and tables beside it."""
+"""What a rehearsal on GPUs says: a forecast before the first slice, numbers with bounds, and tables beside it.
+
+A slice is one driver process, whose events are in one file. A run is one training of a few steps. A slice may hold
+several runs, which then share its workers, for example those of all presets (`runs.py`).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,8 @@ from nemo_ada.run.files import write_atomically
 from nemo_ada.run.provenance import environment
 
 ON_GPUS = {"token_mult_prob_error": 1.05, "gen_kl_error": 0.01, "engine": 1.0, "norm": 0.05}
-"""For BF16 and FP8. 1.05 is the bound of recipes/guide/health.md. The others were chosen without a GPU."""
+"""Bounds of `report.measure_run` for BF16 and FP8. 1.05 is that of recipes/guide/health.md. The others were chosen
+without a GPU."""
 PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
     "sampling": ("generation", "exposed_generation"),
     "refit": ("prepare_for_generation/total", "weight_sync"),
@@ -73,7 +78,7 @@ class Forecasts:
         for name, config in made.configs.items():
             paths[name] = folder / f"{name}.yaml"
             env = {key: _remove_reward(one) for key, one in config.get("env", {}).items()}
-            known = Shrinker({**copy.deepcopy(config), "env": env})
+            known = Shrinker({**copy.deepcopy(config), "env": env})  # only to lower its learning rates
             for key in ("lr", "min_lr"):
                 known.lower(f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
             write_atomically(paths[name], json.dumps(known.config, default=str))  # JSON is YAML

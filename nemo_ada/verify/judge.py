@@ -11,7 +11,9 @@ neither hang nor harm anything:
         kind = "letter"
 
         def compare(self, text: str, wanted: str, prompt: str) -> float:
-            return float(text.strip()[:1] == wanted)
+            return float(text.strip().rstrip(".") == wanted)
+
+Its `read` may refuse a reference, for example one that is no letter.
 """
 
 from __future__ import annotations

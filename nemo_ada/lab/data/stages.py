@@ -26,7 +26,7 @@ from nemo_ada.run.data_files import Raw
 from nemo_ada.run.json_lines import Record, parse_line, records
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import canonical_text
-from nemo_ada.verify.audit import counted
+from nemo_ada.verify.audit import count_kinds
 from nemo_ada.verify.judge import Judge, normalise_text
 
 Reason = tuple[str, str]
@@ -112,7 +112,7 @@ class Selection:
 
         self._leave_out("reference", find_reason)
         kinds = judge.audit([one.reference for one in self.problems])
-        return counted(zip((problem.line for problem in self.problems), kinds, strict=True))
+        return count_kinds(zip((problem.line for problem in self.problems), kinds, strict=True))
 
     def keep_short_enough(self, encoder: ModelTokenizer, limit: int) -> None:
         """Leave out problems whose whole prompt has more than `limit` tokens."""
