@@ -266,8 +266,10 @@ def _read_request(path: Path, overrides: Sequence[str], options: GpuOptions) -> 
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with the section reinforce_ada:")
     wanted = choose_runs(options.runs, full=options.full)
-    for name in wanted:
-        _check_keys(config, name, upstream_part(path, overrides))
+    named = [name for name in wanted if kind_of(name) != name]
+    upstream = upstream_part(path, overrides) if named else {}
+    for name in named:
+        _check_keys(config, name, upstream)
     if options.full:
         read_layout(config)
     else:
@@ -277,8 +279,6 @@ def _read_request(path: Path, overrides: Sequence[str], options: GpuOptions) -> 
 
 def _check_keys(config: Mapping[str, Any], name: str, upstream: Mapping[str, Any]) -> None:
     """Raise UserError for what `check` has against the keys in the name of a run."""
-    if kind_of(name) == name:
-        return
     before = rulebook.findings(make_variant(config, kind_of(name)), upstream)
     for finding in rulebook.findings(make_variant(config, name), upstream):
         if finding.level == "error" and finding not in before:

@@ -152,7 +152,7 @@ class Configs:
         """
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, config in self.configs.items():
-            other = kind_of(name) == STOCK or any(word.lstrip("+~").startswith(OF_WORKERS) for word in words_of(name))
+            other = kind_of(name) == STOCK or any(word.lstrip("+").startswith(OF_WORKERS) for word in words_of(name))
             found.setdefault(name if self.full or other else METHODS, {})[name] = config
         return found
 
