@@ -31,7 +31,7 @@ from nemo_ada.rehearsal.report import (
     compare_resumed,
     measure_run,
 )
-from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK, Configs
+from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK, Configs, kind_of
 from nemo_ada.rehearsal.shrink import Shrinker
 from nemo_ada.rules.facts.memory import GIB, learner_phase, logprob_phase, refit_phase
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
@@ -149,7 +149,7 @@ def judge_slices(
     for name, of_run in runs.items():
         wanted = steps if name != RESUMED else 1
         report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(of_run.steps())), 0.0))
-        if not (ahead and name in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
+        if not (ahead and kind_of(name) in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
             found = measure_run(of_run, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
             report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
         if failed := of_run.failure():
