@@ -124,8 +124,8 @@ class Configs:
             configs[name], changes = short.config, [*made.changes, *short.changes]
         if dry_run and not full:  # one process pretends to be a GPU, as there is one
             layout = ONE_GPU
-            for one in configs.values():
-                one["cluster"]["gpus_per_node"] = 1
+            for own in configs.values():
+                own["cluster"]["gpus_per_node"] = 1
         name = str(config["policy"]["model_name"])
         shape = (find_shape(name) or (None,))[0] if full else require_shape(name)
         if shape is not None and not dry_run and not full:

@@ -77,7 +77,7 @@ class Forecasts:
         paths = {}
         for name, config in made.configs.items():
             paths[name] = folder / f"{name}.yaml"
-            env = {key: _remove_reward(one) for key, one in config.get("env", {}).items()}
+            env = {key: _remove_reward(section) for key, section in config.get("env", {}).items()}
             known = Shrinker({**copy.deepcopy(config), "env": env})  # only to lower its learning rates
             for key in ("lr", "min_lr"):
                 known.lower(f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
@@ -151,7 +151,7 @@ def judge_slices(
         report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(of_run.steps())), 0.0))
         if not (ahead and kind_of(name) in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
             found = measure_run(of_run, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
-            report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
+            report.measurements += [Deviation(f"{name}: {number.name}", number.value, number.bound) for number in found]
         if failed := of_run.failure():
             failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if saved in runs and RESUMED in runs:

@@ -91,11 +91,11 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     paths, values = split_words(path, overrides)
-    for missing in (one for one in paths if not one.is_file()):
+    for missing in (file for file in paths if not file.is_file()):
         raise UserError(f"cannot read the configuration {missing}: no such file")
     try:
         register_omegaconf_resolvers()
-        config = merge_overlays(paths, [load_config(one) for one in paths])
+        config = merge_overlays(paths, [load_config(file) for file in paths])
         if values:
             config = parse_hydra_overrides(config, values)
         find_code(config, paths, values)

@@ -211,12 +211,12 @@ def _find_last_evaluation(run: Path, step: int) -> str:
     """Return the scores of the newest evaluation up to a step. Empty without one."""
     file = run / "evaluations.jsonl"
     lines = records(file, on_damage=lambda _number, _why: None) if file.is_file() else ()
-    found = [one for _, one in lines if isinstance(one.get("step"), int) and one["step"] <= step]
-    if not found:
+    evaluations = [record for _, record in lines if isinstance(record.get("step"), int) and record["step"] <= step]
+    if not evaluations:
         return ""
-    scores = [f"{name[4:]} {value:.3f}" for name, value in found[-1].items()
+    scores = [f"{name[4:]} {value:.3f}" for name, value in evaluations[-1].items()
               if name.startswith("val/") and isinstance(value, float)]  # fmt: skip
-    return f"{', '.join(scores)} on held-out prompts after step {found[-1]['step']}" if scores else ""
+    return f"{', '.join(scores)} on held-out prompts after step {evaluations[-1]['step']}" if scores else ""
 
 
 def _add_prompts(place: Path, run: Path, folder: Path) -> None:

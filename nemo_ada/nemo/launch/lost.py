@@ -25,9 +25,9 @@ LOST = (
 
 def find_lost_process(error: BaseException | None) -> str | None:
     """Return Ray's message about the dead process or node behind an error. None for any other reason."""
-    for one in _errors_behind(error, set()):
-        if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(one).__mro__):
-            return str(one).strip().splitlines()[0]
+    for cause in _errors_behind(error, set()):
+        if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(cause).__mro__):
+            return str(cause).strip().splitlines()[0]
     return None
 
 

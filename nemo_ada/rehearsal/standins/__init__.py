@@ -68,7 +68,7 @@ def choose_replacements(*, gpu: bool, slices: bool) -> tuple[Replacements, ...]:
     drawn = OF_SLICES if slices else ()
     if gpu:
         return (*ALWAYS, *drawn)
-    return (*FILES, *(one for one in drawn if one not in FILES))
+    return (*FILES, *(group for group in drawn if group not in FILES))
 
 
 def choose_for_this_process() -> tuple[Replacements, ...]:

@@ -118,7 +118,7 @@ def _end_later(names: Names, dotted: str) -> None:
 
     @functools.wraps(shut_down)
     def later(self: Any, *args: Any, **kwargs: Any) -> bool:
-        if not any(one is self for one, _ in _SHUT_DOWN):
+        if not any(part is self for part, _ in _SHUT_DOWN):
             _SHUT_DOWN.append((self, functools.partial(shut_down, self)))
         return True
 

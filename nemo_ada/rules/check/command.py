@@ -196,11 +196,11 @@ def write_report(findings: Sequence[Finding], *, as_json: bool = False, verbose:
     code = exit_code(findings)
     if as_json:
         return json.dumps({"exit_code": code, "findings": [asdict(finding) for finding in findings]}, indent=1)
-    of_level = {level: [one for one in findings if one.level == level] for level in MARKS}
+    of_level = {level: [finding for finding in findings if finding.level == level] for level in MARKS}
     shown = MARKS if verbose else SEVERE
-    lines = [f"{MARKS[level]} {one.key}: {one.message}" for level in shown for one in of_level[level]]
+    lines = [f"{MARKS[level]} {finding.key}: {finding.message}" for level in shown for finding in of_level[level]]
     if not verbose:
-        left = ", ".join(dict.fromkeys(one.key for one in of_level["skipped"])) or "nothing"
+        left = ", ".join(dict.fromkeys(finding.key for finding in of_level["skipped"])) or "nothing"
         lines.append(f"right: {len(of_level['ok'])}; not checked here: {left}; --verbose shows them")
     return "\n".join([*lines, ", ".join(_format_count(len(of_level[level]), level) for level in SEVERE)])
 
