@@ -40,10 +40,11 @@ _others, _DEFAULTS = attrgetter(*_OTHERS), tuple(_OTHERS.values())
 class Step:
     """The log-probabilities of a step. vLLM cuts each request's part out of them; here that waits for the message."""
 
-    __slots__ = ("_first", "lists")
+    __slots__ = ("_first", "lists", "rows")
 
     def __init__(self, lists: LogprobsLists) -> None:
         self.lists = lists
+        self.rows = lists.cu_num_generated_tokens is None and lists.logprob_token_ids.ndim > 1  # one for each request
         self._first: tuple[list[int], list[float], list[int]] | None = None
 
     def slice_request(self, row: int, positions: int) -> Part:
@@ -73,9 +74,13 @@ def cut(part: Part) -> LogprobsLists:
 
 
 def joined(parts: list[Part], columns: int) -> LogprobsLists:
-    """Return the log-probabilities of some steps. vLLM's columns of a step are as many as any request asked for."""
+    """Return the log-probabilities of some steps. vLLM's columns of a step are as many as any request asked for.
+
+    vLLM's sampler leaves ids and ranks out where it returns the whole vocabulary unsorted. Its front end reads nothing
+    of such a step, so nothing is sent.
+    """
     lists = parts[0][0].lists
-    if columns == 1 and all(one == 1 and step.lists.cu_num_generated_tokens is None for step, _, one in parts):
+    if columns == 1 and all(one == 1 and step.rows for step, _, one in parts):
         ids, logprobs, ranks = zip(*[[each[row] for each in step.first] for step, row, _ in parts], strict=True)
         return LogprobsLists(
             np.array(ids, lists.logprob_token_ids.dtype)[:, None],
@@ -83,8 +88,9 @@ def joined(parts: list[Part], columns: int) -> LogprobsLists:
             np.array(ranks, lists.sampled_token_ranks.dtype),
         )
     every = [cut(part) for part in parts]
+    every = [one for one in every if len(one.sampled_token_ranks)] or every[:1]
     return LogprobsLists(
-        np.concatenate([one.logprob_token_ids[:, :columns] for one in every]),
+        np.concatenate([one.logprob_token_ids[..., :columns] for one in every]),
         np.concatenate([one.logprobs[:, :columns] for one in every]),
         np.concatenate([one.sampled_token_ranks for one in every]),
     )

@@ -48,7 +48,7 @@ def answers(tmp_path_factory):
     return {name: json.loads((folder / f"{name}.json").read_text()) for name in runs}
 
 
-@pytest.mark.parametrize("scenario", ["seeded", "columns", "paused", "slept", "watched", "died"])
+@pytest.mark.parametrize("scenario", ["seeded", "columns", "vocabulary", "paused", "slept", "watched", "died"])
 def test_nothing_but_the_number_of_messages_differs(answers, scenario):
     from nemo_ada.vllm import TOKENS
 

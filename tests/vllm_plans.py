@@ -85,8 +85,9 @@ def plans(scheduler: Any) -> dict[str, Any]:
 def answers(scheduler: Any) -> dict[str, Any]:
     """Return what the front end gets of some responses: all that a response has, and in how many messages.
 
-    Eight requests share four places. They differ in length and in the log-probabilities that they want, one ends by a
+    Nine requests share four places. They differ in length and in the log-probabilities that they want, one ends by a
     stop token, one has a stop string, one is a stream, and one is stopped from outside and asked again by its name.
+    While one wants the whole vocabulary, all lists are as vLLM's sampler makes them then: without ids and ranks.
     """
     import numpy as np
     from vllm.sampling_params import RequestOutputKind
@@ -97,7 +98,7 @@ def answers(scheduler: Any) -> dict[str, Any]:
         "long": {"max_tokens": 100}, "short": {"max_tokens": 1}, "two more": {"max_tokens": 70, "logprobs": 2},
         "none": {"max_tokens": 40, "logprobs": None}, "stops": {"max_tokens": 100, "stop_token_ids": [199]},
         "string": {"max_tokens": 9, "stop": ["x"]}, "stream": {"max_tokens": 9, "output_kind": RequestOutputKind.DELTA},
-        "again": {"max_tokens": 50},
+        "again": {"max_tokens": 50}, "vocabulary": {"max_tokens": 7, "logprobs": -1},
     }  # fmt: skip
     for name, params in wanted.items():
         scheduler.add_request(request(name, **params))
@@ -119,6 +120,9 @@ def answers(scheduler: Any) -> dict[str, Any]:
             np.array([[token, 1, 2] for token in drawn], np.int32),
             np.array([rng.standard_normal(3) for rng in rngs], np.float32), np.arange(len(names), dtype=np.int32),
         )  # fmt: skip
+        if "vocabulary" in names:
+            every = np.array([rng.standard_normal(200) for rng in rngs], np.float32)
+            lists = LogprobsLists(np.empty(0, np.float32), every, np.empty(0, np.float32))
         answer = ModelRunnerOutput(
             req_ids=names, req_id_to_index={name: row for row, name in enumerate(names)},
             sampled_token_ids=[[token] for token in drawn], logprobs=lists,
@@ -133,10 +137,10 @@ def answers(scheduler: Any) -> dict[str, Any]:
                 one["end"] = None if output.finish_reason is None else str(output.finish_reason)
                 if output.new_logprobs is not None:
                     parts = output.new_logprobs[:3]
-                    assert len({len(part) for part in parts}) == 1 and len(parts[0]) == len(output.new_token_ids)
+                    assert len(parts[0]) == len(parts[2]) <= len(output.new_token_ids)
                     width = 1 + (wanted[output.request_id].get("logprobs", 0) or 0)
                     kinds = [str(part.dtype) for part in parts]
-                    rows = zip(*(part.tolist() for part in parts), strict=True)
+                    rows = zip(*(part.tolist() for part in parts), strict=False)  # as vLLM's front end reads them
                     one["logprobs"] += [[kinds, ids[:width], values[:width]] for ids, values, _ in rows]
         if given["again"] == 10 and not asked_again:
             asked_again = True

@@ -61,12 +61,20 @@ class Scenarios:
 
     async def columns(self) -> list[Any]:
         """Requests side by side that ask for 0, 2 and no log-probabilities, for the prompt's, and for given tokens'."""
-        kinds: list[dict[str, Any]] = [
+        return await self.beside([
             {"logprobs": 0}, {"logprobs": 2}, {"logprobs": None}, {"prompt_logprobs": 1},
             {"logprobs": None, "logprob_token_ids": [5, 6, 7]},
-        ]  # fmt: skip
-        await self.engine.pause_generation(mode="keep", clear_cache=False)  # so that all begin in the same step
-        asked = [asyncio.create_task(self.last(i, max_tokens=50, **kinds[i % 5])) for i in range(15)]
+        ])  # fmt: skip
+
+    async def vocabulary(self) -> list[Any]:
+        """The same with requests that ask for the log-probability of every token."""
+        return await self.beside([{"logprobs": 0}, {"logprobs": -1}, {"logprobs": 2}, {"logprobs": None}])
+
+    async def beside(self, kinds: list[dict[str, Any]]) -> list[Any]:
+        """Responses to three requests of each kind, which begin in the same step."""
+        await self.engine.pause_generation(mode="keep", clear_cache=False)
+        count = len(kinds)
+        asked = [asyncio.create_task(self.last(i, max_tokens=50, **kinds[i % count])) for i in range(3 * count)]
         await asyncio.sleep(0.5)
         await self.engine.resume_generation()
         return await asyncio.gather(*asked)
@@ -147,10 +155,10 @@ async def main(model: str, out: Path, scheduler: str | None) -> None:
     engine = AsyncLLM.from_engine_args(AsyncEngineArgs(
         model=model, max_model_len=256, max_num_seqs=64, enforce_eager=True, dtype="float32",
         logprobs_mode="processed_logprobs", enable_prefix_caching=True, num_gpu_blocks_override=BLOCKS,
-        block_size=BLOCK, disable_log_stats=False, **options,
+        block_size=BLOCK, disable_log_stats=False, max_logprobs=-1, **options,
     ))  # fmt: skip
     scenarios, found = Scenarios(engine), {}
-    for name in ("seeded", "columns", "watched", "aborted", "paused", "slept", "died"):
+    for name in ("seeded", "columns", "vocabulary", "watched", "aborted", "paused", "slept", "died"):
         found[name] = await getattr(scenarios, name)()
     engine.shutdown()
     out.write_text(json.dumps(found))

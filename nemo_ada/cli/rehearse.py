@@ -24,7 +24,7 @@ def rehearse(
         float | None, typer.Option(help="with --gpu: share of the config's prompts per step (.125)")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="with --gpu: seconds after which everything ends")] = None,
-    runs: Annotated[str | None, typer.Option(help="with --gpu: runs by name, such as grpo,single,lean")] = None,
+    runs: Annotated[str | None, typer.Option(help="with --gpu: runs by name, such as grpo,lean,lean+KEY=VALUE")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with --gpu: the same slices, small, on a CPU")] = False,
     resume: Annotated[bool, typer.Option(help="resume an earlier checkpoint and compare")] = True,
     keep: Annotated[Path | None, typer.Option(help="folder for logs, checkpoints and the report")] = None,

@@ -1,11 +1,11 @@
 """`nemo-ada rehearse --gpu`: the first hour on GPUs. It runs a config for a few steps, and says what it saw.
 
-On one GPU it has a model of the real shape and random weights, and nothing is downloaded. The slices follow each other,
-the most valuable first, and each ends by itself:
+On one GPU it has a model of the real shape and random weights, and nothing is downloaded. It runs in
+slices. Each is a driver process that ends by itself, and they follow each other, the most valuable first:
 
-stock    NeMo-RL's loop with GRPO and its default engine, without anything of ours
-methods  NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
-resumed  our loop again, from a checkpoint
+grpo-sync  NeMo-RL's loop with GRPO and its default engine, without anything of ours
+methods    NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
+resumed    our loop again, from a checkpoint
 
 A model folder with weights trains for real: nothing is drawn, the data are the config's, and each run has a learner of
 its own that starts with these weights.
@@ -51,12 +51,15 @@ from nemo_ada.rehearsal.runs import (
     RUNS,
     Configs,
     choose_runs,
+    kind_of,
+    make_variant,
     read_layout,
 )
 from nemo_ada.rehearsal.shrink import Shrinker
 from nemo_ada.rehearsal.standins import responses
 from nemo_ada.rehearsal.tables import Forecasts, judge_slices
-from nemo_ada.rules.facts.config_file import load_config
+from nemo_ada.rules import rulebook
+from nemo_ada.rules.facts.config_file import load_config, upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.method import uses_reinforce_ada
@@ -226,7 +229,7 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     run_dir = Path(str(config.get("run_dir", DEFAULT_RUN_DIR)))
     folder = (run_dir if in_run_dir else keep or new_folder("rehearsal-gpu-")).resolve()
     held = claim(folder, "rehearse --gpu", "run_dir" if in_run_dir else "--keep", beside=BEFORE_A_RUN)
-    for name in () if options.full else RUNS:  # runs of an earlier rehearsal in this folder
+    for name in () if options.full else (*RUNS, *wanted):  # runs of an earlier rehearsal in this folder
         remove(folder / name)
     made = Configs.of(
         config, folder, steps=options.steps, scale=options.share, card=installed.card, dry_run=options.dry_run,
@@ -262,12 +265,24 @@ def _read_request(path: Path, overrides: Sequence[str], options: GpuOptions) -> 
     config = load_config(path, overrides)
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with the section reinforce_ada:")
-    wanted = choose_runs(options.runs, config, full=options.full)
+    wanted = choose_runs(options.runs, full=options.full)
+    named = [name for name in wanted if kind_of(name) != name]
+    upstream = upstream_part(path, overrides) if named else {}
+    for name in named:
+        _check_keys(config, name, upstream)
     if options.full:
         read_layout(config)
     else:
         fit_to_one_gpu(config, model=Path(), data=Path(), scale=options.share)
     return config, wanted
+
+
+def _check_keys(config: Mapping[str, Any], name: str, upstream: Mapping[str, Any]) -> None:
+    """Raise UserError for what `check` has against the keys in the name of a run."""
+    before = rulebook.findings(make_variant(config, kind_of(name)), upstream)
+    for finding in rulebook.findings(make_variant(config, name), upstream):
+        if finding.level == "error" and finding not in before:
+            raise UserError(f"--runs {name}: {finding.key}: {finding.message}")
 
 
 def _find_place(config: Mapping[str, Any], options: GpuOptions) -> installation.Installation:
@@ -347,7 +362,7 @@ def _run_and_judge(
 def _run_slices(slices: Slices, made: Configs) -> None:
     """Run the slices one after the other."""
     for name, configs in made.drivers().items():
-        probed = made.full and name != GRPO
+        probed = made.full and kind_of(name) != GRPO
         learns = ("--learns",) if made.real and not made.full else ()
         slices.train(name, configs, *learns, *(_make_probe_arguments(slices.rehearsal.folder, name) if probed else ()))
         if made.saved in configs:

@@ -1,24 +1,31 @@
 """The runs of a rehearsal on GPUs: what each is called, and its config.
 
 On one GPU a config gets the model's real shape, and a share of its prompts (`fit`). At full size it stays as it is.
+
+A run is named by its kind, and by what else differs in it: `balance`, `balance+reinforce_ada.budget.max_seconds=20`. So
+`--runs` compares a method with and without any key.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from omegaconf import OmegaConf
+
+from nemo_ada.config.load import apply_overrides, plain
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.assumptions import choose_lengths, choose_rates
 from nemo_ada.rehearsal.fit import ONE_GPU, count_fitting_layers, fit_to_one_gpu
 from nemo_ada.rehearsal.model import require_shape
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
-from nemo_ada.rehearsal.standins import FILES, OF_RUNS, chosen
+from nemo_ada.rehearsal.standins import FILES, OF_RUNS, choose_replacements
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rules.facts.cards import KEY, named
@@ -36,6 +43,10 @@ FULL_RUNS = (GRPO, OWN, RESUMED)
 """The same at full size."""
 UNREPEATED = (STOCK, GRPO, RESUMED)
 """All but the runs that a resumed one can repeat."""
+NAME = re.compile(r"[\w.=+-]{1,150}", re.ASCII)
+"""Names of runs, which are names of files, too."""
+OF_WORKERS = ("policy.", "cluster.")
+"""Keys of the learner and the engine. Runs that differ in one cannot share them."""
 RATES = 64  # pass rates that are drawn; each prompt has one of them
 OUR_ENGINE = ("scheduler_cls", "max_num_seqs", "max_num_batched_tokens", "compilation_config")
 """Arguments of vLLM that our configs set."""
@@ -97,7 +108,7 @@ class Configs:
         weights = Path(str(Values(config).get("policy.model_name", ""))).expanduser().glob("*.safetensors")
         real, known = not dry_run if full else any(weights), named(card)
         user = {**config, KEY: known.name} if known is not None and not full else dict(config)
-        repeatable = [name for name in runs if name not in UNREPEATED]
+        repeatable = [name for name in runs if kind_of(name) not in UNREPEATED]
         saved = repeatable[-1] if RESUMED in runs else None
         configs, changes, layout = {}, [], read_layout(config) if full else ONE_GPU
         model, data = (None, None) if real else (folder / "model", folder / "data")
@@ -113,8 +124,8 @@ class Configs:
             configs[name], changes = short.config, [*made.changes, *short.changes]
         if dry_run and not full:  # one process pretends to be a GPU, as there is one
             layout = ONE_GPU
-            for one in configs.values():
-                one["cluster"]["gpus_per_node"] = 1
+            for own in configs.values():
+                own["cluster"]["gpus_per_node"] = 1
         name = str(config["policy"]["model_name"])
         shape = (find_shape(name) or (None,))[0] if full else require_shape(name)
         if shape is not None and not dry_run and not full:
@@ -128,7 +139,7 @@ class Configs:
             shape = replace(shape, layers=fits)
             if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * checkpoint_bytes(own, shape):
                 configs[saved]["checkpointing"]["enabled"] = False
-        slices = chosen(gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
+        slices = choose_replacements(gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
         stand_ins = (*slices, *(OF_RUNS if len(configs) > 1 and not full else ()))
         draws = _make_draws(config, next(iter(configs.values())))
         return cls(configs, changes, layout, shape, draws, stand_ins, dry_run, real, saved, full)
@@ -136,14 +147,14 @@ class Configs:
     def drivers(self) -> dict[str, dict[str, dict[str, Any]]]:
         """The runs of each driver, by its name, in order.
 
-        At full size each run takes all GPUs and has a driver of its own. On one GPU only NeMo-RL's default engine has
-        one, because its engine and its learner are others.
+        At full size each run takes all GPUs and has a driver of its own. On one GPU only those runs have one whose
+        engine or learner is another: NeMo-RL's default engine, and runs with a key of OF_WORKERS in their names.
         """
-        if self.full:
-            return {name: {name: config} for name, config in self.configs.items()}
-        stock = {name: config for name, config in self.configs.items() if name == STOCK}
-        together = {name: config for name, config in self.configs.items() if name != STOCK}
-        return {name: runs for name, runs in ((STOCK, stock), (METHODS, together)) if runs}
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for name, config in self.configs.items():
+            other = kind_of(name) == STOCK or any(word.lstrip("+").startswith(OF_WORKERS) for word in words_of(name))
+            found.setdefault(name if self.full or other else METHODS, {})[name] = config
+        return found
 
     def count_problems(self, steps: int) -> int:
         """Problems that the longest run needs."""
@@ -166,7 +177,7 @@ def read_layout(config: Mapping[str, Any]) -> Layout:
     return Layout(kind, learner.tp, learner.pp, learner.cp, learner.ep, learner.replicas)
 
 
-def choose_runs(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: bool) -> tuple[str, ...]:
+def choose_runs(runs: Sequence[str] | None, *, full: bool) -> tuple[str, ...]:
     """Return the wanted runs. None means all of one GPU, or the usual ones at full size.
 
     Raises UserError for a name that is not known, or a resumed run without a first one.
@@ -174,19 +185,40 @@ def choose_runs(runs: Sequence[str] | None, config: Mapping[str, Any], *, full: 
     known, first = (FULL_RUNS, OWN) if full else (RUNS, BALANCE)
     if runs is None:
         return known
-    given = f"--runs {','.join(runs)}"
-    unknown = [name for name in runs if name not in known]
-    if unknown or not runs:
+    given, kinds = f"--runs {','.join(runs)}", {kind_of(name) for name in runs}
+    if kinds - set(known) or not runs:
         raise UserError(f"{given}: take some of {','.join(known)}")
-    if not set(runs) - {RESUMED}:
+    for name in runs:
+        words = words_of(name)
+        if not NAME.fullmatch(name) or (words and kind_of(name) == RESUMED):
+            raise UserError(
+                f"{given}: {name[:150]} cannot be run; add keys as in {first}+grpo.num_prompts_per_step=8, of letters, "
+                f"digits and ._-, 150 at most, and none to {RESUMED}, which repeats the run before it"
+            )
+    if not kinds - {RESUMED}:
         raise UserError(f"{given}: add one that trains, such as {GRPO} or {first}")
-    if RESUMED in runs and not set(runs) - set(UNREPEATED):
+    if RESUMED in kinds and not kinds - set(UNREPEATED):
         raise UserError(f"{given}: {RESUMED} repeats a step of our loop; add one such as {first}")
     return tuple(dict.fromkeys(runs))
 
 
+def kind_of(name: str) -> str:
+    """Return what a run is called without the keys that differ in it."""
+    return name.partition("+")[0]
+
+
+def words_of(name: str) -> list[str]:
+    """Return the overrides in the name of a run. One that adds a key, `+key=value`, has a second plus."""
+    return re.split(r"(?<!\+)\+", name)[1:]
+
+
 def make_variant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the config of a run."""
+    """Return the config of a run. Raises UserError for a key in its name that cannot be read."""
+    made, words = _make_kind(config, kind_of(name)), words_of(name)
+    return plain(apply_overrides(OmegaConf.create(made), words)) if words else made
+
+
+def _make_kind(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     if name in PRESETS:
         return _set_preset(config, PRESETS[name])
     own = copy.deepcopy(dict(config))

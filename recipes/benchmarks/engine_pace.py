@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from device_work import STEPS, NvmlShare
 from python_work import Recording
 
 from nemo_ada.lab.simulate.engine import LengthModel
@@ -58,10 +59,11 @@ class PaceSpec:
         length: Longest prompt plus response, tokens.
         lengths: Lengths of the responses.
         engine: More arguments of vLLM.
-        engines: Those of ENGINES that are measured.
+        engines: Those of ENGINES that are measured. Another name is a scheduler that vLLM is given, as `few` is.
         rounds: How often each number is measured.
         logprobs: Whether each token's log-probability is asked for, as NeMo-RL does.
-        work: Whether stacks are sampled once more after the rounds (python_work.py).
+        work: Whether each number is measured twice more after the rounds: what the device does (device_work.py), and
+            what Python does (python_work.py).
     """
 
     model: str
@@ -96,39 +98,49 @@ def measure(spec: PaceSpec, engine: str, turn: Path) -> None:
 
     Args:
         spec: What is measured.
-        engine: One of ENGINES.
-        turn: A file that one process at a time locks.
+        engine: One of ENGINES, or a scheduler.
+        turn: A file that one process at a time locks. Traces and samples go beside it.
     """
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if engine == SYNC else "1"  # as NeMo-RL's workers do
     started = time.monotonic()
     arguments = {"model": spec.model, "load_format": "dummy", "max_model_len": spec.length, "disable_log_stats": False,
-                 "logprobs_mode": "processed_logprobs", **spec.engine, **ENGINES[engine]}  # fmt: skip
+                 "logprobs_mode": "processed_logprobs", **spec.engine,
+                 **ENGINES.get(engine, {"scheduler_cls": engine})}  # fmt: skip
+    if spec.work:
+        arguments["worker_extension_cls"] = "device_work.Profiled"
     make = _Synchronous if engine == SYNC else _Asynchronous
     vllm = make(arguments)
     note(event="engine ready", engine=engine, seconds=round(time.monotonic() - started, 2), version=vllm.version)
     rng = np.random.default_rng(0)
     prompts = [rng.integers(10, 200, PROMPT_TOKENS).tolist() for _ in range(max(spec.counts))]
     vllm.generate(prompts, [WARM_UP] * len(prompts), spec.logprobs)
+    lasted: dict[int, float] = {}
     for number in range(spec.rounds):
         for count in spec.counts:
             lengths = spec.drawn(count).tolist()
-            with _alone(turn):
+            with _alone(turn), NvmlShare() as nvml:
                 before, began = _cpu_seconds(), time.monotonic()
                 tokens = vllm.generate(prompts[:count], lengths, spec.logprobs)
                 seconds, after = time.monotonic() - began, _cpu_seconds()
             cpu = {name: round(after[name] - before.get(name, 0.0), 3) for name in after}
             note(event="pace", engine=engine, round=number, responses=count, tokens=tokens, longest=max(lengths),
-                 seconds=round(seconds, 3), cpu=cpu)  # fmt: skip
-    if spec.work:
-        count = max(spec.counts)
+                 seconds=round(seconds, 3), cpu=cpu, nvml=nvml.share)  # fmt: skip
+            lasted[count] = seconds
+    for count in spec.counts if spec.work else ():
         lengths = spec.drawn(count).tolist()
+        trace = f"{engine}-{count}.trace.json.gz"
         with _alone(turn):
-            recording = Recording(turn.parent, _processes(), seconds)
+            vllm.call("profile_steps", count, STEPS, str(turn.parent / trace))
+            vllm.generate(prompts[:count], lengths, spec.logprobs)
+            steps, seconds = vllm.call("profiled_steps")
+            note(event="device", engine=engine, responses=count, steps=int(steps), seconds=seconds, trace=trace)
+            recording = Recording(turn.parent, f"{engine}-{count}", _processes(), lasted[count])
             began = time.monotonic()
             tokens = vllm.generate(prompts[:count], lengths, spec.logprobs)
             seconds = time.monotonic() - began
             shares = recording.shares()
-        note(event="work", engine=engine, responses=count, tokens=tokens, seconds=round(seconds, 3), shares=shares)
+        note(event="work", engine=engine, responses=count, tokens=tokens, seconds=round(seconds, 3),
+             sampled=recording.seconds, shares=shares)  # fmt: skip
     vllm.close()
 
 
@@ -147,6 +159,10 @@ class _Synchronous:
         parameters = [_parameters(length, logprobs) for length in lengths]
         outputs = self._llm.generate(given, parameters, use_tqdm=False)
         return sum(len(output.outputs[0].token_ids) for output in outputs)
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the worker."""
+        return self._llm.collective_rpc(method, args=args)[0]
 
     def close(self) -> None:
         """End the engine."""
@@ -186,6 +202,10 @@ class _Asynchronous:
             return sum(await asyncio.gather(*(one(number) for number in range(len(prompts)))))
 
         return self._loop.run_until_complete(everything())
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the worker."""
+        return self._loop.run_until_complete(self._llm.collective_rpc(method, args=args))[0]
 
     def close(self) -> None:
         """End the engine."""

@@ -8,6 +8,8 @@ times a second, and leaves out threads that sleep. Each sample belongs to the fi
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,34 +22,52 @@ from nemo_ada.run import start
 
 RATE = 100  # samples per second
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "waits": ("sched_yield", "acquire_read", "acquire_write", "dequeue", "poll (", "select (", "wait (", "recv"),
+    "waits": (
+        "sched_yield",
+        "acquire_read",
+        "acquire_write",
+        "dequeue",
+        "poll (",
+        "select (",
+        "wait (",
+        "recv",
+        "synchronize (",
+        "get_output (",
+        "_to_list (",
+        "tolists (",  # for the GPU, and then for what it has copied
+    ),
     "schedule": ("schedule (vllm/v1/core",),
-    "update_from_output": ("update_from_output (", "_is_due ("),
+    "update_from_output": ("update_from_output (",),
     "messages": ("process_output_socket", "process_input_socket", "encode (", "process_outputs ("),
     "sampler": ("sample_tokens (", "_sample (", "sampler"),
     "model": ("_model_forward (", "forward ("),
     "worker": ("execute_model (",),
 }
 """Part -> words of its frames, `function (file)`. What has none of them is `other`."""
+TOOL = "py-spy"
 
 
 class Recording:
     """Samples some processes until it is stopped."""
 
-    def __init__(self, folder: Path, processes: Mapping[str, int], seconds: float) -> None:
-        """Start py-spy for each process.
+    def __init__(self, folder: Path, of: str, processes: Mapping[str, int], seconds: float) -> None:
+        """Start py-spy for each process. Nothing is sampled where py-spy is not there.
 
         Args:
             folder: Where the samples go.
+            of: What is sampled, the first word of the files' names.
             processes: Name -> process id.
             seconds: How long to sample, rounded up.
         """
-        self._seconds = math.ceil(seconds)
-        self._files = {name: folder / f"{name}.txt" for name in processes}
-        tool = Path(sys.executable).parent / "py-spy"
+        self.seconds = math.ceil(seconds)
+        tool = shutil.which(TOOL, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+        processes = {} if tool is None else processes
+        self._files = {name: folder / f"{of}-{name}.stacks.txt" for name in processes}
+        for file in self._files.values():
+            file.unlink(missing_ok=True)
         self._running = [
             start.begin(
-                [tool, "record", "--pid", str(pid), "--duration", str(self._seconds), "--rate", str(RATE), "--format",
+                [tool, "record", "--pid", str(pid), "--duration", str(self.seconds), "--rate", str(RATE), "--format",
                  "raw", "--function", "--nonblocking", "--output", str(self._files[name])],
                 stdout=DEVNULL, stderr=DEVNULL,
             )
@@ -55,14 +75,17 @@ class Recording:
         ]  # fmt: skip
 
     def shares(self) -> dict[str, dict[str, float]]:
-        """Wait until all have ended. Return the share of time of each part, by process; a sleep is in none."""
+        """Wait until all have ended. Return the share of time of each part, by process; a sleep is in none.
+
+        A process that could not be sampled is not there.
+        """
         for process in self._running:
             process.wait()
         found = {}
         for name, file in self._files.items():
-            with suppress(FileNotFoundError):  # py-spy is not there, or may not look
+            with suppress(FileNotFoundError):  # py-spy may not look
                 counts = count_parts(file.read_text(encoding="utf-8").splitlines())
-                found[name] = {part: round(count / (RATE * self._seconds), 4) for part, count in counts.items()}
+                found[name] = {part: round(count / (RATE * self.seconds), 4) for part, count in counts.items()}
         return found
 
 
@@ -83,7 +106,8 @@ def table(events: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
     lines = [f"| engine | responses | process | {' | '.join(parts)} | work |", f"|{'---|' * (len(parts) + 4)}"]
     for event in events:
         for process, shares in event["shares"].items():
-            each = {part: 1e6 * shares.get(part, 0.0) * event["seconds"] / event["tokens"] for part in parts}
+            lasted = max(event["seconds"], event["sampled"])  # what was sampled after the end was a sleep
+            each = {part: 1e6 * shares.get(part, 0.0) * lasted / event["tokens"] for part in parts}
             cells = " | ".join(f"{each[part]:.1f}" for part in parts)
             work = sum(each.values()) - each["waits"]
             lines.append(f"| {names[event['engine']]} | {event['responses']} | {process} | {cells} | {work:.1f} |")

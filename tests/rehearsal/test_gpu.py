@@ -25,7 +25,7 @@ from nemo_ada.rehearsal.command import Rehearsal
 from nemo_ada.rehearsal.fit import ONE_GPU
 from nemo_ada.rehearsal.gpu import GpuOptions, Slices, rehearse_on_gpu
 from nemo_ada.rehearsal.report import Events, Report
-from nemo_ada.rehearsal.runs import BALANCE, GRPO, METHODS, PRESETS, RESUMED, STOCK, Configs
+from nemo_ada.rehearsal.runs import BALANCE, GRPO, METHODS, PRESETS, RESUMED, STOCK, Configs, choose_runs
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rehearsal.tables import Forecasts
 from nemo_ada.rules.facts.config_file import load_config
@@ -139,6 +139,25 @@ def test_only_the_wanted_runs_take_place_and_the_last_that_repeats_is_resumed(tm
 
 
 @needs_nemo_rl
+def test_a_run_has_the_keys_in_its_name_and_workers_that_differ_have_a_driver_of_their_own(tmp_path: Path) -> None:
+    four = "single+grpo.num_generations_per_prompt=4+grpo.num_prompts_per_step=512"
+    capped = "balance+++reinforce_ada.budget.max_seconds=20"
+    short = "lean+policy.generation.max_new_tokens=64"
+    config = load_config(CONFIG)
+    wanted = choose_runs([GRPO, "single", four, capped, short, RESUMED], full=False)
+    made = Configs.of(config, tmp_path, steps=2, scale=0.125, card=H200, dry_run=False, runs=wanted)
+    assert list(made.configs) == [GRPO, "single", four, capped, short] and made.saved == short
+    one, other = (made.configs[name]["grpo"] for name in ("single", four))
+    assert (other["num_generations_per_prompt"], other["num_prompts_per_step"]) == (4, 64)
+    assert one["num_prompts_per_step"] == 256 and made.configs[four]["reinforce_ada"]["preset"] == "ada_single"
+    assert made.configs[capped]["reinforce_ada"]["budget"]["max_seconds"] == 20
+    assert made.configs[capped]["run_dir"] == str(tmp_path / capped)
+    assert {name: list(runs) for name, runs in made.drivers().items()} == {
+        METHODS: [GRPO, "single", four, capped], short: [short],
+    }  # fmt: skip
+
+
+@needs_nemo_rl
 def test_a_folder_with_weights_keeps_its_weights_and_the_users_data(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -202,7 +221,10 @@ def test_without_a_gpu_it_says_so_before_it_makes_anything(tmp_path: Path, monke
      ["--gpu", "--full", "--steps", "1"],
      ["--gpu", "--full", "reinforce_ada=null"],
      ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"], ["--runs", "grpo"],
-     ["--gpu", "--runs", "lean,nonsense"], ["--gpu", "--runs", "resumed"], ["--gpu", "--runs", "grpo,resumed"]],
+     ["--gpu", "--runs", "lean,nonsense"], ["--gpu", "--runs", "resumed"], ["--gpu", "--runs", "grpo,resumed"],
+     ["--gpu", "--runs", "balance+grpo.num_prompts_per_stepp=4"], ["--gpu", "--runs", "balance,resumed+grpo.seed=4"],
+     ["--gpu", "--runs", "balance+run_dir=../elsewhere"], ["--gpu", "--runs", "balance+"],
+     ["--gpu", "--runs", "balance+reinforce_ada.budget.max_seconds=soon"]],
 )  # fmt: skip
 def test_what_it_cannot_do_is_refused_before_anything_is_made(tmp_path: Path, words: list[str]) -> None:
     command = [sys.executable, "-m", "nemo_ada.cli", "rehearse", str(CONFIG), *words, "--keep", str(tmp_path / "new")]
