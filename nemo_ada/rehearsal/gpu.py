@@ -1,11 +1,11 @@
 """`nemo-ada rehearse --gpu`: the first hour on GPUs. It runs a config for a few steps, and says what it saw.
 
-On one GPU it has a model of the real shape and random weights, and nothing is downloaded. The slices follow each other,
-the most valuable first, and each ends by itself:
+On one GPU it has a model of the real shape and random weights, and nothing is downloaded. It runs in
+slices. Each is a driver process that ends by itself, and they follow each other, the most valuable first:
 
-stock    NeMo-RL's loop with GRPO and its default engine, without anything of ours
-methods  NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
-resumed  our loop again, from a checkpoint
+grpo-sync  NeMo-RL's loop with GRPO and its default engine, without anything of ours
+methods    NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
+resumed    our loop again, from a checkpoint
 
 A model folder with weights trains for real: nothing is drawn, the data are the config's, and each run has a learner of
 its own that starts with these weights.
