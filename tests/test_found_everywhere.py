@@ -22,7 +22,7 @@ import pytest
 from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, set_wandb_server
-from nemo_ada.rules.check.site import job_folder
+from nemo_ada.rules.check.site import find_job_folder
 from nemo_ada.rules.facts import site
 from nemo_ada.run.folder import RunDir
 from nemo_ada.standing import elsewhere, from_here, here, share_temporary, shown, users_temporary
@@ -326,7 +326,9 @@ def test_a_process_stands_elsewhere_and_knows_where_its_user_stands(tmp_path: Pa
         assert from_here("a/../x") == f"{tmp_path}/user/x" and from_here(Path("/x")) == Path("/x")
         assert from_here("~/x") == os.path.expanduser("~/x")
         assert shown(tmp_path / "user" / "x") == Path("x") and shown(Path("/x")) == Path("/x")
-        assert job_folder("runs/x") == job_folder(f"{tmp_path}/user/runs/x") == tmp_path / "user" / "runs" / "x"
+        assert (
+            find_job_folder("runs/x") == find_job_folder(f"{tmp_path}/user/runs/x") == tmp_path / "user" / "runs" / "x"
+        )
         assert os.environ["HF_HOME"] == f"{tmp_path}/user/models"
         assert os.environ["PYTHONPATH"] == f"{tmp_path}/user/models{os.pathsep}{os.pathsep}none"
     assert Path.cwd() == tmp_path / "user"

@@ -12,8 +12,8 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import check_walltime
 from nemo_ada.lab.plan.job_slots import parse_time
 from nemo_ada.lab.plan.sbatch import job_fits
-from nemo_ada.rules.check.cluster import cluster
-from nemo_ada.rules.check.command import examine, report
+from nemo_ada.rules.check.cluster import check_cluster
+from nemo_ada.rules.check.command import examine, write_report
 from nemo_ada.rules.facts.cards import KEY as CARD
 from nemo_ada.rules.finding import exit_code
 from nemo_ada.run.job_control import EXIT_USER_ERROR
@@ -50,6 +50,6 @@ def check(
     with suppress(UserError, OSError):  # a configuration that cannot be read has a finding already
         findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
     if site:
-        findings.extend(cluster(None if time is None else parse_time(time)))
-    typer.echo(hide(report(findings, as_json=as_json, verbose=verbose)))
+        findings.extend(check_cluster(None if time is None else parse_time(time)))
+    typer.echo(hide(write_report(findings, as_json=as_json, verbose=verbose)))
     raise typer.Exit(exit_code(findings))

@@ -25,7 +25,7 @@ from nemo_ada.lab.data.stages import BANDS, parse_band
 from nemo_ada.lab.evaluation.benchmark import Benchmark, find_benchmarks
 from nemo_ada.run.files import read_bounded
 from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
-from nemo_ada.verify.audit import told
+from nemo_ada.verify.audit import describe_kinds
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message
 PROBLEMS = Fields(
@@ -103,7 +103,7 @@ def _show(card: dict[str, Any], out: Path) -> None:
         why = ", ".join(f"{kind} {number}" for kind, number in count["left_out"].items())
         table.add_row(name, str(count["inputs"]), str(count["kept"]), Text(why))
     console.print(table)
-    for sentence in told(card["audit"]):
+    for sentence in describe_kinds(card["audit"]):
         console.print(Text(f"audit: {sentence}"), soft_wrap=True)
     console.print(Text(f"the reasons are in {out / 'rejected.jsonl'}"), soft_wrap=True)
 

@@ -22,4 +22,4 @@ def export(
     """Write a run's newest complete checkpoint as a Hugging Face folder. Adapters of LoRA are merged into the model."""
     from nemo_ada.nemo.launch import export as parts
 
-    parts.export(run, step=step, out=out, say=typer.echo, adapter=adapter, model=model)
+    parts.export_checkpoint(run, step=step, out=out, say=typer.echo, adapter=adapter, model=model)

@@ -93,7 +93,7 @@ def simulate(
         return
     rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
     setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
-    caps = Budget(max_samples, max_tokens, max_steps)
+    caps = Budget(max_samples=max_samples, max_tokens=max_tokens, max_seconds=max_steps)
     variants = _of_presets(names, lambda name: make_preset_variant(name, _ada(name, words), group, lengths, caps))
     rows = simulation.compare_variants(variants, setting)
     _print(rows, simulation.render_table(rows), as_json)

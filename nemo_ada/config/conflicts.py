@@ -87,7 +87,7 @@ class Facts:
     @property
     def one_mean(self) -> bool:
         """Whether one running mean predicts the pass rate of every prompt."""
-        return isinstance(self.estimator, EmaSettings) and not self.estimator.per_prompt
+        return bool(self.estimator.one_mean)
 
     @property
     def flat(self) -> bool:
@@ -272,7 +272,7 @@ CONFLICTS: tuple[Conflict, ...] = (
         f"{ADA}.estimator.per_prompt=false",
         f"without {ADA}.estimator.adaptive_prior=true predicts the same pass rate for ever",
         "set adaptive_prior to true",
-        lambda f: f.one_mean and not f.estimator.adaptive_prior,
+        lambda f: isinstance(f.estimator, EmaSettings) and f.one_mean and not f.estimator.adaptive_prior,
     ),
     Conflict(
         f"{ADA}.estimator.per_prompt=false",

@@ -55,7 +55,11 @@ def overlay(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def side_by_side() -> str:
-    """Return the table of all presets for the head of presets.yaml, from their settings."""
+    """Return the table of all presets for the head of presets.yaml, from their settings.
+
+    Waves and caps follow from the group size, so each row shows one for example: 4 as in the paper's runs, 8 where the
+    responses of a step are divided, and 1 where a prediction takes the place of the group.
+    """
     rows = [("preset", "n", "a prompt has enough with", "wave", "N_max", "rows", "baseline", "weight")]
     for name in presets():
         ada = ada_settings({"preset": name})

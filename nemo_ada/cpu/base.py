@@ -105,7 +105,7 @@ def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
         micro_batch_size=max(config.policy.train_micro_batch_size, config.base.batch_size),
         optimizer=OptimizerSettings(lr=config.base.lr),
         warmup_updates=max(1, round(WARMUP_SHARE * config.base.steps)),
-        decay_updates=config.base.steps + 1,
+        decay_updates=config.base.steps + 1,  # the rate is 0 at this update, and the last one should still teach
         seed=config.base.seed,
         call_timeout_s=config.stall_seconds,
     )

@@ -232,7 +232,7 @@ def find_runs(root: Path) -> list[Path]:
     found = []
     for place in root.iterdir():
         with suppress(OSError):  # a file, or a folder that is closed to us
-            found += [one for one in ([place] if _is_run(place) else place.iterdir()) if _is_run(one)]
+            found += [folder for folder in ([place] if _is_run(place) else place.iterdir()) if _is_run(folder)]
     return sorted(found, key=lambda folder: _seconds_since_write(folder / "heartbeat") or math.inf)
 
 

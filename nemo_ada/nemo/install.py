@@ -18,10 +18,10 @@ from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
-from nemo_ada.nemo.launch.checkpoint import restore, save_state_with_checkpoints
+from nemo_ada.nemo.launch.checkpoint import restore_state, save_state_with_checkpoints
 from nemo_ada.nemo.launch.stop_and_save import raise_errors
-from nemo_ada.nemo.loop_log import corrected, writes_no_batches
-from nemo_ada.nemo.patch_points import check_returns, replaced
+from nemo_ada.nemo.loop_log import correct_logger, writes_no_batches
+from nemo_ada.nemo.patch_points import check_returns, replace_names
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import (
@@ -67,21 +67,21 @@ def reinforce_ada(
         return
     loop, rollouts = importlib.import_module(LOOP), importlib.import_module(ROLLOUTS)
     if Loop.of(Values(master_config)) is Loop.DATA_PLANE:
-        settings, _ = _checked(master_config, loop, rollouts)
+        settings, _ = _check_hooks(master_config, loop, rollouts)
         driver = importlib.import_module(DATA_PLANE_DRIVER)
-        with driver.installed(master_config, checkpointer, settings, stop_check) as hooks:
+        with driver.install_hooks(master_config, checkpointer, settings, stop_check) as hooks:
             yield hooks
         return
-    with installed(master_config, checkpointer, loop, rollouts, stop_check) as hooks:
+    with install_hooks(master_config, checkpointer, loop, rollouts, stop_check) as hooks:
         yield hooks
 
 
 @contextmanager
-def installed(
+def install_hooks(
     master_config: Any, checkpointer: Any, loop: Any, rollouts: Any, stop_check: StopCheck | None = None
 ) -> Iterator[Hooks]:
     """The same as `reinforce_ada`, for given modules."""
-    settings, marks_trivial_groups = _checked(master_config, loop, rollouts)
+    settings, marks_trivial_groups = _check_hooks(master_config, loop, rollouts)
     originals = {target.name: getattr(loop, target.name) for target in PATCH_POINTS}
     originals[SAMPLE_ROLLOUT.name] = getattr(rollouts, SAMPLE_ROLLOUT.name)
     originals |= {name: getattr(loop, name) for name in (PERFORMANCE, trivial_groups.NAME) if hasattr(loop, name)}
@@ -89,7 +89,7 @@ def installed(
         originals |= {GYM_ROLLOUT.name: getattr(rollouts, GYM_ROLLOUT.name)}
         originals |= {gym_point(loop).name: getattr(loop, gym_point(loop).name)}
     hooks = Hooks(master_config, settings, originals, stop_check, marks_trivial_groups=marks_trivial_groups)
-    state = restore(checkpointer)
+    state = restore_state(checkpointer)
     if state is not None:
         hooks.load_state_dict(state)
     with ExitStack() as stack:
@@ -101,9 +101,11 @@ def installed(
             stack.enter_context(raise_errors(loop))
         if hasattr(loop, "Logger"):  # a stand-in of the loop has none
             stack.enter_context(
-                corrected(loop.Logger, batches=not (settings.loop.draws_ahead and writes_no_batches(master_config)))
+                correct_logger(
+                    loop.Logger, batches=not (settings.loop.draws_ahead and writes_no_batches(master_config))
+                )
             )
-        stack.enter_context(replaced(loop, hooks.replacements()))
+        stack.enter_context(replace_names(loop, hooks.replacements()))
         yield hooks
 
 
@@ -116,7 +118,7 @@ def check_config(master_config: Any) -> None:
         if Loop.of(Values(master_config)) is Loop.CONTROLLER:
             nemo_settings.read(master_config)
             return
-        settings, _ = _checked(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
+        settings, _ = _check_hooks(master_config, importlib.import_module(LOOP), importlib.import_module(ROLLOUTS))
         if settings.loop.draws_ahead:
             from nemo_ada.nemo.asynchronous.actors import check_actors
 
@@ -136,7 +138,7 @@ def check_data_plane() -> None:
         target.check(loop)
 
 
-def _checked(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings, bool]:
+def _check_hooks(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSettings, bool]:
     """Return the settings, and whether NeMo-RL marks trivial groups. Raises UserError, before anything changes."""
     settings = nemo_settings.read(master_config)
     if Loop.of(Values(master_config)) is Loop.CONTROLLER:

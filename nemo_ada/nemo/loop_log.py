@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from nemo_ada.config.values import Values
-from nemo_ada.nemo.patch_points import replaced
+from nemo_ada.nemo.patch_points import replace_names
 
 PLOT, BATCHES = "log_plot_token_mult_prob_error", "log_batched_dict_as_jsonl"
 TRAINING = "train_data_step"  # NeMo-RL's file of a training batch begins with this
@@ -35,7 +35,7 @@ def writes_no_batches(master_config: Any) -> bool:
 
 
 @contextmanager
-def corrected(logger: Any, *, batches: bool) -> Iterator[None]:
+def correct_logger(logger: Any, *, batches: bool) -> Iterator[None]:
     """Within the block NeMo-RL's class Logger plots only rows that have tokens in the loss.
 
     Args:
@@ -58,7 +58,7 @@ def corrected(logger: Any, *, batches: bool) -> Iterator[None]:
             return None if filename.startswith(TRAINING) else write(self, to_log, filename)
 
         methods[BATCHES] = write_rows
-    with replaced(logger, methods):
+    with replace_names(logger, methods):
         yield
 
 

@@ -81,7 +81,7 @@ def _described(value: Any) -> str:
 
 
 @contextmanager
-def replaced(module: Any, replacements: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+def replace_names(module: Any, replacements: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
     """Replace names of a module within the block. The originals come back, whatever ends the block."""
     originals = {name: getattr(module, name) for name in replacements}
     try:

@@ -22,7 +22,7 @@ from typing import Any
 from nemo_ada.errors import ProcessLostError, StallError, UserError
 from nemo_ada.rehearsal import observe, probe
 from nemo_ada.rehearsal.standins import OF_RUNS, ON_GPU, kept
-from nemo_ada.rehearsal.standins.replacing import when_imported
+from nemo_ada.rehearsal.standins.replacing import call_when_imported
 from nemo_ada.run.files import json_of
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.run.provenance import environment
@@ -39,15 +39,15 @@ def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
     for replacements in OF_RUNS if len(configs) > 1 else ():
         replacements.install()
     for module in ("nemo_rl.algorithms.grpo", "nemo_rl.algorithms.grpo_sync"):
-        when_imported(module, lambda loop: _probe_loops(loop, logprobs))
-    when_imported(CONTROLLER, lambda launcher: _probe_controller(launcher, logprobs))
+        call_when_imported(module, lambda loop: _probe_loops(loop, logprobs))
+    call_when_imported(CONTROLLER, lambda launcher: _probe_controller(launcher, logprobs))
     codes = []
     for path in configs:
         observe.note(event="run", name=path.stem)
         codes.append(run(json_of(path)))
-        if codes[-1] and not kept.started():  # the set-up failed, and half of the workers may be there
+        if codes[-1] and not kept.has_started():  # the set-up failed, and half of the workers may be there
             break
-    kept.end()
+    kept.end_workers()
     return next((code for code in codes if code), EXIT_DONE)
 
 
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--learns", action="store_true", help="end a run whose first step has no right answer")
     parsed = parser.parse_args(arguments)
     if parsed.learns:
-        when_imported("nemo_rl.utils.logger", observe.require_right_answers)
+        call_when_imported("nemo_rl.utils.logger", observe.require_right_answers)
     if parsed.observe:
         observe.install_observers()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")

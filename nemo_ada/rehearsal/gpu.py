@@ -1,11 +1,11 @@
 """`nemo-ada rehearse --gpu`: the first hour on GPUs. It runs a config for a few steps, and says what it saw.
 
-On one GPU it has a model of the real shape and random weights, and nothing is downloaded. The slices follow each other,
-the most valuable first, and each ends by itself:
+On one GPU it has a model of the real shape and random weights, and nothing is downloaded. It runs in
+slices. Each is a driver process that ends by itself, and they follow each other, the most valuable first:
 
-stock    NeMo-RL's loop with GRPO and its default engine, without anything of ours
-methods  NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
-resumed  our loop again, from a checkpoint
+grpo-sync  NeMo-RL's loop with GRPO and its default engine, without anything of ours
+methods    NeMo-RL's loop with GRPO, then our loop with several presets, in one driver with the same workers
+resumed    our loop again, from a checkpoint
 
 A model folder with weights trains for real: nothing is drawn, the data are the config's, and each run has a learner of
 its own that starts with these weights.
@@ -266,8 +266,10 @@ def _read_request(path: Path, overrides: Sequence[str], options: GpuOptions) -> 
     if not uses_reinforce_ada(Values(config)):
         raise UserError(f"{path}: --gpu takes configs with the section reinforce_ada:")
     wanted = choose_runs(options.runs, full=options.full)
-    for name in wanted:
-        _check_keys(config, name, upstream_part(path, overrides))
+    named = [name for name in wanted if kind_of(name) != name]
+    upstream = upstream_part(path, overrides) if named else {}
+    for name in named:
+        _check_keys(config, name, upstream)
     if options.full:
         read_layout(config)
     else:
@@ -277,8 +279,6 @@ def _read_request(path: Path, overrides: Sequence[str], options: GpuOptions) -> 
 
 def _check_keys(config: Mapping[str, Any], name: str, upstream: Mapping[str, Any]) -> None:
     """Raise UserError for what `check` has against the keys in the name of a run."""
-    if kind_of(name) == name:
-        return
     before = rulebook.findings(make_variant(config, kind_of(name)), upstream)
     for finding in rulebook.findings(make_variant(config, name), upstream):
         if finding.level == "error" and finding not in before:

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.rehearsal.standins.replacing import Names, when_imported
+from nemo_ada.rehearsal.standins.replacing import Names, call_when_imported
 from nemo_ada.run.files import append
 
 FILE = "NEMO_ADA_REHEARSAL_EVENTS"
@@ -114,11 +114,11 @@ def shorten_error(error: BaseException) -> str:
 def install_observers() -> None:
     """Wrap the functions of every observed module as soon as it is imported."""
     for name, module, dotted in FUNCTIONS:
-        when_imported(module, functools.partial(_observe, name, dotted))
-    when_imported("nemo_rl.utils.timer", _observe_timer)
-    when_imported("nemo_rl.utils.logger", _observe_logger)
-    when_imported("nemo_rl.models.policy.lm_policy", _observe_rows)
-    when_imported("nemo_ada.core.sampler", _observe_prompts)
+        call_when_imported(module, functools.partial(_observe, name, dotted))
+    call_when_imported("nemo_rl.utils.timer", _observe_timer)
+    call_when_imported("nemo_rl.utils.logger", _observe_logger)
+    call_when_imported("nemo_rl.models.policy.lm_policy", _observe_rows)
+    call_when_imported("nemo_ada.core.sampler", _observe_prompts)
 
 
 def _observe(name: str, dotted: str, module: ModuleType) -> None:

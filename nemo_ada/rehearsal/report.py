@@ -367,7 +367,7 @@ class Report:
         yield from self.tables
         changes = ((change.key, _shorten(change.old), _shorten(change.new), change.why) for change in self.changes)
         yield Table("Changes of the config", ("key", "was", "is", "because"), tuple(changes))
-        yield Table("Stand-ins", ("for", "by"), tuple((one.title, one.by) for one in self.stand_ins))
+        yield Table("Stand-ins", ("for", "by"), tuple((group.title, group.by) for group in self.stand_ins))
 
     def markdown(self) -> str:
         """Return the report as Markdown."""

@@ -25,7 +25,7 @@ from nemo_ada.lab.plan.assumptions import choose_lengths, choose_rates
 from nemo_ada.rehearsal.fit import ONE_GPU, count_fitting_layers, fit_to_one_gpu
 from nemo_ada.rehearsal.model import require_shape
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
-from nemo_ada.rehearsal.standins import FILES, OF_RUNS, chosen
+from nemo_ada.rehearsal.standins import FILES, OF_RUNS, choose_replacements
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rules.facts.cards import KEY, named
@@ -124,8 +124,8 @@ class Configs:
             configs[name], changes = short.config, [*made.changes, *short.changes]
         if dry_run and not full:  # one process pretends to be a GPU, as there is one
             layout = ONE_GPU
-            for one in configs.values():
-                one["cluster"]["gpus_per_node"] = 1
+            for own in configs.values():
+                own["cluster"]["gpus_per_node"] = 1
         name = str(config["policy"]["model_name"])
         shape = (find_shape(name) or (None,))[0] if full else require_shape(name)
         if shape is not None and not dry_run and not full:
@@ -139,7 +139,7 @@ class Configs:
             shape = replace(shape, layers=fits)
             if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * checkpoint_bytes(own, shape):
                 configs[saved]["checkpointing"]["enabled"] = False
-        slices = chosen(gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
+        slices = choose_replacements(gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
         stand_ins = (*slices, *(OF_RUNS if len(configs) > 1 and not full else ()))
         draws = _make_draws(config, next(iter(configs.values())))
         return cls(configs, changes, layout, shape, draws, stand_ins, dry_run, real, saved, full)
@@ -152,7 +152,7 @@ class Configs:
         """
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, config in self.configs.items():
-            other = kind_of(name) == STOCK or any(word.lstrip("+~").startswith(OF_WORKERS) for word in words_of(name))
+            other = kind_of(name) == STOCK or any(word.lstrip("+").startswith(OF_WORKERS) for word in words_of(name))
             found.setdefault(name if self.full or other else METHODS, {})[name] = config
         return found
 

@@ -1,4 +1,8 @@
-"""What a rehearsal on GPUs says: a forecast before the first slice, numbers with bounds, and tables beside it."""
+"""What a rehearsal on GPUs says: a forecast before the first slice, numbers with bounds, and tables beside it.
+
+A slice is one driver process, whose events are in one file. A run is one training of a few steps. A slice may hold
+several runs, which then share its workers, for example those of all presets (`runs.py`).
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,8 @@ from nemo_ada.run.files import write_atomically
 from nemo_ada.run.provenance import environment
 
 ON_GPUS = {"token_mult_prob_error": 1.05, "gen_kl_error": 0.01, "engine": 1.0, "norm": 0.05}
-"""For BF16 and FP8. 1.05 is the bound of recipes/guide/health.md. The others were chosen without a GPU."""
+"""Bounds of `report.measure_run` for BF16 and FP8. 1.05 is that of recipes/guide/health.md. The others were chosen
+without a GPU."""
 PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
     "sampling": ("generation", "exposed_generation"),
     "refit": ("prepare_for_generation/total", "weight_sync"),
@@ -72,8 +77,8 @@ class Forecasts:
         paths = {}
         for name, config in made.configs.items():
             paths[name] = folder / f"{name}.yaml"
-            env = {key: _remove_reward(one) for key, one in config.get("env", {}).items()}
-            known = Shrinker({**copy.deepcopy(config), "env": env})
+            env = {key: _remove_reward(section) for key, section in config.get("env", {}).items()}
+            known = Shrinker({**copy.deepcopy(config), "env": env})  # only to lower its learning rates
             for key in ("lr", "min_lr"):
                 known.lower(f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
             write_atomically(paths[name], json.dumps(known.config, default=str))  # JSON is YAML
@@ -146,7 +151,7 @@ def judge_slices(
         report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(of_run.steps())), 0.0))
         if not (ahead and kind_of(name) in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
             found = measure_run(of_run, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
-            report.measurements += [Deviation(f"{name}: {one.name}", one.value, one.bound) for one in found]
+            report.measurements += [Deviation(f"{name}: {number.name}", number.value, number.bound) for number in found]
         if failed := of_run.failure():
             failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if saved in runs and RESUMED in runs:

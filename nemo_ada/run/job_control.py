@@ -7,7 +7,7 @@
     <run_dir>/status.json  {state, step, max_steps, pid, time}; state: running | stopped | done | failed |
                            interrupted (a process was lost or stalled: another attempt may succeed)
     <run_dir>/pace.json    {saved_step, save_seconds, validation_seconds}: last saved step and recent durations, kept
-                           over attempts; the script ends a chain that saves nothing new
+                           over attempts; the script ends a run after several that saved nothing new
 
 Exit codes: 0 done, 1 failed, 2 user error, 75 stopped with everything saved, 76 a process stalled, 77 one was lost.
 A run that is stopped without a checkpoint has failed.

@@ -1,7 +1,7 @@
 """Find images, videos and sounds in a record, because a model that reads text alone would never get them.
 
-A problem such as "<image>Find x" without its image cannot be solved, so training or judging on it only adds noise. It
-used to be kept in silence. Now such a record is refused like any other that has no question of text.
+A problem such as "<image>Find x" without its image cannot be solved, so training or judging on it only adds noise.
+Such a record is refused like any other that has no question of text.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Protocol
 
-from nemo_ada.verify.amounts import Amount, measured
+from nemo_ada.verify.amounts import RESIDUE, Amount, hundredth, measured, radians, same_residue, scaled
 from nemo_ada.verify.latex import compact, plain
 from nemo_ada.verify.numbers import Number, based, close, number, written_digits
 from nemo_ada.verify.reading import (
@@ -27,6 +27,7 @@ from nemo_ada.verify.reading import (
     both_signs,
     end,
     excluded,
+    in_order_of_names,
     member,
     names,
     order,
@@ -39,12 +40,11 @@ from nemo_ada.verify.units import Unit
 from nemo_ada.verify.words import Choice, Text, elaborates, meaning, read_head
 
 _ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
+_MONTHS = 12
 _HALF_DAY_S = 12 * 3600
 _VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
 _OPTION = re.compile("[A-J]")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
-_RESIDUE = re.compile(r"(-?\d{1,9})\s*(?:\\pmod\{|\\?mod\s*\{?|\\text\s*\{\s*mod(?:ulo)?\s*\}\s*)(\d{1,9})\}?")
-_PROGRESSION = re.compile(r"(?P<step>\d{1,9})[kmnt](?P<rest>[+-]\d{1,9})|(?P<first>-?\d{1,9})\+(?P<then>\d{1,9})[kmnt]")
 _SUM = re.compile(  # of letters, or a function of one, as a problem asks for: m + n, x^2 + y^2, \\cos\\theta
     r"\d*[a-z](?:\^\d)?(?:\s*[+*-]?\s*\d*[a-z](?:\^\d)?){1,8}|\\(?:sin|cos|tan|cot|sec|csc)\s*\{?\(?\s*(?:\\[a-z]+|[A-Za-z])\s*\)?\}?"
 )
@@ -132,7 +132,7 @@ class Agreement:
             case Order(), Equation():
                 return False
             case Equation(), _:
-                if isinstance(given, Amount) and given.number is not None and _RESIDUE.fullmatch(wanted.claim):
+                if isinstance(given, Amount) and given.number is not None and RESIDUE.fullmatch(wanted.claim):
                     return False  # all x with x \equiv 3 \pmod{7} are more than 3
                 right = self._claims(wanted) and self._any(readings(wanted.claim, deeper), [given], deeper)
                 return right and self._consistent(wanted, deeper)
@@ -170,6 +170,9 @@ class Agreement:
                 return value == (seconds / 3600 % 12 or 12)  # 8:00 AM and 8:00 PM are 8
             case Moment(), Moment():
                 return _same_moment(wanted, given)
+        facts = _facts(wanted)
+        if len(facts) > 1 and facts == _facts(given):  # a < c and c < b
+            return True
         regions = self._region(wanted), self._region(given)
         if regions[0] is not None and regions[1] is not None:
             return regions[0].same(regions[1], lambda one, other: self.says(one, other, deeper))
@@ -182,8 +185,8 @@ class Agreement:
         if ours is not None and theirs is not None:
             scale = theirs.factor / ours.factor if ours.powers == theirs.powers else Fraction(1)
             if ours.angle != theirs.angle and (("rad", 1),) in (ours.dimension, theirs.dimension):
-                return self._same_value(*map(_radians, (wanted, given)))
-            return ours.fits(theirs) and self._same_value(wanted, _scaled(given, scale))
+                return self._same_value(*map(radians, (wanted, given)))
+            return ours.fits(theirs) and self._same_value(wanted, scaled(given, scale))
         if (ours or theirs or Unit(())).turned:  # a loss of 7 is not 7
             return False
         if self._same_value(wanted, given):
@@ -192,15 +195,15 @@ class Agreement:
         if lone is None:
             return False
         if lone.percent:
-            return self._same_value(_hundredth(wanted), _hundredth(given))
+            return self._same_value(hundredth(wanted), hundredth(given))
         if lone.angle and None in (wanted.number, given.number):
-            return self._same_value(_radians(wanted), _radians(given))
+            return self._same_value(radians(wanted), radians(given))
         return False
 
     def _same_value(self, wanted: Amount, given: Amount) -> bool:
         if wanted.number is not None and given.number is not None:
             return wanted.number.equals(given.number)
-        if (same := _same_residue(wanted, given)) is not None:
+        if (same := same_residue(wanted, given)) is not None:
             return same
         if (digits := written_digits(wanted.text)) is not None and digits.upper() == given.text.upper():
             return True  # 2F for 2F_{16}
@@ -287,7 +290,7 @@ class Agreement:
         if {wanted.joined, given.joined} == {"and", "or"} and order(wanted.items[0]) is not None:
             return False
         if ordered or names(wanted) != names(given):
-            return self._all(wanted.items, given.items, depth)
+            return self._all(in_order_of_names(wanted), in_order_of_names(given), depth)
         left = list(given.items)
         for item in wanted.items:
             equal = [other for other in left if compact(item) == compact(other)]
@@ -373,6 +376,8 @@ class Agreement:
 
         After a comma it is what both allow, and where that is nothing, either.
         """
+        if items.joined.startswith("\\"):
+            return self._joined(items)
         regions = []
         for text in excluded(items):
             given = order(text) or member(text) or (region(text) if items.joined else None)
@@ -390,51 +395,31 @@ class Agreement:
         pieces = met if both else union(piece for part in regions for piece in part.pieces)
         return Region(pieces, name=regions[0].name)
 
-
-def _same_residue(wanted: Amount, given: Amount) -> bool | None:
-    """Return whether two residues are one: -1 and 2 modulo 3. None where neither side is one.
-
-    A modulus that only one side writes is no difference, as with a unit.
-    """
-    if "mod" not in wanted.text and "mod" not in given.text:
-        return None
-    ours, theirs = _residue(wanted.text), _residue(given.text)
-    if ours is not None and theirs is not None:
-        return ours[1] == theirs[1] > 0 and (ours[0] - theirs[0]) % ours[1] == 0
-    lone, other = (ours, given) if ours is not None else (theirs, wanted)
-    if lone is None or other.number is None or lone[1] == 0:
-        return None
-    return other.number.value == lone[0] % lone[1]
-
-
-def _residue(text: str) -> tuple[int, int] | None:
-    r"""Return the residue and the modulus of 3 \pmod{7} and of 7k+3. None for another text."""
-    if (match := _RESIDUE.fullmatch(text)) is not None:
-        return int(match[1]), int(match[2])
-    match = _PROGRESSION.fullmatch(compact(text))
-    return None if match is None else (int(match["rest"] or match["first"]), int(match["step"] or match["then"]))
+    def _joined(self, items: Items) -> Region | None:
+        r"""Return the union, the intersection or the difference of sets that a sign joins."""
+        found = [next(filter(None, map(self._region, readings(text, 1))), None) for text in items.items]
+        regions = [part.simple(self._value) for part in found if part is not None]
+        if len(regions) < len(items.items) or len({part.name for part in regions} - {""}) > 1:
+            return None
+        first, *others = regions
+        rest = union(piece for part in others for piece in part.pieces)
+        if items.joined == "\\setminus":
+            return Region(first.pieces, rest, first.name).simple(self._value)
+        met = first.pieces
+        for part in others:
+            met = shared(met, part.pieces)
+        return Region(met if items.joined == "\\cap" else union((*first.pieces, *rest)))
 
 
-def _scaled(amount: Amount, scale: Fraction) -> Amount:
-    if scale == 1:
-        return amount
-    text = f"({amount.text})\\cdot\\frac{{{scale.numerator}}}{{{scale.denominator}}}"
-    if amount.number is None:
-        return Amount(text)
-    value, kind = amount.number.value * scale, amount.number.kind
-    if kind != "decimal":
-        kind = "integer" if value.denominator == 1 else "quotient"
-    return Amount(text, Number(value, kind))
-
-
-def _hundredth(amount: Amount) -> Amount:
-    return _scaled(amount, Fraction(1, 100)) if amount.unit is not None else amount
-
-
-def _radians(amount: Amount) -> Amount:
-    if amount.unit is None or not amount.unit.angle:
-        return amount
-    return Amount(f"({amount.text})\\cdot\\frac{{\\pi}}{{180}}")
+def _facts(reading: Reading) -> frozenset[tuple[str, str, str]]:
+    """Return what an order says, two sides at a time, and what a list of orders says together. Nothing for others."""
+    match reading:
+        case Order(sides=sides, signs=signs):
+            return frozenset(zip(map(compact, sides), signs, map(compact, sides[1:]), strict=False))
+        case Items(kind="list", items=items, joined="and" | ""):
+            found = [order(item) for item in items]
+            return frozenset().union(*(_facts(one) for one in found if one)) if all(found) else frozenset()
+    return frozenset()
 
 
 def _letters(text: str) -> set[str]:
@@ -492,5 +477,9 @@ def _same_moment(wanted: Moment, given: Moment) -> bool:
         return ours == theirs if ours_sure == theirs_sure else ours % _HALF_DAY_S == theirs % _HALF_DAY_S
     written, ours_year, *ours_day = wanted.fields
     other, theirs_year, *theirs_day = given.fields
+    if written != other and max(day := ours_day if written else theirs_day) > _MONTHS:  # 12/25 is December 25
+        ours_day, theirs_day, written = (
+            ([*sorted(day)], theirs_day, other) if written else (ours_day, [*sorted(day)], other)
+        )
     fits = ours_year == theirs_year or (written == 0 and 0 in (ours_year, theirs_year))
     return written == other and ours_day == theirs_day and fits

@@ -6,12 +6,12 @@ import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from nemo_ada.verify.latex import split
+from nemo_ada.verify.latex import compact, split
 from nemo_ada.verify.numbers import Number, number, spoken
 from nemo_ada.verify.units import BASES, Unit, unit
 
 AND_OR = r"\\text\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
-COMMA = re.compile(rf"(?<![{{\\])[,;&](?!\}})|{AND_OR}|\\\\|\\iff(?![a-z])")
+COMMA = re.compile(rf"(?<![{{\\])[,;&](?!\}})|\\text\{{\s*[,;]\s*\}}|{AND_OR}|\\\\|\\iff(?![a-z])")
 _UNIT_AT_END = re.compile(
     r"(?P<value>.*?[\w)}\].!])(?P<blank>\s*)(?P<unit>/?\s*(?:\\text\s*\{[^{}]*\}|\\\$|[°%€£₹¥¢₽]|\\Omega|\\mu\s*\\text|(?<![A-Za-z])[^\x00-\x7f])"
     r"(?:[^0-9\\]|\^\{?-?\d\}?|\\text\s*\{[^{}]*\}|\\\$|\\cdot)*)",
@@ -51,6 +51,8 @@ _NO_AMOUNT = re.compile(r"\\(?:ne|le|ge|in|mid|cup|cap)(?![a-z])|[<>=]")
 _VALUED = re.compile(r"\d|\\pi|\\sqrt")
 _SPELT = re.compile(r"(?:\\text\s*\{)?\s*[A-Za-z]{1,9}[ \-}]?")
 _MINUS_WORD = re.compile(r"(?:negative|minus) ", re.IGNORECASE)
+RESIDUE = re.compile(r"(-?\d{1,9})\s*(?:\\pmod\{|\\?mod\s*\{?|\\text\s*\{\s*mod(?:ulo)?\s*\}\s*)(\d{1,9})\}?")
+_PROGRESSION = re.compile(r"(?P<step>\d{1,9})[kmnt](?P<rest>[+-]\d{1,9})|(?P<first>-?\d{1,9})\+(?P<then>\d{1,9})[kmnt]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +178,52 @@ def _compound(text: str) -> Amount | None:
         return None
     kind = "integer" if total.denominator == 1 else "quotient"
     return Amount(f"\\frac{{{total.numerator}}}{{{total.denominator}}}", Number(total, kind), Unit(base))
+
+
+def same_residue(wanted: Amount, given: Amount) -> bool | None:
+    """Return whether two residues are one: -1 and 2 modulo 3. None where neither side is one.
+
+    A modulus that only one side writes is no difference, as with a unit.
+    """
+    if "mod" not in wanted.text and "mod" not in given.text:
+        return None
+    ours, theirs = _residue(wanted.text), _residue(given.text)
+    if ours is not None and theirs is not None:
+        return ours[1] == theirs[1] > 0 and (ours[0] - theirs[0]) % ours[1] == 0
+    lone, other = (ours, given) if ours is not None else (theirs, wanted)
+    if lone is None or other.number is None or lone[1] == 0:
+        return None
+    return other.number.value == lone[0] % lone[1]
+
+
+def _residue(text: str) -> tuple[int, int] | None:
+    r"""Return the residue and the modulus of 3 \pmod{7} and of 7k+3. None for another text."""
+    if (match := RESIDUE.fullmatch(text)) is not None:
+        return int(match[1]), int(match[2])
+    match = _PROGRESSION.fullmatch(compact(text))
+    return None if match is None else (int(match["rest"] or match["first"]), int(match["step"] or match["then"]))
+
+
+def scaled(amount: Amount, scale: Fraction) -> Amount:
+    """Return an amount without its unit, times what converts it into another one."""
+    if scale == 1:
+        return amount
+    text = f"({amount.text})\\cdot\\frac{{{scale.numerator}}}{{{scale.denominator}}}"
+    if amount.number is None:
+        return Amount(text)
+    value, kind = amount.number.value * scale, amount.number.kind
+    if kind != "decimal":
+        kind = "integer" if value.denominator == 1 else "quotient"
+    return Amount(text, Number(value, kind))
+
+
+def hundredth(amount: Amount) -> Amount:
+    """Return 0.28 of 28 %, and an amount without a unit as it is."""
+    return scaled(amount, Fraction(1, 100)) if amount.unit is not None else amount
+
+
+def radians(amount: Amount) -> Amount:
+    """Return degrees in radians, and another amount as it is."""
+    if amount.unit is None or not amount.unit.angle:
+        return amount
+    return Amount(f"({amount.text})\\cdot\\frac{{\\pi}}{{180}}")

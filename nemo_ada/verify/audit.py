@@ -40,7 +40,7 @@ def kind_of(reference: str) -> str | None:
     return None
 
 
-def told(counts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def describe_kinds(counts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a sentence for each kind: how many references there are, and the first line."""
     return [
         f"{found['count']} reference(s) hold {KINDS[kind]} ({kind}; first in line {found['line']})"
@@ -48,7 +48,7 @@ def told(counts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def counted(found: Iterable[tuple[int, str | None]]) -> dict[str, dict[str, int]]:
+def count_kinds(found: Iterable[tuple[int, str | None]]) -> dict[str, dict[str, int]]:
     """Count (line, kind) pairs by kind, with the first line of each."""
     counts: dict[str, dict[str, int]] = {}
     for line, kind in found:

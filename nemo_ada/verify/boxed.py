@@ -57,6 +57,26 @@ _OR_ANOTHER = re.compile(  # \boxed{5} or 6
     r"(?P<value>-?\d[\d.,/]*%?|\\d?frac\{\w+\}\{\w+\}|[A-J](?!\w))"
 )
 _NOT = re.compile(r"(?:\b(?:not|never|neither)|n't|rather than|instead of)\s*$", re.IGNORECASE)
+_WRONG = r"(?:wrong|incorrect|mistaken|erroneous|false)"
+_DISOWNED = re.compile(  # A common mistake gives \boxed{8}
+    rf"(?<!\w)(?:(?:common|typical|frequent|usual|classic|tempting|na[iï]ve|{_WRONG}) (?:\w+ )?"
+    r"(?:mistakes?|errors?|traps?|answers?|approach|method|reasoning|misconception|pitfall|guess|count)"
+    r"|mistakes? (?:here |is |would |gives?|leads?)|by mistake"
+    r"|if (?:we|you|one|i|someone) (?:\w+ )?(?:for[gt]\w+|ignore\w*|neglect\w*|overlook\w*|miss(?:es|ed)?|mis\w+))\b"
+    r"(?P<rest>[^.!?]*)$",
+    re.IGNORECASE,
+)
+_MENDS = re.compile(r"\b(?:correct\w*|fix\w*|avoid\w*|undo\w*|mend\w*|not|but|without|after)\b", re.IGNORECASE)
+_DISOWNED_BEHIND = re.compile(
+    rf"[\s$)*,\\\]]*(?:is|was|would be|is also|would also be) (?:an? |the )?(?:common |typical |frequent )?"
+    rf"(?:{_WRONG}|mistake|error|trap|distractor)\b",
+    re.IGNORECASE,
+)
+_OPPOSITES = re.compile(
+    r"[\s,;:*-]*(?:and |but )?"
+    r"(?P<setting>with|without|including|excluding|under|allowing|counting|not counting|ignoring)\b",
+    re.IGNORECASE,
+)
 _NUMBERED = re.compile(
     r"\s*(?:[-*]\s+)?(?:\(?(?:\d|[a-h]|i{1,3}|iv|v)\s*[):]|\d\s*\.|(?:case|part|option|answer|solution|root|"
     r"possibility|interpretation|question|value)\s+\(?(?:\d|[a-h]|i{1,3}|one|two|three)\b)",
@@ -116,6 +136,8 @@ def read_claims(text: str) -> list[str | None]:
     filled = [box for box in boxes if box.content != ""]
     if not filled:
         return [""] if any(text[box.end - 1] == "}" for box in boxes) else []
+    if len(filled) > 1:  # the answer to a problem about wrong answers stands alone
+        filled = [box for box in filled if box.content is None or not _disowned(text, box)] or filled
     found: list[str | None] = []
     group, joined = [filled[0]], _named(text, filled[0])
     for box in filled[1:]:
@@ -134,6 +156,15 @@ def read_claims(text: str) -> list[str | None]:
         group = [*group, Box(other.start(), other.end(), other["value"])]
     found.append(_claim(text, group, joined))
     return found
+
+
+def _disowned(text: str, box: Box) -> bool:
+    """Return whether a box stands in a sentence that calls it wrong: a common mistake gives 8, 8 would be wrong."""
+    before = _without_markup(text[_sentence_start(text, box.start) : box.start])
+    called = _DISOWNED.search(before)
+    if called is not None and not (_MENDS.search(before) or _REPLACES.search(called["rest"])):
+        return True
+    return _DISOWNED_BEHIND.match(text, box.end, box.end + MAX_BETWEEN) is not None
 
 
 def _claim(text: str, group: list[Box], joined: str) -> str | None:
@@ -172,6 +203,9 @@ def _joint(before: str, between: str) -> str | None:
         return " = "
     *earlier, last = _SENTENCE.split(bare)
     both_conditional = _CONDITION.match(before) and _CONDITION.match(last)
+    settings = _OPPOSITES.match(before), _OPPOSITES.match(last)
+    if settings[0] and settings[1] and (settings[0]["setting"] != settings[1]["setting"] or "under" in last.lower()):
+        return r"\text{ or }"
     both_numbered = _NUMBERED.match(before) and _NUMBERED_LATER.search(between)
     if both_conditional or both_numbered or (_ALTERNATIVE.search(last) and not _REPLACES.search(last)):
         return r"\text{ or }"

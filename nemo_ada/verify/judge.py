@@ -11,7 +11,9 @@ neither hang nor harm anything:
         kind = "letter"
 
         def compare(self, text: str, wanted: str, prompt: str) -> float:
-            return float(text.strip()[:1] == wanted)
+            return float(text.strip().rstrip(".") == wanted)
+
+Its `read` may refuse a reference, for example one that is no letter.
 """
 
 from __future__ import annotations
@@ -159,10 +161,10 @@ class Judge(Reader):
     def verdicts(self, responses: Sequence[tuple[Any, ...]]) -> list[Verdict]:
         """Return the verdicts of responses, in order. Each is a `Response`, or a tuple of its first parts."""
         started = [self.submit(*response) for response in responses]
-        verdicts = [one.result() if isinstance(one, Future) else one for one in started]
+        verdicts = [verdict.result() if isinstance(verdict, Future) else verdict for verdict in started]
         if self.points:
             return verdicts
-        return [one if one.label is None else Verdict(float(one.label >= 1.0)) for one in verdicts]
+        return [verdict if verdict.label is None else Verdict(float(verdict.label >= 1.0)) for verdict in verdicts]
 
     def self_test(self) -> None:
         """Start the processes and judge known pairs, where there are some. Raises VerifierSelfTestError."""
@@ -306,7 +308,7 @@ def judge_of_section(section: Mapping[str, Any], key: str) -> Judge:
     """
     given = {name: value for name, value in section.items() if name != "class"}
     verifier, reward = str(given.pop("verifier", None) or ByValue.kind), given.pop("reward", None)
-    limits = [one.name for one in fields(VerifierLimits)]
+    limits = [field.name for field in fields(VerifierLimits)]
     if unknown := sorted(given.keys() - set(limits)):
         raise UserError(f"{key}.{unknown[0]}: no such setting; it has verifier, reward, {', '.join(limits)}")
     if verifier not in KINDS:

@@ -81,9 +81,21 @@ _ROWS = re.compile(
 )
 _IN_CASES = re.compile(r"\\text\s*\{\s*,?\s*(?:if|for|when)\s*\}")
 _SYMBOL_IN_TEXT = re.compile(r"\\text\s*\{\s*([A-Z][A-Za-z]?O?)\s*\}(?=_)")  # of an element
-_COMPONENT = re.compile(
-    r"\s*([+-]?[^+\-\\{}()]*|[+-]?\\sqrt\{\d+\})\\(?:hat|vec|mathbf|boldsymbol|bm)\s*\{\s*\\?([ijk])(?:math)?\s*\}\s*"
+_UNIT_VECTOR = re.compile(  # \hat{i}, \mathbf i, \hat{\mathbf{i}}, {\bf i}
+    r"\\(?:hat|widehat|vec|mathbf|boldsymbol|bm|bf)(?![a-z])\s*(?:\{\s*\\(?:mathbf|boldsymbol|bm|hat|vec)\s*\{\s*\\?([ijk])(?:math)?\s*\}\s*\}"
+    r"|\{\s*\\?([ijk])(?:math)?\s*\}|\s\s*\\?([ijk])(?![a-z])|\\([ijk])math(?![a-z]))"
 )
+_CIS = re.compile(
+    r"(?:\\text\s*\{\s*cis\s*\}|\\?\bcis\b)\s*(?P<angle>\((?:[^()]|\([^()]*\))*\)|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}|\d*\\?\w+\s*°?)"
+)
+_CE = re.compile(r"\\ce\s*(?=\{)")
+_ARROW = r"(?:\\(?:to|(?:long)?rightarrow|Rightarrow|rightleftharpoons|longrightarrow)(?![a-z])|<?[-=]+>)"
+_CHARGE = re.compile(r"\^\{?([+-]?)(\d?)([+-]?)\}?")
+_ATOM = r"[A-Z][a-z]?(?:_?\{?\d{1,2}\}?)?"
+_SPECIES = rf"\d*(?:{_ATOM}|\((?:{_ATOM}){{2,}}\)(?:_?\{{?\d\}}?)?)+(?:\^\{{?(?:\d?[+-]|[+-]\d?)\}}?)?"
+_CHEMISTRY = re.compile(rf"{_SPECIES}(?:(?:\+|{_ARROW}){_SPECIES})*")
+_SEVERAL_ATOMS = re.compile(r"[A-Za-z)]\}?_|[A-Z][a-z]?\d+[A-Z(]|[A-Z][a-z]?[A-Z][a-z]?\d")
+_IS_CHEMISTRY = re.compile(rf"\\ce|\\text\{{|\^\{{?[+-]|\^\{{?\d?[+-]|{_ARROW}")
 _FORMULA = re.compile(r"(?:[A-Z][a-z]?\d{0,2}){2,8}")
 _LINE_OVER = re.compile(r"\\overline\s*\{\s*([A-Z]{2})\s*\}")  # a segment by its ends
 _CONSTANT = r"[A-Za-z](?:_\w)?"
@@ -162,7 +174,9 @@ def tidy(text: str) -> str:
     """Return the text in one spelling, without dressing and without the punctuation at its end."""
     if "\\\\" in text and "\\begin" not in text:
         text = _ESCAPED_TWICE.sub(r"\\", text)
-    text = _unwrapped(_vector(undressed(_QUOTED.sub(lambda match: match[2] if match[0] == text else match[0], text))))
+    text = undressed(_QUOTED.sub(lambda match: match[2] if match[0] == text else match[0], text))
+    text = _unwrapped(_UNIT_VECTOR.sub(lambda match: rf"\hat{{{next(filter(None, match.groups()))}}}", text))
+    text = _CIS.sub(r" e^{i(\g<angle>)}", _chemical(text))
     text = english_joints(text)
     text = _POWER_IN_TEXT.sub(r"\1}\2", text)
     text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
@@ -171,7 +185,7 @@ def tidy(text: str) -> str:
         shorter += "}"
     text = _MODULUS.sub(r"\\pmod{\1}", shorter)
     if _FORMULA.fullmatch(text):  # H2O is H_2O
-        text = re.sub(r"(?<=[A-Za-z])(?=\d)", "_", text)
+        text = re.sub(r"(?<=[A-Za-z])(\d+)", lambda match: f"_{{{match[1]}}}", text)
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
     for written, meant in _OPERATORS:
         text = written.sub(meant, text)
@@ -316,15 +330,24 @@ def _rows(match: re.Match[str]) -> str:
     return " , ".join(rows).replace(" , =", " =")
 
 
-def _vector(text: str) -> str:
-    r"""Return 2\hat{i} + 3\hat{j} as (2, 3)."""
-    parts = _COMPONENT.findall(text)
-    if not parts or _COMPONENT.sub("", text).strip() or len({name for _, name in parts}) < len(parts):
+def _chemical(text: str) -> str:
+    r"""Return a formula or a reaction in one spelling: \ce{2H2 + O2 -> 2H2O} is 2H_2+O_2\to 2H_2O.
+
+    Other texts as they are.
+    """
+    if not _IS_CHEMISTRY.search(text) or len(text) > 400:
         return text
-    given = {name: compact(value) for value, name in parts}
-    length = 3 if "k" in given else 2
-    signs = {"": "1", "+": "1", "-": "-1"}
-    return "(" + ", ".join(signs.get(given.get(name, "0"), given.get(name, "0")) for name in "ijk"[:length]) + ")"
+    if "\\ce" in text:
+        text = re.sub(r"(?<=[A-Za-z\d)])([+-])(?=$|\s|\})(?<!\^\d[+-])", r"^\1", text)
+    bare = re.sub(r"\\text\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1", _CE.sub("", text)).replace(" ", "")
+    while bare.startswith("{") and bare.endswith("}"):
+        bare = bare[1:-1]
+    if not _CHEMISTRY.fullmatch(bare) or not (_SEVERAL_ATOMS.search(text) or "^" in bare or "\\ce" in text):
+        return text
+    bare = re.sub(_ARROW, "→", bare)
+    bare = re.sub(r"(?<=[A-Za-z)])_?\{?(\d+)\}?", lambda m: f"_{{{m[1]}}}" if len(m[1]) > 1 else f"_{m[1]}", bare)
+    bare = _CHARGE.sub(lambda m: f"^{{{m[2] if m[2] != '1' else ''}{m[1] or m[3]}}}", bare)
+    return bare.replace("→", r"\to ")
 
 
 def _renamed(match: re.Match[str]) -> str:

@@ -40,7 +40,7 @@ _QUOTIENT = re.compile(
 )
 _REPEATING = re.compile(
     r"(?P<int>\d*)\.(?P<fix>\d*)(?:\\(?:overline|bar|overbar)\s*\{?(?P<bar>\d+)\}?|\((?P<round>\d+)\)"
-    r"|(?:\\dot\s*\{?(?P<first>\d)\}?(?:(?P<between>\d*)\\dot\s*\{?(?P<last>\d)\}?)?)|(?P<run>(?P<same>\d)(?P=same){2,})\s*\\ldots)"
+    r"|(?:\\dot\s*\{?(?P<first>\d)\}?(?:(?P<between>\d*)\\dot\s*\{?(?P<last>\d)\}?)?)|(?P<run>(?P<same>\d)(?P=same){2,}|(?P<block>\d{2,6}?)(?P=block)+)\s*\\ldots)"
 )
 _BASED = re.compile(
     r"\(?(?:\\text\s*\{)?(?P<digits>\d[0-9A-Za-z]*)\}?\)?\s*_\s*(?:\{\s*(?P<base>\d{1,2})\s*\}|(?P<bare>\d{1,2})|\{?\s*\\text\s*\{(?P<word>[a-z]+)\}\s*\}?)"
@@ -134,6 +134,9 @@ def number(text: str) -> Number | None:
     return None if read is None else Number(sign * read.value, read.kind)
 
 
+_DIGIT_IN_TEXT = re.compile(r"(?<=[\dA-F])\s*\\text\s*\{([A-F])\}\s*(?=[\dA-F)]*\s*_)")  # 2\text{A}7_{16}
+
+
 def based(text: str) -> int | None:
     """Return the value of an integer with its base, such as 204_5 or 1A_{16}. None where the text is something else."""
     if len(text) > MAX_LENGTH:
@@ -145,7 +148,7 @@ def based(text: str) -> int | None:
         return _integer(
             named["digits"], _NAMES_OF_BASES.get(name) or _BASES.get(name) or (int(name) if name.isdigit() else 0)
         )
-    match = _BASED.fullmatch(text)
+    match = _BASED.fullmatch(_DIGIT_IN_TEXT.sub(r"\1", text))
     if match is None:
         return None
     base = (
@@ -158,7 +161,7 @@ def based(text: str) -> int | None:
 
 def written_digits(text: str) -> str | None:
     """Return 204 for 204_5. None for another text."""
-    match = _BASED.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    match = _BASED.fullmatch(_DIGIT_IN_TEXT.sub(r"\1", text)) if len(text) <= MAX_LENGTH else None
     return None if match is None else match["digits"]
 
 
@@ -257,7 +260,7 @@ def _repeating(match: re.Match[str]) -> Number:
     r"""An endless decimal: 0.1\overline{6} is 1/6."""
     fixed, again = match["fix"], match["bar"] or match["round"] or match["run"]
     if match["run"]:
-        again = match["run"][0]
+        again = match["block"] or match["same"]
     if match["first"]:
         again = match["first"] + (match["between"] or "") + (match["last"] or "")
     scale = 10 ** len(fixed)

@@ -217,4 +217,4 @@ def _is_refused(call: Call, needs: Needs) -> bool:
 
 
 def _shorten_arguments(arguments: tuple[Any, ...]) -> str:
-    return ", ".join(repr(one) for one in arguments if isinstance(one, (str, bytes, int, tuple, list)))[:100]
+    return ", ".join(repr(value) for value in arguments if isinstance(value, (str, bytes, int, tuple, list)))[:100]

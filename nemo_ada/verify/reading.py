@@ -23,13 +23,13 @@ MAX_DEPTH = 6  # brackets in brackets that are read as lists
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Several answers.
+    r"""Several answers.
 
     Attributes:
         kind: "list" (no brackets), "set" or "tuple"; a tuple that is written as a matrix is a "row" or a "column". Only
             tuples have an order.
         items: the answers.
-        joined: "or" or "and" where a list has such a word.
+        joined: "or" or "and" where a list has such a word; the sign where sets are joined by one, as \cup.
     """
 
     kind: str
@@ -91,6 +91,7 @@ _EQUALS = re.compile(r"(?<![<>!\\])=+|\\(?:approx|equiv)(?![a-z])")
 _IMPLIES = re.compile(r"\\(?:[Rr]ightarrow|[Ll]ongrightarrow|implies|therefore|leadsto)(?![a-zA-Z])|=>|⇒|→")
 _RELATION = re.compile(r"\\(?:le|ge|ne)(?![a-zA-Z])|[<>]")
 _COLON = re.compile(r":|\\text\{\s*(?:(?:is )?to|out of|in)\s*\}|(?<=\d )(?:(?:is )?to|out of|in)(?= \d)")
+_SET_OPERATION = re.compile(r"\\(?:big)?(?:cup|cap)(?![a-z])| U |\\setminus(?![a-z])")
 _UNION = re.compile(r"\\(?:big)?cup(?![a-z])| U ")
 _MINUS = re.compile(r"\\setminus(?![a-z])|(?<=\})\s*-\s*(?=\\\{)")
 _BETWEEN = re.compile(r"(?<!\{)[,;](?!\})")
@@ -134,6 +135,8 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         return readings(text[1:-1].strip(), depth + 1)
     if meaning(text) == NOTHING:
         return (Text(NOTHING),)
+    if "\\hat{" in text and (vectors := _components(text)):
+        return vectors
     if (spoken_one := said(text)) is not None:
         return (spoken_one,)
     inner = ALL_TEXT.fullmatch(text)
@@ -184,6 +187,8 @@ def _structure(text: str, depth: int) -> list[Reading]:
     sides, signs = split(text, _EQUALS)
     if len(sides) > 1:
         return [_equation(text, sides, signs)] if all(sides) else [Amount(text)]
+    if (combined := _set_operation(text)) is not None:
+        return [combined]
     if _RELATION.search(text) and len(split(text, _RELATION)[0]) > 1:
         return [order(text) or Amount(text)]
     if not text.startswith("\\{") and (both := both_signs(text)) is not None:
@@ -196,6 +201,18 @@ def _structure(text: str, depth: int) -> list[Reading]:
         found += _bracketed(text[1:])
     parts, _ = split(text, _COLON)
     return found if found or len(parts) < 2 or not all(parts) else [Ratio(tuple(parts))]
+
+
+def _set_operation(text: str) -> Items | None:
+    r"""Return \{x: x < 1\} \cup \{x: x > 4\} as a list of its parts. None where `region` reads the text."""
+    parts, between = split(text, _SET_OPERATION)
+    signs = {re.sub("big", "", sign) if sign != "U" else "\\cup" for sign in between}
+    if len(signs) != 1 or not all(parts):
+        return None
+    (sign,) = signs
+    if sign == "\\cap" or any(_SUCH_THAT.search(part) or _RELATION.search(part) for part in parts):
+        return Items("list", tuple(parts), sign)
+    return None
 
 
 def _named(reading: Reading, name: str) -> Reading:
@@ -246,6 +263,26 @@ def _bracketed(text: str) -> list[Reading]:
     if any(len(row) != len(rows[0]) for row in rows):
         return []
     return [Items("tuple", tuple("\\begin{matrix}" + " & ".join(row) + "\\end{matrix}" for row in rows))]
+
+
+_UNIT_VECTOR = re.compile(r"\\hat\{([ijk])\}")
+
+
+def _components(text: str) -> tuple[Items, ...]:
+    r"""Return 2\hat{i} - \hat{j} as (2, -1) and as (2, -1, 0). Nothing where the text is no such sum."""
+    *parts, last = split(text, _UNIT_VECTOR)[0]
+    found = dict(zip(_UNIT_VECTOR.findall(text), parts, strict=False))
+    terms = all(re.match(r"[+-]|$", part) or i == 0 for i, part in enumerate(parts))
+    if last or not parts or len(found) < len(parts) or not terms:
+        return ()
+    values = {}
+    for name, part in found.items():
+        value = compact(part).removesuffix("\\cdot").removeprefix("+")
+        if split(value[1:], re.compile("[+-]"))[1]:
+            return ()
+        values[name] = {"": "1", "-": "-1"}.get(value, value)
+    lengths = (3,) if "k" in values else (2, 3)
+    return tuple(Items("tuple", tuple(values.get(name, "0") for name in "ijk"[:length])) for length in lengths)
 
 
 def _rows_in_brackets(inner: str) -> tuple[str, ...]:
@@ -319,6 +356,15 @@ def names(items: Items) -> bool:
     """Return whether every item has a name of its own: x = 1, y = 2."""
     sides = [split(item, _EQUALS)[0] for item in items.items]
     return len({compact(side[0]) for side in sides if len(side) > 1}) == len(items.items) > 1
+
+
+def in_order_of_names(items: Items) -> tuple[str, ...]:
+    """Return the items, those with names in the order of these where they follow each other: y = 2, x = 1 is (1, 2)."""
+    called = [compact(split(item, _EQUALS)[0][0]) for item in items.items]
+    letters = "".join(sorted(called))
+    if not names(items) or len(letters) > len(called) or letters not in "abcdefghijklmnopqrstuvwxyz":
+        return items.items
+    return tuple(item for _, item in sorted(zip(called, items.items, strict=True)))
 
 
 def order(text: str) -> Order | None:

@@ -66,6 +66,9 @@ _PRIME = re.compile(r"(?<=[A-Za-z}])'+")  # the parser leaves it out
 _NAMELESS = re.compile(r"\\gamma(?![a-z])")  # the parser for antlr 4.9.3 cannot read it
 
 
+_NATURAL = re.compile(r"\\log(?![a-z])(?!\s*_(?!\s*\{?e(?!\w)))(?:\s*_\s*\{?e\}?)?")  # without another base
+
+
 class Unreadable(Exception):
     """The parser cannot read an expression."""
 
@@ -128,6 +131,8 @@ class MathVerify:
                 return bool(gold.doit() == given.doit())
             right = any(_same_expression(gold, renamed) for renamed in _renamings(gold, given))
             read = number(reference)
+            if not right and r"\ln" in reference and _NATURAL.search(answer):  # \log, as mathematicians write it
+                return self.equal(reference, _NATURAL.sub(r"\\ln", answer))
             right = right or (
                 (r"\ln" in reference + answer or r"\log" in reference + answer) and _same_logarithms(gold, given)
             )
@@ -272,6 +277,8 @@ def _same_expression(gold: Any, given: Any) -> bool:
         return bool(factor.is_positive)
     if isinstance(gold, sympy.Symbol) and isinstance(given, sympy.Symbol):
         return bool(gold == given)  # the library does not tell Delta from delta
+    if any(isinstance(one, sympy.Symbol) for one in (gold, given)) and not (gold.free_symbols and given.free_symbols):
+        return False  # nor E from e
     return bool(grader.verify(gold, given, timeout_seconds=None))
 
 

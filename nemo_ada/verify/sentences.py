@@ -95,6 +95,14 @@ _HOLDS_FOR = re.compile(  # \frac{x+1}{x-2}, x \ne 2
     r"(?P<value>(?:[^,<>\\]|\\(?!in(?![a-z])|ne(?![a-z])|le(?![a-z])|ge(?![a-z])))+?),?"
     r"\s*(?:\\text\s*\{,?\s*(?:for|where|with|if)\s*\}|,|\s\()\s*(?P<name>[a-z])\s*\\ne\s*-?[\w.]+(?:\s*,\s*-?[\w.]+)*\s*\)?"
 )
+_CONCLUSION = re.compile(  # 12 each, so 36 in total
+    r"(?P<front>.*[\w)}\]])\s*[,;]?\s*(?P<opened>\\text\s*\{)?\s*[,;]?\s*\b(?:(?:and )?(?:so|therefore|thus|hence)"
+    r"(?! (?:far|that|many|much|on|forth)\b)|which (?:gives|makes|means)|giving|making|for an? (?:grand )?total of)\b"
+    r",?\s*"
+    r"(?P<closed>\})?\s*(?P<rest>[^\s}].*)",
+    re.DOTALL,
+)
+_VALUED = re.compile(r"\d|\\(?:frac|sqrt|pi)(?![a-z])")
 _VALUE = re.compile(r"\d|\\(?:frac|sqrt|pi)(?![a-z])|^\(?[A-J]\)?$")
 _BELOW_ZERO = re.compile(r"(?P<value>\d[\d.]*)(?P<unit>.*?)\s*\bbelow (?:zero|0)(?P<end>\s*\}?)")
 _IS = re.compile(
@@ -108,6 +116,7 @@ def without_wording(text: str) -> str:
     if (inner := ALL_TEXT.fullmatch(text)) is not None:
         value = without_wording(inner[1].strip())
         return text if value == inner[1].strip() else f"\\text{{{value}}}"
+    text = _concluded(text)
     while (shorter := _without_front(text)) != text:
         text = shorter
     if (why := _BECAUSE.search(text)) is not None and _VALUE.search(text[: why.start()]):
@@ -124,7 +133,7 @@ def without_wording(text: str) -> str:
     if behind is not None and _VALUE.search(text[: behind.start()]) and not changes_value(behind["label"]):
         text = text[: behind.start()]
     remark = _REMARK_BEHIND.search(text)
-    if remark is not None and _VALUE.search(text[: remark.start()]) and _only_remarks(remark["label"]):
+    if remark is not None and _VALUED.search(text[: remark.start()]) and _only_remarks(remark["label"]):
         text = text[: remark.start()]
     if (cold := _BELOW_ZERO.fullmatch(text)) is not None:
         text = f"-{cold['value']}{cold['unit']}{cold['end']}"
@@ -134,6 +143,22 @@ def without_wording(text: str) -> str:
     if (reach := _FROM_TO.fullmatch(text)) is not None:
         return f"[{reach['low']},{reach['high']}]"
     return _INCLUSIVE.sub("", text)
+
+
+def _concluded(text: str) -> str:
+    """Return what follows from the rest of a text: 36 of "12 each, so 36 in total". The text where nothing does."""
+    if (found := _CONCLUSION.fullmatch(text)) is None:
+        return text
+    front = ALL_TEXT.sub(r" \1 ", found["front"] + "}" * (found["front"].count("{") > found["front"].count("}")))
+    words = re.findall(r"(?<![\\A-Za-z])[A-Za-z]+", front)
+    if changes_value(" ".join(words)) or not (
+        any(map(is_word, words)) or "=" in front or "answer is" in found["rest"]
+    ):  # 5, so 7 is no reasoning
+        return text
+    inside = found["front"].count("{") > found["front"].count("}") or found["opened"]
+    if "=" in front and "\\text" not in found["front"] and (not inside or found["closed"]):
+        return rf"{found['front']} \Rightarrow {found['rest']}"  # x = 5 does not follow from x = 7
+    return f"\\text{{{found['rest']}" if inside and not found["closed"] else found["rest"]
 
 
 def _without_front(text: str) -> str:

@@ -41,15 +41,25 @@ _MARK = re.compile(
 )
 
 
+# A tag of a model's own, such as <plan>, around what comes before the answer. A tag of HTML or of the answer is none.
+_FIRST = re.compile(r"\s*(?:<(?P<name>[A-Za-z][\w:|.-]{1,40})>|\[(?P<square>[A-Z][A-Z_]{2,40})\])")
+_NO_THOUGHT = re.compile(
+    r"(?:p|div|span|b|i|u|em|strong|center|code|pre|blockquote|section|article|main|body|html|math|table|tr|td|ul|ol|li"
+    r"|h\d|details|summary|.*(?:answer|solution|response|result|output|final|boxed|reply|conclusion).*)",
+    re.IGNORECASE,
+)
+
+
 def parts_outside_thoughts(text: str) -> list[str]:
     """Return the parts of a response that are no thought, in order. Takes time linear in the length of the text.
 
+    A response that begins with a tag of whatever name, and answers behind its end, has a thought in it.
     A thought that does not end reaches to the end of the text. An end without a beginning ends a thought that began in
     the prompt, so that nothing before it was said. A thought in a thought ends with the outer one.
     """
     parts: list[str] = []
-    inside, at = "", 0  # the word of the mark that began the thought
-    for mark in _MARK.finditer(text):
+    inside, at = "", _end_of_first_tag(text)  # the word of the mark that began the thought
+    for mark in _MARK.finditer(text, at):
         kind, word = _read_mark(mark)
         if kind == "opens" and not inside:
             parts.append(text[at : mark.start()])
@@ -59,6 +69,19 @@ def parts_outside_thoughts(text: str) -> list[str]:
         elif (kind == "ends" and word == inside) or (kind == "stops" and inside):
             inside, at = "", mark.end()
     return parts if inside else [*parts, text[at:]]
+
+
+def _end_of_first_tag(text: str) -> int:
+    """Return where the tag ends with which a response begins, if its answer follows. 0 where that is not so."""
+    first = _FIRST.match(text)
+    if first is None:
+        return 0
+    name = first["name"] or first["square"]
+    end = f"</{name}>" if first["name"] else f"[/{name}]"
+    at = text.find(end, first.end())
+    if at < 0 or _NO_THOUGHT.fullmatch(name) or text.find(first[0].strip(), at) >= 0:
+        return 0
+    return at + len(end) if "\\box" in text[at:] else 0
 
 
 def _read_mark(mark: re.Match[str]) -> tuple[str, str]:

@@ -184,6 +184,8 @@ class Unit:
         """Return whether the two measure the same."""
         if self.dimension == other.dimension:
             return True
+        if _POUND in (self, other) and ("£", 1) in self.dimension + other.dimension:
+            return True
         ours, theirs = self._names, other._names
         one_way = ours & _DIRECTIONS == theirs & _DIRECTIONS or not (ours & _DIRECTIONS and theirs & _DIRECTIONS)
         if not one_way or self.turned != other.turned:
@@ -193,6 +195,8 @@ class Unit:
         ours, theirs = ours - _DIRECTIONS, theirs - _DIRECTIONS
         return self.powers == other.powers and (ours <= theirs or theirs <= ours)
 
+
+_POUND = Unit((("g", 1),), UNITS["pound"][1])  # of money, too
 
 _DERIVED: dict[str, tuple[dict[str, int], Fraction]] = {  # each in those below it
     "M": ({"mol": 1, "l": -1}, Fraction(1)),
@@ -347,10 +351,19 @@ _CHANGES_IN_FRONT = (
 )
 
 
+_REJECTS = re.compile(  # I ruled out E
+    r"\b(?:rul(?:e|es|ed|ing) out|(?:eliminat|reject|discard|exclud|dismiss)(?:e|es|ed|ing|s|ion)?)\b", re.IGNORECASE
+)
+
+
 def changes_value(text: str) -> bool:
     """Return whether words in front of a value make it another one: less than, not, a loss of."""
     words = _singular_words(text)
-    return bool(words & _CHANGES_IN_FRONT) or any(word.endswith("n't") for word in words)
+    return (
+        bool(words & _CHANGES_IN_FRONT)
+        or _REJECTS.search(text) is not None
+        or any(word.endswith("n't") for word in words)
+    )
 
 
 def without_asked_words(answer: str, prompt: str) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from nemo_ada.verify.latex import all_of, is_word, plain
-from nemo_ada.verify.numbers import number
+from nemo_ada.verify.numbers import CHOSEN, number
 from nemo_ada.verify.sentences import stated
 from nemo_ada.verify.units import changes_value
 
@@ -40,6 +40,13 @@ _OPTION = re.compile(
     r"|(?P<bare>[A-Z])(?=\s*\}?\s*[?!]?$|[^=]*\b(?:correct|right)\b))\s*\}?\s*[:.?!]?\s*(?P<rest>.*)",
     re.DOTALL,
 )
+_EXPLAINED_OPTION = re.compile(  # D (8)
+    r"(?:\\text\s*\{)?\s*(?P<letter>[A-J])\s+(?:\\text\s*\{)?\s*\(\s*(?P<rest>[^()]*|[^()]*\([^()]*\)[^()]*)\)\s*\}?"
+)
+_CHOSEN_OPTION = re.compile(  # I choose E, the correct option is (B)
+    r"(?:\\text\s*\{)?\s*(?P<words>(?:I|[A-Za-z][a-z']+)(?: (?:I|[A-Za-z]?[a-z']+)){1,12})\s*:?\s*\}?\s*"
+    r"(?:\\text\s*\{)?\s*(?:\(\s*(?P<round>[A-J])\s*\)|(?P<bare>[A-J]))\s*\}?"
+)
 _IS_RIGHT = re.compile(
     r"\(?\s*(?:\\text\s*\{)?\s*\(?(?:is )?(?:the )?(?:correct|right)(?: one| option| choice| answer)?\s*\)?\s*\}?\s*\)?"
 )
@@ -57,7 +64,11 @@ _CLASSES = all_of(
     variable player team color colour one ball marble card side shape polygon quadrilateral relation equation"""
 )
 _STRESS = all_of("always definitely clearly certainly indeed")
-_GOES_ON_WITH = all_of("at in on with from for of by about through to")
+_GOES_ON_WITH = all_of(
+    """at in on with from for of by about through to
+    opening passing going having facing lying being containing starting"""
+)
+_ARTICLE = re.compile(r"(?:the|an?) ", re.IGNORECASE)
 _POINTS = re.compile(r"(?<=[^\W\d_])\.(?=\s|$|[^\W\d_])")  # Mr. Smith, U.S.A.
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _SHORT = ("no", "ok", "up")  # words of two letters
@@ -88,9 +99,15 @@ _DECISION = re.compile(
 )
 _EXPLAINED = re.compile(
     r"(?:\\text\s*\{)?\s*(?P<word>[^\W\d_]+(?:[ '-][^\W\d_]+){0,3}?)\s*\}?,?\s*(?:\\text\s*\{)?\s*"
-    r"(?:(?:because|since|with|who|which|having|on|over|for (?:all|any|every|each))\b"
-    r"|\((?:the|who|with|because|since) )",
+    r"(?:(?:because|since|with|who|which|having|on|over|of|in|at|centere?d|opening|passing"
+    r"|for (?:all|any|every|each))\b"
+    r"|\((?P<remark>(?:the|who|with|because|since|also known as) |[^()]*\)\s*\}?$))",
 )
+_PARTS_OF = all_of("none all some any one each most many few both neither either part half two three rest")
+_REMARK = re.compile(  # behind a name: (largest), (12 points), (not Russia), (the closest to it)
+    r"(?P<not>not )?(?:[a-z]+(?:est|st)|first|last|winner|[^()]*\d[^()]*|[a-z]+(?: [a-z]+)+|(?(not)[A-Z]?[a-z]+))"
+)
+_NO_REMARK = _TAKES_BACK | all_of("sure certain confident correct right answer also alternatively another else it")
 _OTHER_OPTION = re.compile(
     r"(?:\\text\s*\{)?\s*\(?\s*[A-J]\s*\)?\s*\}?|.*(?:\(\s*[A-J]\s*\)|\b[B-J][.)](?:\s|$)).*", re.DOTALL
 )
@@ -133,6 +150,8 @@ def elaborates(short: Text, long: Text) -> bool:
     adverb, _, rest = long.words.partition(" ")
     if adverb in _STRESS and rest == short.words:
         return True
+    if long.words in (NOTHING, REALS):
+        return False
     head, _, last = long.words.rpartition(" ")
     if last.removesuffix("s") in _CLASSES and meaning(head) == short.words:
         return True
@@ -159,23 +178,53 @@ def elaborates(short: Text, long: Text) -> bool:
 def read_head(text: str) -> Text | None:
     """Return the words that an answer begins with, where what follows only explains them. None for another text.
 
-    Yes, because 3 < 5. Alice, with 12 points. Increasing on (0, 1). What follows may hold mathematics, but no answer.
+    Yes, because 3 < 5. Alice, with 12 points. Increasing on (0, 1). It is a rhombus with side 5. What follows may hold
+    mathematics, but no answer.
     """
     match = _DECISION.match(text) or _EXPLAINED.match(text)
+    if match is None and (said := stated(text)) != text:
+        text = _ARTICLE.sub("", said)
+        match = _EXPLAINED.match(text)
     if match is None:
         return None
     rest = set(re.findall(r"[^\W\d_]+(?:'[^\W\d_]+)*", text[match.end("word") :].lower()))
-    words = meaning(match["word"])
+    head = _ARTICLE.sub("", stated(match["word"]))
+    words = meaning(head)
+    if match.re is _EXPLAINED and match["remark"] is not None and match["remark"].endswith((")", "}")):
+        return Text(words, head) if _remarks(match["remark"]) else None
+    if head.lower().split()[0] in _PARTS_OF:
+        return None
     explained = text[match.end() - 1] == ":" or any(len(one) > 1 for one in rest)
     if not explained or rest & (_TAKES_BACK - ({"not", "no"} if words in ("no", "false") else set())):
         return None
-    return Text(words, match["word"])
+    return Text(words, head)
+
+
+def _remarks(bracket: str) -> bool:
+    """Return whether what stands in brackets behind a name only explains it: Canada (largest), Alice (12 points)."""
+    said = bracket.rstrip("} )").strip()
+    match = _REMARK.fullmatch(said)
+    words = set(re.findall("[a-z']+", said.lower()))
+    return (
+        match is not None
+        and not changes_value(said if not match["not"] else said[4:])
+        and not words & (_NO_REMARK - ({"not"} if match["not"] else set()))
+    )
 
 
 def read_option(text: str) -> Choice | Text | None:
     """(C), C. 13, a bare capital letter. A letter beside another one is only that text."""
     if (valued := _VALUE_OF_OPTION.fullmatch(text)) is not None and number(valued["rest"]) is not None:
         return Choice(valued["bare"], valued["rest"])
+    if (named := _EXPLAINED_OPTION.fullmatch(text)) is not None and not CHOSEN.fullmatch(text):
+        said = named["rest"].strip()
+        if _ALTERNATIVE.match(said) or _OTHER_OPTION.fullmatch(said) or changes_value(said):
+            return None
+        return Choice(named["letter"], f"({said})" if "," in said else said)
+    if (picked := _CHOSEN_OPTION.fullmatch(text)) is not None:
+        words = picked["words"]
+        told = any(map(is_word, words.split())) and not changes_value(words)
+        return Choice(picked["round"] or picked["bare"], "") if told else None
     match = _OPTION.fullmatch(text)
     if match is None:
         return None

@@ -105,8 +105,10 @@ def table(events: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> str:
 
 
 def report(folder: Path) -> str:
-    """Return the tables of what a folder has."""
+    """Return the tables of what a folder has. Raises UserError where nothing was measured."""
     events = Events.read(folder / EVENTS).lines
+    if not any(event["event"] == "pace" for event in events):
+        raise UserError(f"{folder}: {EVENTS} has no measurement; name a folder that --out has filled")
     names = {event["engine"]: NAMES.get(event["engine"], event["engine"]) for event in events if "engine" in event}
     found = [table(events, names)]
     if any(event["event"] == "device" for event in events):

@@ -328,7 +328,7 @@ own refit the model meets every ratio of a step to GRPO's within 10 %. The refit
 The constants stand in `nemo_ada/lab/plan/roofline.py`; a test refits the fitted ones. Others come from
 [our H200](gpu.md): the optimizer's way to the CPU (.35 seconds per GB on a GPU as NeMo-RL moves it, .04 through pinned
 memory, which only copies have shown), and an engine's least time for a token. Not in the forecast: the first step's
-compilation, a judge model, shared networks. No sampling phase is forecast to be shorter than the driver's 4.2 ms per
+compilation, a judge model, shared networks. No sampling phase is forecast to be shorter than the driver's 2.6 ms per
 response on one core.
 """
 

@@ -241,7 +241,7 @@ def test_a_step_counts_its_responses_and_their_failures_by_cause():
             "needs reference weighting",
         ),
         (lambda: advantage_of_two(weighting="objective", normalize="std"), "needs normalize=none"),
-        (lambda: Ledger(Budget(max_samples=3)).reserve(4, 0, forced=True), "against max_samples"),
+        (lambda: Ledger(Budget(max_samples=3)).reserve(4, 0, first_waves=True), "against max_samples"),
         (lambda: Ledger(Budget(max_tokens=3)).reserve(1, 4), "against max_tokens"),
         (lambda: Ledger(Budget()).settle(1, 1), "settled 1 tokens of 0"),
     ],

@@ -26,7 +26,7 @@ from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.groups import GroupRollouts
 from nemo_ada.nemo.groups.prompt_queue import REDRAWN, TICKET, Delivered, PromptQueue
 from nemo_ada.nemo.groups.step import GROUP, GroupAdvantageEstimator, add_spares
-from nemo_ada.nemo.install import installed
+from nemo_ada.nemo.install import install_hooks
 from nemo_ada.nemo.rollouts.batches import outcomes
 from nemo_ada.nemo.rollouts.call import RolloutCall
 from nemo_ada.nemo.rollouts.requests import InFlight
@@ -158,7 +158,7 @@ def test_a_step_of_groups_is_the_synchronous_step(tmp_path, advantage, too_long)
     script = labels({11: 2, 12: 5, 13: 9})
     loop, rollouts = loop_module(Engine(script))
     settings = config(GROUP_SIZE, 3, ada)
-    with installed(settings, Checkpointer(tmp_path), loop, rollouts):
+    with install_hooks(settings, Checkpointer(tmp_path), loop, rollouts):
         expected = step(loop, settings, prompts, too_long=too_long)
     ahead = Ahead(Engine(script), ada=ada)
     drawn = [ahead.draw(prompt, too_long=position in too_long) for position, prompt in enumerate(prompts)]

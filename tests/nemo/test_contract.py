@@ -31,7 +31,7 @@ from nemo_ada.core.seeds import shuffled
 from nemo_ada.cpu import rollout as embedded
 from nemo_ada.cpu.settings import GenerationSettings, PolicySettings
 from nemo_ada.nemo.features import WIDTH, prompt_features
-from nemo_ada.nemo.install import installed
+from nemo_ada.nemo.install import install_hooks
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
 from tests.cpu.scripted_engine import ScriptedEngine
@@ -179,7 +179,7 @@ def nemo(case, *, asynchronous):
     settings = config(case.group, len(PROMPTS), case.ada, asynchronous=asynchronous)
     engine = Engine(script, seconds_per_token=0.0002)
     loop, rollouts = loop_module(engine)
-    with installed(settings, Checkpointer(case.folder), loop, rollouts) as hooks:
+    with install_hooks(settings, Checkpointer(case.folder), loop, rollouts) as hooks:
         trace.watch(hooks.sampler)
         for _ in range(case.steps):
             record = step(loop, settings, PROMPTS, asynchronous)

@@ -21,7 +21,7 @@ from standin import Checkpointer, Engine, config, loop_module, prompt_batch, ste
 
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo.hooks import StepDroppedError
-from nemo_ada.nemo.install import installed
+from nemo_ada.nemo.install import install_hooks
 from nemo_ada.nemo.launch.checkpoint import save_state_with_checkpoints
 
 PROMPTS = [11, 12, 13, 14, 15, 16]
@@ -48,7 +48,7 @@ class Run:
         self.checkpointer = Checkpointer(folder)
 
     def installed(self, **more):
-        return installed(self.config, self.checkpointer, self.loop, self.rollouts, **more)
+        return install_hooks(self.config, self.checkpointer, self.loop, self.rollouts, **more)
 
     def step(self, batch=PROMPTS, too_long=()):
         return step(self.loop, self.config, batch, self.asynchronous, too_long)

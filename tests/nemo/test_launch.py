@@ -32,7 +32,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo.launch import command as launch_module
 from nemo_ada.nemo.launch import stop_and_save
-from nemo_ada.nemo.launch.checkpoint import clear_abandoned
+from nemo_ada.nemo.launch.checkpoint import remove_abandoned
 from nemo_ada.nemo.launch.command import (
     check_architectures,
     check_checkpoint,
@@ -689,9 +689,9 @@ def test_only_a_whole_checkpoint_of_the_same_configuration_is_continued(tmp_path
 def test_what_a_killed_save_left_is_removed_and_nothing_else(tmp_path):
     saved = Saved(tmp_path, MADE_WITH)
     (tmp_path / "tmp_step_5" / "policy").mkdir(parents=True)
-    clear_abandoned(saved)
+    remove_abandoned(saved)
     assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
-    clear_abandoned(Saved(tmp_path / "none_yet", None))
+    remove_abandoned(Saved(tmp_path / "none_yet", None))
 
 
 def test_a_continued_run_keeps_its_tracking_id_and_a_chosen_one_is_left_alone(tmp_path):

@@ -10,7 +10,7 @@ import torch
 
 from nemo_ada.nemo.gym.metrics import of_responses
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
-from nemo_ada.nemo.loop_log import corrected, of_calls, of_samples, writes_no_batches
+from nemo_ada.nemo.loop_log import correct_logger, of_calls, of_samples, writes_no_batches
 
 
 class Logger:
@@ -43,7 +43,7 @@ def test_the_plot_shows_a_row_with_tokens_in_the_loss():
     logger = Logger()
     logger.log_plot_token_mult_prob_error(rows(0.0, 1.0, 1.0), 1, name="plot")
     assert logger.told == [2], "the placeholder row's 0/0 is the largest for NeMo-RL"
-    with corrected(Logger, batches=True):
+    with correct_logger(Logger, batches=True):
         logger.log_plot_token_mult_prob_error(rows(0.0, 1.0, 1.0), 1, name="plot")
         logger.log_plot_token_mult_prob_error(rows(0.0, 0.0, 0.0), 2, name="plot")
     assert logger.told == [2, 5]
@@ -52,11 +52,11 @@ def test_the_plot_shows_a_row_with_tokens_in_the_loss():
 @pytest.mark.parametrize("off", [True, False])
 def test_training_batches_are_written_only_where_the_switch_of_nemo_rl_lets_them(off):
     logger, config = Logger(), {"env": {"should_log_nemo_gym_responses": off}}
-    with corrected(Logger, batches=not writes_no_batches(config)):
+    with correct_logger(Logger, batches=not writes_no_batches(config)):
         for name in ("train_data_step7.jsonl", "val_data_step7.jsonl"):
             logger.log_batched_dict_as_jsonl({}, name)
     assert logger.told == ["train_data_step7.jsonl", "val_data_step7.jsonl"][int(off) :]
-    assert "corrected" not in Logger.log_batched_dict_as_jsonl.__qualname__
+    assert "correct_logger" not in Logger.log_batched_dict_as_jsonl.__qualname__
 
 
 def test_metrics_of_calls_are_joined_by_what_they_mean():

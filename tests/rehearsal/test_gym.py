@@ -191,7 +191,7 @@ def test_a_server_for_vllm_0_20_runs_on_todays_classes(monkeypatch: pytest.Monke
     for name in ("vllm", "vllm.renderers"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    base: Any = vllm_http._serving_render()
+    base: Any = vllm_http._make_serving_render()
 
     class Theirs(base):  # type: ignore[misc]  # as NeMo-RL's subclass
         async def preprocess_chat(
@@ -208,7 +208,7 @@ def test_a_server_for_vllm_0_20_runs_on_todays_classes(monkeypatch: pytest.Monke
 
 
 def test_moved_arguments_and_classes_keep_their_old_names() -> None:
-    assert vllm_http._renamed({"openai_serving_render": 1, "models": 2}) == {"online_renderer": 1, "models": 2}
+    assert vllm_http._rename_arguments({"openai_serving_render": 1, "models": 2}) == {"online_renderer": 1, "models": 2}
     module: Any = ModuleType("serving")
 
     class ServingTokenization:

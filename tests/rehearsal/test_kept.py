@@ -22,7 +22,7 @@ def loop() -> Iterator[ModuleType]:
         setattr(module, name, type(name, (SimpleNamespace,), {"shutdown": lambda self: vars(self).update(ended=True)}))
     vars(module)["setup"] = lambda rows: set_up(module, rows)
     yield module
-    kept.end()
+    kept.end_workers()
 
 
 def apply(module: ModuleType, *groups: Replacements) -> None:
@@ -39,18 +39,18 @@ def set_up(loop: Any, rows: int) -> tuple[Any, Any, Any]:
 
 def test_with_real_weights_a_run_has_a_learner_of_its_own_and_the_engine_of_the_first(loop: Any) -> None:
     apply(loop, kept.ENGINE)
-    assert not kept.started()
+    assert not kept.has_started()
     first, second = loop.setup(8), loop.setup(16)
     assert first[0] is second[0] and first[1] is second[1]
     assert first[2] is not second[2] and second[2].cfg == {"train_global_batch_size": 16, "other": 16}
-    assert kept.started() and vars(first[2])["ended"], "one that a failed set-up has left would keep the GPU"
+    assert kept.has_started() and vars(first[2])["ended"], "one that a failed set-up has left would keep the GPU"
     assert "ended" not in vars(second[2])
 
 
 def test_a_learner_without_a_complete_set_up_is_no_start(loop: Any) -> None:
     apply(loop, kept.ENGINE)
     loop.Policy(config={}, cfg={})
-    assert not kept.started()
+    assert not kept.has_started()
 
 
 @pytest.mark.parametrize("order", [(kept.LEARNER, kept.ENGINE), (kept.ENGINE, kept.LEARNER)], ids=["first", "last"])
@@ -58,5 +58,5 @@ def test_with_random_weights_all_runs_share_the_learner_which_takes_their_batch_
     """The learner's part is registered when the interpreter starts, the engine's by the driver."""
     apply(loop, *order)
     first, second = loop.setup(8), loop.setup(16)
-    assert all(one is other for one, other in zip(first, second, strict=True)) and kept.started()
+    assert all(one is other for one, other in zip(first, second, strict=True)) and kept.has_started()
     assert first[2].cfg == {"train_global_batch_size": 16, "other": 8}

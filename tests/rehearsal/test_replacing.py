@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.rehearsal.standins.replacing import Names, Replacements, when_imported
+from nemo_ada.rehearsal.standins.replacing import Names, Replacements, call_when_imported
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_name_is_replaced_when_its_module_is_imported(upstream: str) -> None:
 
 def test_looking_for_a_module_is_not_importing_it(upstream: str) -> None:
     seen: list[str] = []
-    when_imported(upstream, lambda module: seen.append(module.__name__))
+    call_when_imported(upstream, lambda module: seen.append(module.__name__))
     assert importlib.util.find_spec(upstream) is not None
     assert seen == []
     importlib.import_module(upstream)
@@ -55,7 +55,7 @@ def test_looking_for_a_module_is_not_importing_it(upstream: str) -> None:
 def test_a_module_that_is_there_is_changed_at_once(upstream: str) -> None:
     importlib.import_module(upstream)
     seen: list[str] = []
-    when_imported(upstream, lambda module: seen.append(module.__name__))
+    call_when_imported(upstream, lambda module: seen.append(module.__name__))
     assert seen == [upstream]
 
 

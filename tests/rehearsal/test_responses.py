@@ -25,12 +25,12 @@ def test_a_response_is_the_same_whoever_asks_and_differs_from_the_next_one() -> 
     one = [draws.draw(b"prompt", seed) for seed in range(50)]
     assert one == [draws.draw(b"prompt", seed) for seed in range(50)]
     assert len({tokens for _, tokens in one}) > 10
-    assert Draws.here() is None
+    assert Draws.read_environment() is None
 
 
 def test_verdicts_have_the_prompts_rate_and_lengths_the_models_median(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DRAWS, Draws((0.25,), LENGTHS).as_json())
-    draws = Draws.here()
+    draws = Draws.read_environment()
     assert draws is not None and draws.lengths == LENGTHS
     drawn = [draws.draw(b"%d" % (number % 7), number) for number in range(4000)]
     assert np.mean([verdict for verdict, _ in drawn]) == pytest.approx(0.25, abs=0.03)

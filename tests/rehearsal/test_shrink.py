@@ -173,7 +173,7 @@ def test_an_engine_with_gpus_of_its_own_keeps_them(tmp_path: Path) -> None:
 
 
 def test_the_refits_buffer_holds_each_tensor_of_the_small_model_but_not_all_of_them() -> None:
-    free = pynvml.module().nvmlDeviceGetMemoryInfo(0).free
+    free = pynvml.make_module().nvmlDeviceGetMemoryInfo(0).free
     half = int(free * float(installation.ON_A_CPU["NRL_REFIT_BUFFER_MEMORY_RATIO"])) // 2  # NeMo-RL fills two in turn
     largest = 4 * model.HIDDEN * max(SIZE, model.HEADS * model.HEAD, model.FFN)
     assert largest <= half < 5 * largest  # embedding, and a query and an output projection in each of two layers

@@ -10,7 +10,7 @@ import pytest
 from chain import Run
 from cluster import MOST_JOBS, cluster, search_path, why_not
 
-from nemo_ada.rules.check.cluster import cluster as check_cluster
+from nemo_ada.rules.check.cluster import check_cluster
 
 pytestmark = pytest.mark.slurm
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 
-from nemo_ada.rules.check.cluster import cluster
+from nemo_ada.rules.check.cluster import check_cluster
 
 pytestmark = pytest.mark.slurm
 
@@ -20,7 +20,7 @@ def found(
     """The findings that are no `ok`, as (level, key)."""
     for name, value in {**running.env, "NEMO_ADA_SITE": "/none/site.env", **shell}.items():
         monkeypatch.setenv(name, value)
-    return {(finding.level, finding.key) for finding in cluster(seconds) if finding.level != "ok"}
+    return {(finding.level, finding.key) for finding in check_cluster(seconds) if finding.level != "ok"}
 
 
 def test_what_fits_gives_no_warning_and_each_misfit_its_own(

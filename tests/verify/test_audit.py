@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nemo_ada.verify.audit import counted, told
+from nemo_ada.verify.audit import count_kinds, describe_kinds
 from nemo_ada.verify.judge import make_judge
 
 pytestmark = pytest.mark.long
@@ -42,6 +42,6 @@ def test_exact_takes_any_text_but_control_characters():
 
 
 def test_counts_name_the_first_line():
-    counts = counted([(1, None), (3, "prose"), (7, "several"), (9, "prose")])
+    counts = count_kinds([(1, None), (3, "prose"), (7, "several"), (9, "prose")])
     assert counts == {"prose": {"count": 2, "line": 3}, "several": {"count": 1, "line": 7}}
-    assert "first in line 3" in told(counts)[0]
+    assert "first in line 3" in describe_kinds(counts)[0]

@@ -98,3 +98,17 @@ def test_long_texts_are_read_in_linear_time() -> None:
         return min(times)
 
     assert cost(80_000) < 4 * 16 * cost(5_000), "16 times as long; a quadratic scan costs 256 times as much"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"<plan>\boxed{3}</plan> It is \boxed{5}", "5"),
+        (r"[PLAN]\boxed{3}[/PLAN]\boxed{5}", "5"),
+        (r"<plan>\boxed{3}</plan>", "3"),
+        (r"<answer>\boxed{3}</answer> or \boxed{5}", r"3\text{ or }5"),
+        (r"<p>\boxed{3} and</p><p>\boxed{5}</p>", r"3\text{ and }5"),
+    ],
+)
+def test_a_tag_of_any_name_before_the_answer_holds_a_thought(text: str, answer: str) -> None:
+    assert last_boxed(text) == answer

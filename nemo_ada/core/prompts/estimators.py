@@ -76,6 +76,11 @@ class EmaSettings:
     """Whether every prompt has its counts. Without them one running mean over all prompts needs `adaptive_prior: true`.
     """
 
+    @property
+    def one_mean(self) -> bool:
+        """Whether one number predicts every prompt. Then it cannot tell which prompts should get more responses."""
+        return not self.per_prompt
+
     def make(self, features: int) -> PassRateEstimator:
         """Make the estimator. It looks at no feature."""
         return EmaBeta(self)
@@ -88,6 +93,8 @@ class ValueSettings:
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     needs_features: ClassVar[bool] = True
     """Whether a back end computes features of the prompts for it."""
+    one_mean: ClassVar[bool] = False
+    """Whether one number predicts every prompt."""
     kind: Literal["value"] = "value"
     decay: Quantile = 0.97
     """Share of the regression's precision that each step keeps. A lower share follows a faster policy."""

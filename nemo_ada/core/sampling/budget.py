@@ -161,16 +161,17 @@ class Ledger:
         """Return whether the answer depends on other groups (GroupLedger)."""
         return False
 
-    def reserve(self, responses: int, tokens_each: int, *, forced: bool = False) -> None:
+    def reserve(self, responses: int, tokens_each: int, *, first_waves: bool = False) -> None:
         """Reserve what `refusal` has allowed.
 
         Args:
             responses: number of responses.
             tokens_each: tokens to reserve for each.
-            forced: whether the token cap may be exceeded, as for first waves. The sample cap always holds.
+            first_waves: whether these are first waves, which may exceed the token cap, because every prompt of a step
+                gets one. The sample cap always holds.
         """
         refused = self.refusal(responses, tokens_each)
-        if refused is not None and not (forced and refused.drains):
+        if refused is not None and not (first_waves and refused.drains):
             raise InvariantError(f"reserved {responses} samples of {tokens_each} tokens against {refused.name}")
         self._book(_cost_of(responses, tokens_each), responses * tokens_each)
 
@@ -277,9 +278,9 @@ class GroupLedger(Ledger):
         before = step.first_waves_without(self) + step.claims_before(self)
         return step.refusal(responses + before, tokens_each) is not None
 
-    def reserve(self, responses: int, tokens_each: int, *, forced: bool = False) -> None:
+    def reserve(self, responses: int, tokens_each: int, *, first_waves: bool = False) -> None:
         """Reserve as `Ledger` does, for the group and its step. The step's caps decide, not the group's share."""
-        self._step.reserve(responses, tokens_each, forced=forced)
+        self._step.reserve(responses, tokens_each, first_waves=first_waves)
         self._book(_cost_of(responses, tokens_each), responses * tokens_each)
 
     def settle(self, reserved: int, used: int) -> None:

@@ -30,7 +30,7 @@ class PoolView:
         pos_P: correct responses.
         neg_P: incorrect responses.
         squares: computes `squares_P`. None where rewards are 0 or 1.
-        tokens: computes `tokens_P`. None where responses have no length.
+        tokens: computes `tokens_P` of the responses that entered the pool. None where responses have no length.
         waves: computes `wave_P`. None where responses come in no waves.
     """
 

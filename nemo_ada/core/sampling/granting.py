@@ -55,7 +55,7 @@ class Granter:
         if not self._begun:
             self._begun = True
             total = int(state.want_P[waiting].sum())
-            self._ledger.reserve(total, each, forced=True)
+            self._ledger.reserve(total, each, first_waves=True)
             return waiting, state.want_P[waiting]
         while True:
             in_time = self._deadline.in_time(waiting, now - began, self._ranked)

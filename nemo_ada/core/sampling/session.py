@@ -1,7 +1,9 @@
 """The sampling session of one training step decides what to draw next and what belongs to a pool.
 
-It has no clock, no engine, no verifier and no global randomness. A driver (schedulers.py) sends the requests of
-`next_requests` to a source, and reports the outcomes with `record` and `record_aborted`.
+It has no clock, no engine, no verifier and no global randomness. A driver (schedulers.py) sends the
+requests of `next_requests` to a source, and reports the outcomes with `record` and `record_aborted`. Its generator
+`_decide` only names the methods of the source, for example "poll", so that sources that answer at once and sources that
+are awaited have one driver.
 P prompts (positions 0..P-1), N responses of a call.
 """
 

@@ -5,6 +5,9 @@ The life of a prompt:
     reserve --(a zero-signal group ended)--> waiting --(budget)--> running --(exit, cap, budget)--> finished
                                                 ^                     |
                                                 +-------(judged)------+
+
+Every way to the end goes through `StepState.finish`: `judge` calls it where a pool has enough or is full, `cut` where
+the budget refuses a wave, and `end_now` where the job stops or the time of a group is over.
 """
 
 from __future__ import annotations

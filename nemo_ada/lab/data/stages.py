@@ -26,7 +26,7 @@ from nemo_ada.run.data_files import Raw
 from nemo_ada.run.json_lines import Record, parse_line, records
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import canonical_text
-from nemo_ada.verify.audit import counted
+from nemo_ada.verify.audit import count_kinds
 from nemo_ada.verify.judge import Judge, normalise_text
 
 Reason = tuple[str, str]
@@ -100,8 +100,10 @@ class Selection:
             How many references of each kind (`verify.audit.KINDS`) are kept, and the first line.
         """
         judge, before = self._judge, self.problems
-        verdicts = judge.verdicts([(judge.write_right(one.reference), one.reference, True, one.text) for one in before])
-        verdict_of = {one.line: verdict for one, verdict in zip(before, verdicts, strict=True)}
+        verdicts = judge.verdicts(
+            [(judge.write_right(problem.reference), problem.reference, True, problem.text) for problem in before]
+        )
+        verdict_of = {problem.line: verdict for problem, verdict in zip(before, verdicts, strict=True)}
 
         def find_reason(problem: Problem) -> Reason | None:
             verdict = verdict_of[problem.line]
@@ -111,8 +113,8 @@ class Selection:
             return "reference", f"reference answer {problem.answer[:80]!r}: {cause}"
 
         self._leave_out("reference", find_reason)
-        kinds = judge.audit([one.reference for one in self.problems])
-        return counted(zip((problem.line for problem in self.problems), kinds, strict=True))
+        kinds = judge.audit([problem.reference for problem in self.problems])
+        return count_kinds(zip((problem.line for problem in self.problems), kinds, strict=True))
 
     def keep_short_enough(self, encoder: ModelTokenizer, limit: int) -> None:
         """Leave out problems whose whole prompt has more than `limit` tokens."""
@@ -148,7 +150,7 @@ class Selection:
             return True
         wanted, *others = (problem.reference for problem in same)
         text = same[0].text
-        verdicts = self._judge.verdicts([(self._judge.write_right(one), wanted, True, text) for one in others])
+        verdicts = self._judge.verdicts([(self._judge.write_right(other), wanted, True, text) for other in others])
         return all(verdict.label == 1.0 for verdict in verdicts)
 
     def _leave_out(self, stage: str, find_reason: Callable[[Problem], Reason | None]) -> None:

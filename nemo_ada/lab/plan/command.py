@@ -233,7 +233,7 @@ def check_walltime(config: Path, overrides: Sequence[str], time: str) -> list[Fi
         slots = make_plan(config, overrides, options).slots
         text = f"--time={time}: {slots.steps} steps expected per job, which take {slots.useful:.0%} of its time"
         if not slots.steps:
-            text = f"--time={time}: 0 steps expected per job, and the chain would never end"
+            text = f"--time={time}: 0 steps expected per job, and the run would never end"
             return [error("--time", f"{text}; `nemo-ada plan CONFIG --time` tries longer ones")]
         if slots.useful >= MIN_USEFUL or slots.count <= 1:
             return [ok("--time", text)]

@@ -41,7 +41,7 @@ class Source:
     """How a log may tell a quantity of a step.
 
     Attributes:
-        quantity: The quantity. See `QUANTITIES`.
+        quantity: One of `QUANTITIES`, or of the names below it, which only other quantities are derived from.
         names: Patterns of the metrics whose values are added. A metric may have more in front of it, up to a slash.
         scale: What the sum is multiplied by, 0.01 for percentages.
         complement: Whether the quantity is 1 minus that.
@@ -57,7 +57,8 @@ QUANTITIES = ("reward", "zero_signal", "tokens")
 """What a user may name: the mean reward, the share of groups without spread, the mean tokens of a response."""
 MIXED_OTHERS = "zero_signal_of_others"
 """NeMo-RL counts the baselines of responses. With its leave-one-out baseline that is about the other n - 1 of a group,
-else about all n, and no metric says which. So this is a share between those of groups of n and of n - 1."""
+else about all n, and no metric says which. So this is a share between those of groups of n and of n - 1: of n = 4, for
+example, a group with one right response has spread, but its right response has three equal others."""
 NEVER_RIGHT = "never_right"
 """The share of groups without a right response. Together with the mean reward it bounds the groups without spread."""
 LOWEST, HIGHEST = "lowest", "highest"

@@ -35,7 +35,7 @@ from nemo_ada.nemo.asynchronous.groups import GroupRollouts
 from nemo_ada.nemo.groups.prompt_queue import TICKET, Delivered, PromptQueue, saved_queue
 from nemo_ada.nemo.groups.step import GROUP, add_spares, in_order
 from nemo_ada.nemo.gym.step import GymRollout, of_rows
-from nemo_ada.nemo.patch_points import replaced
+from nemo_ada.nemo.patch_points import replace_names
 from nemo_ada.nemo.rollouts.call import RolloutCall
 from nemo_ada.rules.facts.upstream import (
     ACTORS,
@@ -75,7 +75,7 @@ def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
         ),
         "ReplayBuffer": buffer_class(classes["ReplayBuffer"], settings.global_batch, settings.seed),
     }
-    with replaced(module, actors):
+    with replace_names(module, actors):
         yield
 
 

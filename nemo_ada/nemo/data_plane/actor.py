@@ -16,7 +16,7 @@ from nemo_rl.experience.sync_rollout_actor import SyncRolloutActor
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.launch.lost import raise_lost_process
-from nemo_ada.nemo.patch_points import replaced
+from nemo_ada.nemo.patch_points import replace_names
 from nemo_ada.nemo.training_batch import COLUMNS
 from nemo_ada.rules.facts.upstream import (
     GYM_ROLLOUT,
@@ -87,7 +87,7 @@ class AdaRolloutActor(PLAIN):  # type: ignore[misc]
         """Return a block in which NeMo-RL's method draws with our hooks."""
         module = importlib.import_module(ROLLOUT_ACTOR.rpartition(".")[0])
         ours = {name: hook for name, hook in self._ada.replacements().items() if hasattr(module, name)}
-        return replaced(module, ours)
+        return replace_names(module, ours)
 
     def ada_stop(self, wish: Literal["drain", "drop"]) -> None:
         """Issue no new wave in the call that runs, or give it up. Ray runs this beside the rollout."""

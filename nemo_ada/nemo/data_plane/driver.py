@@ -23,9 +23,9 @@ import ray
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo.data_plane.actor import AdaRolloutActor
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks, done_already
-from nemo_ada.nemo.launch.checkpoint import restore, save_state_with_checkpoints
-from nemo_ada.nemo.loop_log import corrected
-from nemo_ada.nemo.patch_points import replaced
+from nemo_ada.nemo.launch.checkpoint import restore_state, save_state_with_checkpoints
+from nemo_ada.nemo.loop_log import correct_logger
+from nemo_ada.nemo.patch_points import replace_names
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.nemo.training_batch import COLUMNS
 from nemo_ada.rules.facts.upstream import (
@@ -132,7 +132,7 @@ class StandIn:
 
 
 @contextmanager
-def installed(
+def install_hooks(
     master_config: Any, checkpointer: Any, settings: NemoSettings, stop_check: StopCheck | None
 ) -> Iterator[DataPlaneHooks]:
     """Within the block grpo_train_sync trains with Reinforce-Ada. `install.reinforce_ada` explains the arguments."""
@@ -142,11 +142,11 @@ def installed(
     if hasattr(loop, PERFORMANCE):
         originals[PERFORMANCE] = getattr(loop, PERFORMANCE)
     hooks = DataPlaneHooks(master_config, settings, originals, stop_check)
-    state = restore(checkpointer)
+    state = restore_state(checkpointer)
     if state is not None:
         hooks.load_state_dict(state)
     with ExitStack() as stack:
         stack.enter_context(save_state_with_checkpoints(checkpointer, hooks.state_dict))
-        stack.enter_context(corrected(loop.Logger, batches=True))
-        stack.enter_context(replaced(loop, hooks.replacements()))
+        stack.enter_context(correct_logger(loop.Logger, batches=True))
+        stack.enter_context(replace_names(loop, hooks.replacements()))
         yield hooks

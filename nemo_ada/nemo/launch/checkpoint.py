@@ -35,8 +35,10 @@ def save_state_with_checkpoints(checkpointer: Any, state: Callable[[], Mapping[s
     def writing(original: Callable[..., Any]) -> Callable[..., Any]:
         def finalize(checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
             if Path(checkpoint_path).exists():
-                content = {"version": VERSION, **jsonable(state())}
-                write_atomically(Path(checkpoint_path) / FILE, json.dumps(content | {"sha256": _checksum(content)}))
+                content = {"version": VERSION, **make_jsonable(state())}
+                write_atomically(
+                    Path(checkpoint_path) / FILE, json.dumps(content | {"sha256": _compute_checksum(content)})
+                )
             return original(checkpoint_path, *args, **kwargs)
 
         return finalize
@@ -79,7 +81,7 @@ def replace_methods(instance: Any, methods: Mapping[str, Callable[..., Any]]) ->
                 delattr(instance, name)
 
 
-def restore(checkpointer: Any) -> dict[str, Any] | None:
+def restore_state(checkpointer: Any) -> dict[str, Any] | None:
     """Read the state of the newest checkpoint.
 
     A checkpoint without the file was made without Reinforce-Ada. The run continues from it with its number of steps and
@@ -108,22 +110,22 @@ def restore(checkpointer: Any) -> dict[str, Any] | None:
         raise UserError(
             f"{path} has version {state.get('version')}, this build reads {VERSION}; use the build that wrote it"
         )
-    if state.pop("sha256", None) != _checksum(state):
+    if state.pop("sha256", None) != _compute_checksum(state):
         raise UserError(f"{path} is damaged: its content does not match its sha256; {advice}")
     return state
 
 
-def clear_abandoned(checkpointer: Any) -> None:
+def remove_abandoned(checkpointer: Any) -> None:
     """Remove the folders of saves that were killed. NeMo-RL v0.7 would write the next save of that step into them."""
     for path in sorted(Path(checkpointer.checkpoint_dir).glob("tmp_step_*")):
         remove(path)
         log.warning("removed %s: its save was never finished", path)
 
 
-def jsonable(value: Any) -> Any:
+def make_jsonable(value: Any) -> Any:
     """Return the value with lists for arrays and strings for keys. JSON keeps floats exactly."""
     if isinstance(value, Mapping):
-        return {str(key): jsonable(inner) for key, inner in value.items()}
+        return {str(key): make_jsonable(inner) for key, inner in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
@@ -131,6 +133,6 @@ def jsonable(value: Any) -> Any:
     return value
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
+def _compute_checksum(content: Mapping[str, Any]) -> str:
     """SHA-256 of JSON content. It is the same before the content is written and after it is read."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -24,10 +24,10 @@ from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo.hooks import StepDroppedError
 from nemo_ada.nemo.install import check_config, reinforce_ada
-from nemo_ada.nemo.launch.checkpoint import clear_abandoned
+from nemo_ada.nemo.launch.checkpoint import remove_abandoned
 from nemo_ada.nemo.launch.contract import write_contract
 from nemo_ada.nemo.launch.examples import configure_generation, configure_processes, end_telemetry, start_telemetry
-from nemo_ada.nemo.launch.lost import lost_process
+from nemo_ada.nemo.launch.lost import find_lost_process
 from nemo_ada.nemo.launch.records import Records
 from nemo_ada.nemo.launch.server import set_wandb_server
 from nemo_ada.nemo.launch.stop_and_save import (
@@ -40,7 +40,7 @@ from nemo_ada.nemo.launch.stop_and_save import (
     time_validations,
 )
 from nemo_ada.nemo.optimizer_offload import move_through_pinned_memory
-from nemo_ada.nemo.patch_points import replaced
+from nemo_ada.nemo.patch_points import replace_names
 from nemo_ada.nemo.weights_socket import move_sockets, remove_links
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.data import uses_media
@@ -91,11 +91,11 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     paths, values = split_words(path, overrides)
-    for missing in (one for one in paths if not one.is_file()):
+    for missing in (file for file in paths if not file.is_file()):
         raise UserError(f"cannot read the configuration {missing}: no such file")
     try:
         register_omegaconf_resolvers()
-        config = merge_overlays(paths, [load_config(one) for one in paths])
+        config = merge_overlays(paths, [load_config(file) for file in paths])
         if values:
             config = parse_hydra_overrides(config, values)
         find_code(config, paths, values)
@@ -169,7 +169,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
             if (newest := parts["checkpointer"].get_latest_checkpoint_path()) is not None:
                 run_dir.check_inputs(resolved, Path(newest))
             run_dir.note_inputs(resolved)  # set-up has filled the hub's cache
-            clear_abandoned(parts["checkpointer"])
+            remove_abandoned(parts["checkpointer"])
         if training is Loop.CONTROLLER:
             from nemo_ada.nemo.launch import controller
 
@@ -187,7 +187,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         if not run_dir.is_open:
             raise
         step = 0 if progress is None else progress.total_steps
-        lost = lost_process(error)
+        lost = find_lost_process(error)
         again = lost is not None or isinstance(error, StallError | ProcessLostError)
         control.status("interrupted" if again else "failed", step)
         if lost is not None:
@@ -306,7 +306,7 @@ def run_loop(loop: Any, parts: dict[str, Any], control: JobControl, progress: Pr
         ahead = Loop.of(Values(config)).draws_ahead
         loader = None if ahead else parts["dataloader"]
         timeout = make_job_timeout(loop.TimeoutChecker, control, progress, loader, hooks)
-        stack.enter_context(replaced(loop, {"TimeoutChecker": timeout}))
+        stack.enter_context(replace_names(loop, {"TimeoutChecker": timeout}))
         names = ("policy", "policy_generation", "dataloader", "val_dataloader", "tokenizer", "loss_fn", "task_to_env",
                  "val_task_to_env", "logger", "checkpointer", "save_state", "master_config")  # fmt: skip
         arguments = [parts[name] for name in names]

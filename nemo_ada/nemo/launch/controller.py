@@ -98,7 +98,7 @@ def run_controller(parts: Mapping[str, Any], control: JobControl, progress: Prog
 
 
 def _note_save(checkpointer: Any, control: JobControl) -> None:
-    """Tell the batch script the newest checkpoint, because a chain that saves nothing new ends."""
+    """Tell the batch script the newest checkpoint, because a run ends after several slots that saved nothing new."""
     newest = checkpointer.get_latest_checkpoint_path()
     saved = 0 if newest is None else int(Path(newest).name.removeprefix("step_"))
     if saved > control.saved_step:

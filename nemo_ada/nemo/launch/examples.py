@@ -32,14 +32,14 @@ def configure_processes(values: Values) -> None:
 
 def start_telemetry(master_config: Any) -> None:
     """Start the driver's telemetry (pull request 3655). Ray must not run: its processes inherit what this sets."""
-    if (telemetry := _module(TELEMETRY)) is not None:
+    if (telemetry := _import_module(TELEMETRY)) is not None:
         telemetry.init_telemetry_driver(master_config, algorithm="grpo")
 
 
 def end_telemetry() -> None:
     """Send what telemetry still holds. The engine must have ended, and Ray must still run."""
     with suppress(Exception):  # an error here must not hide the error of the run
-        if (telemetry := _module(TELEMETRY)) is not None:
+        if (telemetry := _import_module(TELEMETRY)) is not None:
             telemetry.shutdown_telemetry()
 
 
@@ -58,13 +58,13 @@ def configure_generation(master_config: Any, tokenizer: Any) -> None:
 
 def _refits_draft(values: Values) -> bool:
     """Whether a refit brings weights of a draft model. Newer versions know by the section's type (3701)."""
-    draft, section = _module(DRAFT), values.get("policy.draft")
+    draft, section = _import_module(DRAFT), values.get("policy.draft")
     if draft is None or isinstance(section, dict):
         return bool(values.get("policy.draft.enabled", False))
     return bool(draft.draft_refit_enabled(section))
 
 
-def _module(name: str) -> Any:
+def _import_module(name: str) -> Any:
     """Import a module of NeMo-RL. None where this NeMo-RL has none of this name."""
     try:
         return importlib.import_module(name)

@@ -96,7 +96,7 @@ model.save_pretrained(out)
 """  # DTensor v2 saves adapters for PEFT, and NeMo-RL has no converter for them
 
 
-def export(
+def export_checkpoint(
     run: Path,
     *,
     step: int | None,
@@ -118,10 +118,10 @@ def export(
     Raises:
         UserError: there is no such checkpoint, the folder exists, or the converter failed.
     """
-    folder = newest(run, step)
+    folder = find_checkpoint(run, step)
     trust.check_folder(run, WORKS)
     trust.check_tree(folder, WORKS, links=False)
-    base = _lora_base(folder)
+    base = _find_lora_base(folder)
     if adapter and base is None:
         raise UserError(f"--adapter: {folder} has all weights and no adapters of LoRA; leave it out")
     target = out or run / ("adapter" if adapter else "hf") / folder.name
@@ -131,16 +131,16 @@ def export(
 
     def fill(place: Path) -> None:
         if (folder / "hf").is_dir():
-            _copy(folder / "hf", place)
+            _copy_found(folder / "hf", place)
         else:
-            _convert(folder, place, base, adapter, model)
+            _convert_checkpoint(folder, place, base, adapter, model)
         for file in (folder / "policy/tokenizer").glob("*"):
             if not (place / file.name).exists():
-                _copy(file, place / file.name)
+                _copy_found(file, place / file.name)
         if not (folder / "hf").is_dir():
             _add_prompts(place, run, folder)
-        write_atomically(place / CARD, model_card(run, folder))
-        if broken := _broken(place, adapter):
+        write_atomically(place / CARD, write_model_card(run, folder))
+        if broken := _find_broken_files(place, adapter):
             raise UserError(f"{target} would not be whole: {', '.join(broken[:5])}; export again")
 
     write_folder(target, fill)
@@ -149,26 +149,26 @@ def export(
     return target
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy_found(source: Path, target: Path) -> None:
     """Copy a file of a checkpoint to a name that is not taken, or what is in a folder. No link is followed."""
     if source.is_dir():
         target.mkdir(exist_ok=True)
         for inner in source.iterdir():
-            _copy(inner, target / inner.name)
+            _copy_found(inner, target / inner.name)
         return
     with trust.open_found(source, WORKS, links=False) as old, new_file(target, "wb") as new:
         shutil.copyfileobj(old, new)
 
 
-def _broken(place: Path, adapter: bool) -> list[str]:
+def _find_broken_files(place: Path, adapter: bool) -> list[str]:
     """Return the files of an export that are not whole."""
-    broken = [file.name for file in place.glob("*.safetensors") if not _whole(file)]
+    broken = [file.name for file in place.glob("*.safetensors") if not _is_whole(file)]
     if adapter:
         return [*broken, *(name for name in ADAPTER if not (place / name).is_file())]
     return [*broken, *missing_files(place, weights=True)]
 
 
-def model_card(run: Path, folder: Path) -> str:
+def write_model_card(run: Path, folder: Path) -> str:
     """Return the model card of a checkpoint: base, method, commit and the last evaluation, as far as the run has them.
 
     Args:
@@ -193,30 +193,30 @@ def model_card(run: Path, folder: Path) -> str:
         f"seed {values.get('grpo.seed', 0)}",
         "data": values.get("task.name") or values.get("data.train.dataset_name") or (path and Path(str(path)).name),
         "code": f"nemo_ada {about.get('nemo_ada', '?')}, commit {about.get('commit') or 'unknown'}",
-        "evaluation": _last_evaluation(run, step),
+        "evaluation": _find_last_evaluation(run, step),
     }
-    lines = [f"- **{name}:** {_one_line(value)}" for name, value in facts.items() if value]
-    title = _one_line(Path(run).resolve().name)
+    lines = [f"- **{name}:** {_clean_line(value)}" for name, value in facts.items() if value]
+    title = _clean_line(Path(run).resolve().name)
     return "\n".join(
         ["---", yaml.safe_dump(head, sort_keys=False) + "---", "", f"# {title}, step {step}", "", *lines, ""]
     )
 
 
-def _one_line(value: object) -> str:
+def _clean_line(value: object) -> str:
     """Return a text of a run's files for the card: one line, without a secret or a character that steers a terminal."""
     return printable(hide(" ".join(str(value)[:MOST_LETTERS].split())))
 
 
-def _last_evaluation(run: Path, step: int) -> str:
+def _find_last_evaluation(run: Path, step: int) -> str:
     """Return the scores of the newest evaluation up to a step. Empty without one."""
     file = run / "evaluations.jsonl"
     lines = records(file, on_damage=lambda _number, _why: None) if file.is_file() else ()
-    found = [one for _, one in lines if isinstance(one.get("step"), int) and one["step"] <= step]
-    if not found:
+    evaluations = [record for _, record in lines if isinstance(record.get("step"), int) and record["step"] <= step]
+    if not evaluations:
         return ""
-    scores = [f"{name[4:]} {value:.3f}" for name, value in found[-1].items()
+    scores = [f"{name[4:]} {value:.3f}" for name, value in evaluations[-1].items()
               if name.startswith("val/") and isinstance(value, float)]  # fmt: skip
-    return f"{', '.join(scores)} on held-out prompts after step {found[-1]['step']}" if scores else ""
+    return f"{', '.join(scores)} on held-out prompts after step {evaluations[-1]['step']}" if scores else ""
 
 
 def _add_prompts(place: Path, run: Path, folder: Path) -> None:
@@ -225,19 +225,19 @@ def _add_prompts(place: Path, run: Path, folder: Path) -> None:
     The run has noted its prompts at its start. What its configuration names now could be any file of the user's.
     """
     if (run / CONTRACT).is_file():
-        _copy(run / CONTRACT, place / CONTRACT)
+        _copy_found(run / CONTRACT, place / CONTRACT)
     with suppress(UserError):  # the run names no model, or its file is no JSON and so none of a model
-        source = _model_folder(_model_name(folder)) / GENERATION
+        source = _find_model_folder(_read_model_name(folder)) / GENERATION
         if source.is_file() and not (place / GENERATION).exists():
             write_atomically(place / GENERATION, json.dumps(read_json(source), indent=1) + "\n")
 
 
-def _model_folder(name: str) -> Path:
+def _find_model_folder(name: str) -> Path:
     """Return the folder of a model, or of the hub's newest cached version of it."""
     return Path(name) if Path(name).is_dir() else snapshot(name) or Path(name)
 
 
-def newest(run: Path, step: int | None) -> Path:
+def find_checkpoint(run: Path, step: int | None) -> Path:
     """The newest complete checkpoint of either back end, or the one of `step`. Raises UserError if there is none."""
     for folder in reversed(RunDir(run).checkpoints()):
         if step is not None and int(folder.name.removeprefix("step_")) != step:
@@ -262,7 +262,7 @@ def newest(run: Path, step: int | None) -> Path:
     )
 
 
-def _lora_base(folder: Path) -> Path | None:
+def _find_lora_base(folder: Path) -> Path | None:
     """Return the model that a checkpoint's adapters belong to. None for a checkpoint without adapters.
 
     Adapters on Megatron belong to a converted model, and those on DTensor v2 to `policy.model_name`.
@@ -271,7 +271,7 @@ def _lora_base(folder: Path) -> Path | None:
         UserError: the converted model is not where the run found it.
     """
     if (folder / "policy/weights/model" / ADAPTER[1]).is_file():
-        return Path(_model_name(folder))
+        return Path(_read_model_name(folder))
     for iteration in sorted((folder / "policy/weights").glob("iter_*"))[-1:]:
         file = iteration / "run_config.yaml"
         told = Values(
@@ -290,7 +290,7 @@ def _lora_base(folder: Path) -> Path | None:
     return None
 
 
-def _convert(folder: Path, place: Path, base: Path | None, adapter: bool, model: str | None) -> None:
+def _convert_checkpoint(folder: Path, place: Path, base: Path | None, adapter: bool, model: str | None) -> None:
     """Run NeMo-RL's converter for Megatron's or DTensor's files, or copy what DTensor saved for Hugging Face.
 
     Args:
@@ -303,23 +303,23 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool, model:
     weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
     iterations = sorted(weights.glob("iter_*"))
     if (weights / "model/consolidated").is_dir():
-        _copy(weights / "model/consolidated", place)
+        _copy_found(weights / "model/consolidated", place)
         return
     if base is not None and not iterations:
         if adapter:
             for name in ADAPTER:
-                _copy(weights / "model" / name, place / name)
+                _copy_found(weights / "model" / name, place / name)
         else:
             _refuse_code(folder, model)
             interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
-            _run("merging the adapters", python(interpreter, "-c", MERGED, base, weights / "model", place))
+            _run_converter("merging the adapters", python(interpreter, "-c", MERGED, base, weights / "model", place))
         return
     if any((weights / "model").glob(SHARDS)):
         interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
-        _run("joining the shards", python(interpreter, "-c", FROM_SHARDS, weights / "model", place))
+        _run_converter("joining the shards", python(interpreter, "-c", FROM_SHARDS, weights / "model", place))
         for name in ("config.json", "generation_config.json"):
             if (weights / "model/.hf_metadata" / name).is_file():
-                _copy(weights / "model/.hf_metadata" / name, place / name)
+                _copy_found(weights / "model/.hf_metadata" / name, place / name)
         return
     _refuse_code(folder, model)
     kind, flag, checkpoint, worker = (
@@ -336,11 +336,11 @@ def _convert(folder: Path, place: Path, base: Path | None, adapter: bool, model:
     if base is not None:
         script = home / "examples/converters/convert_lora_to_hf.py"
         command = python(interpreter, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint)
-        command += ["--hf-model-name", _model_name(folder), *(["--adapter-only"] if adapter else [])]
-    _run(script.name, [*command, "--hf-ckpt-path", str(out)])
+        command += ["--hf-model-name", _read_model_name(folder), *(["--adapter-only"] if adapter else [])]
+    _run_converter(script.name, [*command, "--hf-ckpt-path", str(out)])
     if not out.is_dir():
         raise UserError(f"{script.name} wrote nothing in {interpreter}; run it in NeMo-RL's container")
-    _run("safetensors", python(interpreter, "-c", TO_SAFETENSORS, out))
+    _run_converter("safetensors", python(interpreter, "-c", TO_SAFETENSORS, out))
     for file in out.iterdir():
         file.rename(place / file.name)
     out.rmdir()
@@ -356,10 +356,10 @@ def _refuse_code(folder: Path, model: str | None) -> None:
     Raises:
         UserError: for such a model, or where the command line names another one than the run.
     """
-    named = _model_name(folder)
+    named = _read_model_name(folder)
     if model is not None and model != named:
         raise UserError(f"--model={model}: {folder} was trained from {named}; name that, or leave --model out")
-    for place in (_model_folder(named), folder / "policy/tokenizer"):
+    for place in (_find_model_folder(named), folder / "policy/tokenizer"):
         if model is None and (code := code_of(place)):
             raise UserError(
                 f"{folder / CONFIG} names {named}, and {place} has code of its own ({', '.join(code[:3])}), which the "
@@ -367,7 +367,7 @@ def _refuse_code(folder: Path, model: str | None) -> None:
             )
 
 
-def _model_name(folder: Path) -> str:
+def _read_model_name(folder: Path) -> str:
     """Return the model that a checkpoint's run started from."""
     name = Values(read_yaml(folder / CONFIG, "the run's configuration", written=True, found=WORKS)).get(
         "policy.model_name"
@@ -379,14 +379,14 @@ def _model_name(folder: Path) -> str:
     return name
 
 
-def _run(name: str, command: Sequence[str]) -> None:
+def _run_converter(name: str, command: Sequence[str]) -> None:
     done = run_process(command, env=environment(HF_HUB_OFFLINE="1"), capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"{name} failed in {command[0]}: {last[:500]}; run it in NeMo-RL's container")
 
 
-def _whole(file: Path) -> bool:
+def _is_whole(file: Path) -> bool:
     """Return whether a safetensors file has all the bytes that its header lists."""
     try:
         return file.stat().st_size == limited("nemo_ada.run.weights:end_of", str(file))

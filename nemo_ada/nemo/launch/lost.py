@@ -23,11 +23,11 @@ LOST = (
 )
 
 
-def lost_process(error: BaseException | None) -> str | None:
+def find_lost_process(error: BaseException | None) -> str | None:
     """Return Ray's message about the dead process or node behind an error. None for any other reason."""
-    for one in _errors_behind(error, set()):
-        if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(one).__mro__):
-            return str(one).strip().splitlines()[0]
+    for cause in _errors_behind(error, set()):
+        if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(cause).__mro__):
+            return str(cause).strip().splitlines()[0]
     return None
 
 
@@ -52,6 +52,6 @@ def raise_lost_process() -> Iterator[None]:
     except (ProcessLostError, StallError):
         raise
     except Exception as error:
-        if (lost := lost_process(error)) is not None:
+        if (lost := find_lost_process(error)) is not None:
             raise ProcessLostError(lost) from error
         raise

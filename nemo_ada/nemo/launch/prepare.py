@@ -1,5 +1,7 @@
 """`nemo-ada prepare` puts what a config loads from the hub into the shared cache. Then it loads it without a network.
 
+It loads it because a job's nodes may have no network, and a file that is missing should be seen here and not there.
+
 Both halves run as child processes, `python -m nemo_ada.nemo.launch.prepare fetch|load ITEMS`, because the libraries
 read HF_HOME and the proxies only once, from their environment.
 """

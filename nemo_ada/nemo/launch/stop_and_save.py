@@ -25,7 +25,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import ProcessLostError
 from nemo_ada.nemo.hooks import Hooks
 from nemo_ada.nemo.launch.checkpoint import replace_methods, wrap_finalizers
-from nemo_ada.nemo.patch_points import replaced
+from nemo_ada.nemo.patch_points import replace_names
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS
 from nemo_ada.rules.facts.upstream import ASYNC_ROLLOUT, GYM_ROLLOUT, GYM_SYNC, ROLLOUT
 from nemo_ada.run.folder import RunDir
@@ -194,7 +194,7 @@ def raise_errors(loop: Any) -> Iterator[None]:
         if error is not None and sys._getframe(1).f_globals is vars(loop):
             raise error
 
-    with replaced(traceback, {"print_exc": print_exc}):
+    with replace_names(traceback, {"print_exc": print_exc}):
         yield
 
 
@@ -271,7 +271,7 @@ def time_validations(loop: Any, control: JobControl, progress: Progress, hooks: 
     if hooks is not None:
         hooks.on_wait = beat
     rollouts = {call: beating(call) for call in ROLLOUT_CALLS if hasattr(loop, call)}
-    with replaced(loop, {name: timed, **rollouts}):
+    with replace_names(loop, {name: timed, **rollouts}):
         yield
 
 

@@ -58,7 +58,7 @@ ALWAYS = (nccl.REPLACEMENTS, megatron_parts.REPLACEMENTS, ray_placement.REPLACEM
 """On every machine."""
 
 
-def chosen(*, gpu: bool, slices: bool) -> tuple[Replacements, ...]:
+def choose_replacements(*, gpu: bool, slices: bool) -> tuple[Replacements, ...]:
     """Return the replacements for a process, and for its report.
 
     Args:
@@ -68,15 +68,15 @@ def chosen(*, gpu: bool, slices: bool) -> tuple[Replacements, ...]:
     drawn = OF_SLICES if slices else ()
     if gpu:
         return (*ALWAYS, *drawn)
-    return (*FILES, *(one for one in drawn if one not in FILES))
+    return (*FILES, *(group for group in drawn if group not in FILES))
 
 
-def here() -> tuple[Replacements, ...]:
+def choose_for_this_process() -> tuple[Replacements, ...]:
     """Return the replacements for this process."""
-    return chosen(gpu=bool(os.environ.get(ON_GPU)), slices=bool(os.environ.get(responses.DRAWS)))
+    return choose_replacements(gpu=bool(os.environ.get(ON_GPU)), slices=bool(os.environ.get(responses.DRAWS)))
 
 
 def install() -> None:
     """Register every replacement. Each applies right after its module's import."""
-    for replacements in here():
+    for replacements in choose_for_this_process():
         replacements.install()

@@ -16,7 +16,7 @@ KERNELS = "nemo_automodel.components._peft.lora_kernel"
 
 @REPLACEMENTS.during(KERNELS, why="A newer Triton refuses a key that the kernel does not have. No GPU, no kernel.")
 @contextmanager
-def _no_search() -> Iterator[None]:
+def _skip_search() -> Iterator[None]:
     triton: Any = importlib.import_module("triton")
 
     def untouched(**options: Any) -> Callable[[Any], Any]:

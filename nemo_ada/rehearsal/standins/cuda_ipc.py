@@ -21,12 +21,12 @@ _NUMBER = itertools.count()
     "rebuild_cuda_tensor_from_ipc",
     why="A handle names memory of a GPU; the sockets, packing and loading around it are NeMo-RL's own.",
 )
-def _handles(names: Names) -> None:
-    names.put("get_handle_from_tensor", handle_of)
-    names.put("rebuild_cuda_tensor_from_ipc", tensor_of)
+def _replace_handles(names: Names) -> None:
+    names.put("get_handle_from_tensor", write_handle)
+    names.put("rebuild_cuda_tensor_from_ipc", read_handle)
 
 
-def handle_of(tensor: Any) -> tuple[str]:
+def write_handle(tensor: Any) -> tuple[str]:
     """Write the tensor's bytes to a file. The file's path is the handle."""
     import torch
 
@@ -36,7 +36,7 @@ def handle_of(tensor: Any) -> tuple[str]:
     return (str(path),)
 
 
-def tensor_of(handle: tuple[str], device_id: int) -> Any:
+def read_handle(handle: tuple[str], device_id: int) -> Any:
     """Return the bytes behind a handle as a uint8 tensor. The file is removed."""
     import numpy as np
     import torch

@@ -28,8 +28,8 @@ _SHUT_DOWN: list[Any] = []
 )
 def _keep_engine(names: Names) -> None:
     for name in ("RayVirtualCluster", "VllmGeneration"):
-        names.put(name, _kept(names.get(name)))
-    names.put("Policy", _one_at_a_time(names.get("Policy")))
+        names.put(name, _create_once(names.get(name)))
+    names.put("Policy", _end_the_one_before(names.get("Policy")))
     set_up = names.get("setup")
 
     @functools.wraps(set_up)
@@ -45,10 +45,10 @@ def _keep_engine(names: Names) -> None:
     "nemo_rl.algorithms.grpo", "Policy", why="A run that follows another in the same driver trains on with its learner."
 )
 def _keep_learner(names: Names) -> None:
-    names.put("Policy", _kept(names.get("Policy")))
+    names.put("Policy", _create_once(names.get("Policy")))
 
 
-def _kept(create: Any) -> Any:
+def _create_once(create: Any) -> Any:
     """Return a function that creates an object once. A kept learner takes the batch sizes of a later run's config."""
 
     @functools.wraps(create, updated=())
@@ -64,7 +64,7 @@ def _kept(create: Any) -> Any:
     return once
 
 
-def _one_at_a_time(create: Any) -> Any:
+def _end_the_one_before(create: Any) -> Any:
     """Return a function that creates a learner after it has ended the one before, which a failed set-up may leave."""
     last: list[Any] = []
 
@@ -85,7 +85,7 @@ def _one_at_a_time(create: Any) -> Any:
     "VllmGeneration.shutdown",
     why="The set-up of a later run would put a sleeping engine to sleep, and the end of a run would end it.",
 )
-def _engine_stays(names: Names) -> None:
+def _keep_engine_awake(names: Names) -> None:
     finish, prepare = names.get("VllmGeneration.finish_generation"), names.get("VllmGeneration.prepare_for_generation")
 
     @functools.wraps(finish)
@@ -108,29 +108,29 @@ def _engine_stays(names: Names) -> None:
 @LEARNER.after(
     "nemo_rl.models.policy.lm_policy", "Policy.shutdown", why="The end of a run would end the learner of the next one."
 )
-def _learner_stays(names: Names) -> None:
+def _keep_learner_alive(names: Names) -> None:
     _end_later(names, "Policy.shutdown")
 
 
 def _end_later(names: Names, dotted: str) -> None:
-    """Remember the call of a shutdown for `end`."""
+    """Remember the call of a shutdown for `end_workers`."""
     shut_down = names.get(dotted)
 
     @functools.wraps(shut_down)
     def later(self: Any, *args: Any, **kwargs: Any) -> bool:
-        if not any(one is self for one, _ in _SHUT_DOWN):
+        if not any(part is self for part, _ in _SHUT_DOWN):
             _SHUT_DOWN.append((self, functools.partial(shut_down, self)))
         return True
 
     names.put(dotted, later)
 
 
-def started() -> bool:
+def has_started() -> bool:
     """Return whether the set-up of a run was complete. Then other runs can follow it."""
     return "set-up" in _KEPT
 
 
-def end() -> None:
+def end_workers() -> None:
     """End the workers after the last run."""
     for _, shut_down in _SHUT_DOWN:
         shut_down()

@@ -18,7 +18,7 @@ REPLACEMENTS = Replacements("Megatron-Bridge's TE layer specs", "its local layer
     "transformer_engine_layer_spec",
     why="The default spec names TE's layers; the local spec has the same parameters with separate norms.",
 )
-def _local_layers(names: Names) -> None:
+def _use_local_layers(names: Names) -> None:
     names.put("transformer_engine_layer_spec", names.module.local_layer_spec)
 
 
@@ -38,7 +38,7 @@ class _AnyClass(ModuleType):
 
 
 @contextmanager
-def _importable_te() -> Iterator[None]:
+def _make_te_importable() -> Iterator[None]:
     """Within the block transformer_engine can be imported. megatron-core has found it absent before."""
     import megatron.core.extensions.transformer_engine
     import megatron.core.optimizer  # noqa: F401
@@ -56,7 +56,7 @@ def _importable_te() -> Iterator[None]:
 for _module in ("megatron.bridge.peft.lora_layers", "megatron.bridge.peft.lora"):
     REPLACEMENTS.during(
         _module, why="Two of its LoRA layers subclass TE's at import. The others run as they are, on the local layers."
-    )(_importable_te)
+    )(_make_te_importable)
 
 
 @REPLACEMENTS.after(
@@ -64,5 +64,5 @@ for _module in ("megatron.bridge.peft.lora_layers", "megatron.bridge.peft.lora")
     "HAVE_TE",
     why="Without TE some of its layers are None in megatron-core, and LoRA compares each layer's class with them.",
 )
-def _lora_without_te(names: Names) -> None:
+def _use_lora_without_te(names: Names) -> None:
     names.put("HAVE_TE", False)

@@ -23,7 +23,7 @@ FUSIONS = (
     "TransformerConfig.__post_init__",
     why="Fusions are CUDA kernels; the same operations run one after the other.",
 )
-def _no_fusions(names: Names) -> None:
+def _turn_fusions_off(names: Names) -> None:
     finish = names.get("TransformerConfig.__post_init__")
 
     def __post_init__(self: Any) -> None:
@@ -40,7 +40,7 @@ def _no_fusions(names: Names) -> None:
     "DistributedOptimizer.state_dict",
     why="A resumed optimizer asks for its step before its first one, when torch's Adam, unlike TE's, has no state.",
 )
-def _state_before_the_first_step(names: Names) -> None:
+def _make_state_before_first_step(names: Names) -> None:
     original = names.get("DistributedOptimizer.state_dict")
 
     @functools.wraps(original)
@@ -62,7 +62,7 @@ def _state_before_the_first_step(names: Names) -> None:
     "DistributedOptimizer.load_state_dict",
     why="Of torch's Adam, unlike TE's, it restores the step and then overwrites it with the one before the load.",
 )
-def _restored_step(names: Names) -> None:
+def _restore_step(names: Names) -> None:
     load = names.get("DistributedOptimizer.load_state_dict")
 
     @functools.wraps(load)
@@ -82,7 +82,7 @@ def _restored_step(names: Names) -> None:
     "WrappedTorchNorm.__new__",
     why="The local norm refuses sequence parallelism, although it only lacks the mark that sums its gradient over TP.",
 )
-def _norm_in_sequence_parallel(names: Names) -> None:
+def _allow_norm_in_sequence_parallel(names: Names) -> None:
     create = names.get("WrappedTorchNorm.__new__")
 
     def __new__(cls: type, config: Any, *args: Any, **kwargs: Any) -> Any:
@@ -100,7 +100,7 @@ def _norm_in_sequence_parallel(names: Names) -> None:
     "DotProductAttention.forward",
     why="Packed sequences are TE's; here the local attention sees each sequence of a pack by itself.",
 )
-def _packed_attention(names: Names) -> None:
+def _attend_packed_sequences(names: Names) -> None:
     attend = names.get("DotProductAttention.forward")
     signature = inspect.signature(attend)
 

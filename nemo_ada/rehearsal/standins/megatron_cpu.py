@@ -16,7 +16,7 @@ REPLACEMENTS = Replacements("Megatron's questions to a GPU", "answers of the CPU
     "_set_cuda_rng_state",
     why="Dropout and initialisation draw from the CPU's generator.",
 )
-def _random_state(names: Names) -> None:
+def _use_random_state_of_cpu(names: Names) -> None:
     import torch
 
     names.put("_get_cuda_rng_state", lambda *args, **kwargs: torch.get_rng_state())
@@ -28,7 +28,7 @@ def _random_state(names: Names) -> None:
     "maybe_move_tensor_to_cpu",
     why="It makes the arrays of the experts' exchange only of tensors that are on a GPU.",
 )
-def _arrays_of_the_exchange(names: Names) -> None:
+def _make_arrays_of_exchange(names: Names) -> None:
     def maybe_move_tensor_to_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
         return tensor.numpy() if as_numpy and hasattr(tensor, "numpy") else tensor
 
@@ -40,6 +40,6 @@ def _arrays_of_the_exchange(names: Names) -> None:
     "initialize_megatron",
     why="It asserts CUDA unless allow_no_cuda is true.",
 )
-def _without_cuda(names: Names) -> None:
+def _initialize_without_cuda(names: Names) -> None:
     initialize = names.get("initialize_megatron")
     names.put("initialize_megatron", functools.partial(initialize, allow_no_cuda=True))

@@ -15,7 +15,7 @@ REPLACEMENTS = Replacements("nvidia-resiliency-ext and compiled helpers", "megat
     "compile_helpers",
     why="It compiles an index of pretraining data inside the checkout, and ends the worker where pybind11 is absent.",
 )
-def _no_compiler(names: Names) -> None:
+def _compile_nothing(names: Names) -> None:
     names.answer(("compile_helpers",), None)
 
 
@@ -24,7 +24,7 @@ def _no_compiler(names: Names) -> None:
     "get_async_strategy",
     why="Newer versions save with nvidia-resiliency-ext, made for CUDA; megatron-core has its own writer.",
 )
-def _own_writer(names: Names) -> None:
+def _use_own_writer(names: Names) -> None:
     choose = names.get("get_async_strategy")
 
     @functools.wraps(choose)

@@ -16,7 +16,7 @@ REFIT_GROUP = "nemo_rl.distributed.stateless_process_group"
 
 @REPLACEMENTS.during(REFIT_GROUP, why="It imports NCCL's Python bindings, which may not be here.")
 @contextmanager
-def _importable_nccl() -> Iterator[None]:
+def _make_nccl_importable() -> Iterator[None]:
     contents: dict[str, tuple[str, ...]] = {
         "nccl": (), "nccl.core": ("SUM",), "nccl.core.communicator": ("Communicator",),
         "nccl.core.utils": ("UniqueId", "get_unique_id"),

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from nemo_ada.rehearsal.standins.replacing import Names, Replacements
-from nemo_ada.rehearsal.standins.responses import REQUESTS, next_seed
+from nemo_ada.rehearsal.standins.responses import REQUESTS, take_seed
 
 REPLACEMENTS = Replacements("vLLM's random state over NeMo-Gym", "a seed per response in the metadata of its request")
 
@@ -20,7 +20,7 @@ EXTRA = "extra_body"  # Gym adds this entry of a request's metadata to what it s
     "run_async_nemo_gym_rollout",
     why="NeMo-RL gives an engine one seed at its start, so a resumed engine draws other responses.",
 )
-def _seed_in_the_request(names: Names) -> None:
+def _seed_requests(names: Names) -> None:
     rollout = names.get("run_async_nemo_gym_rollout")
 
     @functools.wraps(rollout)
@@ -47,5 +47,5 @@ def give_seeds(rows: list[dict[str, Any]]) -> None:
         if EXTRA in (params.get("metadata") or {}):
             continue
         prompt = json.dumps([row.get("agent_ref"), params["input"]], sort_keys=True, default=str)
-        extra = json.dumps({"seed": next_seed(REQUESTS, prompt.encode())})
+        extra = json.dumps({"seed": take_seed(REQUESTS, prompt.encode())})
         params["metadata"] = {**(params.get("metadata") or {}), EXTRA: extra}

@@ -19,7 +19,7 @@ LAST_ALLOWED = "5.11.0"
     "VllmInternalWorkerExtension.report_device_id",
     why="The worker names its GPU by the id that the policy worker of the same bundle names.",
 )
-def _device_id(names: Names) -> None:
+def _replace_device_id(names: Names) -> None:
     def report_device_id(self: Any) -> str:
         from nemo_rl.utils.nvml import get_device_uuid
 
@@ -33,7 +33,7 @@ def _device_id(names: Names) -> None:
     "VllmInternalWorkerExtension",
     why="vLLM refuses an extension that names a method of its worker; NeMo-RL main does, for its sparse refit.",
 )
-def _one_synchronize_device(names: Names) -> None:
+def _drop_second_synchronize_device(names: Names) -> None:
     extension = names.get("VllmInternalWorkerExtension")
     if "synchronize_device" in vars(extension):
         del extension.synchronize_device
@@ -45,7 +45,7 @@ def _one_synchronize_device(names: Names) -> None:
     why="vLLM 0.32 wants a tied weight in the same call as its twin; DTensor v2's refit may give them in two. "
     "NeMo-RL's own vLLM does not ask.",
 )
-def _twins_may_come_apart(names: Names) -> None:
+def _allow_twins_apart(names: Names) -> None:
     names.put("AutoWeightsLoader._check_skipped_aliases", lambda self, loaded: None)
 
 
@@ -54,7 +54,7 @@ def _twins_may_come_apart(names: Names) -> None:
     why="It refuses the newer transformers that vLLM's CPU build needs; the code that it guards is for other models.",
 )
 @contextmanager
-def _version_of_transformers() -> Iterator[None]:
+def _pretend_older_transformers() -> Iterator[None]:
     import transformers
 
     actual = transformers.__version__

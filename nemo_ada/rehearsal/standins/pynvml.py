@@ -14,11 +14,11 @@ TOTAL_BYTES, FREE_BYTES = 80 * GIB, 64 * GIB  # the refit's buffer is NRL_REFIT_
 
 
 @REPLACEMENTS.after("nemo_rl.utils.nvml", "pynvml", why="NVML needs the GPU driver, which a CPU machine lacks.")
-def _names_it_uses(names: Names) -> None:
-    names.put("pynvml", module())
+def _replace_pynvml(names: Names) -> None:
+    names.put("pynvml", make_module())
 
 
-def module() -> ModuleType:
+def make_module() -> ModuleType:
     """Return a module with the functions that NeMo-RL calls."""
     nvml = ModuleType("pynvml")
     tag = os.environ.get("NEMO_ADA_REHEARSAL", "cpu")

@@ -21,8 +21,8 @@ ATTEMPTS = 3  # Ray gives its node 30 s to start, which a busy machine misses
     "init_ray",
     why="It would join any Ray of this machine, and a machine without GPUs has none to offer.",
 )
-def _private_cluster(names: Names) -> None:
-    names.put("init_ray", lambda log_dir=None: start())
+def _use_private_cluster(names: Names) -> None:
+    names.put("init_ray", lambda log_dir=None: start_private_ray())
 
 
 @REPLACEMENTS.after(
@@ -30,7 +30,7 @@ def _private_cluster(names: Names) -> None:
     "ACTOR_ENVIRONMENT_REGISTRY",
     why="NeMo-RL starts each worker class with uv in an environment of its own; the CPU has an interpreter per kind.",
 )
-def _interpreters(names: Names) -> None:
+def _choose_interpreters(names: Names) -> None:
     registry: dict[str, str] = names.get("ACTOR_ENVIRONMENT_REGISTRY")
     if POLICY not in os.environ:  # NeMo-RL's own container has an environment per kind
         return
@@ -39,7 +39,7 @@ def _interpreters(names: Names) -> None:
         registry[worker] = os.environ.get(kind, os.environ[POLICY])
 
 
-def start() -> None:
+def start_private_ray() -> None:
     """Start a private Ray, whose workers get this process's environment. A process with a Ray keeps that."""
     import ray
 

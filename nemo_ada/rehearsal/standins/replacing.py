@@ -64,16 +64,16 @@ class _WhenImported(importlib.abc.MetaPathFinder):
 _FINDER = _WhenImported()
 
 
-def when_imported(module: str, hook: Callable[[ModuleType], None]) -> None:
+def call_when_imported(module: str, hook: Callable[[ModuleType], None]) -> None:
     """Call `hook` right after the import of `module`, or at once if it is imported already."""
     if module in sys.modules:
         hook(sys.modules[module])
         return
     _FINDER.hooks.setdefault(module, []).append(hook)
-    _look_first()
+    _put_finder_first()
 
 
-def _look_first() -> None:
+def _put_finder_first() -> None:
     """Make our finder the first that Python asks."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
@@ -177,6 +177,6 @@ class Replacements:
         for change in self.changes:
             if change.around is not None and change.module not in sys.modules:
                 _FINDER.around.setdefault(change.module, []).append(change.around)
-                _look_first()
+                _put_finder_first()
             if change.apply is not None:
-                when_imported(change.module, lambda module, c=change: c.apply(Names(module, c.names)))  # type: ignore[misc]
+                call_when_imported(change.module, lambda module, c=change: c.apply(Names(module, c.names)))  # type: ignore[misc]

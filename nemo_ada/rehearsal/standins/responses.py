@@ -42,7 +42,7 @@ _CHANGES: contextvars.ContextVar[tuple[list[tuple[Change, ...]], bool] | None] =
 )
 
 
-def next_seed(requests: Counter[bytes], prompt: bytes) -> int:
+def take_seed(requests: Counter[bytes], prompt: bytes) -> int:
     """Count a request for a prompt and return its seed in [0, 2**31).
 
     Args:
@@ -71,7 +71,7 @@ class Draws:
         return json.dumps(asdict(self))
 
     @classmethod
-    def here(cls) -> Draws | None:
+    def read_environment(cls) -> Draws | None:
         """The draws of this process's environment, or None."""
         from pydantic import TypeAdapter
 
@@ -92,13 +92,13 @@ class Draws:
         return float(positive), int(tokens[0])
 
 
-def _prompts(data: Any) -> list[bytes]:
+def _prompt_bytes(data: Any) -> list[bytes]:
     """Return the tokens of each prompt of a request, as bytes."""
     rows = zip(data["input_ids"], data["input_lengths"], strict=True)
     return [row[:length].cpu().numpy().tobytes() for row, length in rows]
 
 
-def _with_column(data: Any, name: str, values: Sequence[int]) -> Any:
+def _add_column(data: Any, name: str, values: Sequence[int]) -> Any:
     import torch
 
     return type(data)({**data, name: torch.tensor(values, dtype=torch.long)})
@@ -114,26 +114,26 @@ _GENERATION = (
     *_GENERATION,
     why="An engine gets one seed at its start, so a resumed one draws other responses; random weights never stop.",
 )
-def _on_the_driver(names: Names) -> None:
+def _draw_on_driver(names: Names) -> None:
     generate, generate_async = names.get("VllmGeneration.generate"), names.get("VllmGeneration.generate_async")
-    prepare, draws = names.get("VllmGeneration.prepare_for_generation"), Draws.here()
+    prepare, draws = names.get("VllmGeneration.prepare_for_generation"), Draws.read_environment()
 
     def ask(data: Any) -> tuple[Any, Callable[[int, Any], None]]:
         """Return the request with a column of ours, and what to do with the output of each of its rows."""
-        seeds = [next_seed(REQUESTS, prompt) for prompt in _prompts(data)]
+        seeds = [take_seed(REQUESTS, prompt) for prompt in _prompt_bytes(data)]
         if draws is None:
-            return _with_column(data, SEEDS, seeds), lambda row, output: None
-        drawn = [draws.draw(prompt, seed) for prompt, seed in zip(_prompts(data), seeds, strict=True)]
+            return _add_column(data, SEEDS, seeds), lambda row, output: None
+        drawn = [draws.draw(prompt, seed) for prompt, seed in zip(_prompt_bytes(data), seeds, strict=True)]
 
         def take(row: int, output: Any) -> None:
             verdict, tokens = drawn[row]
-            VERDICTS[_key(output["output_ids"][0][: int(output["unpadded_sequence_lengths"][0])])] = verdict
+            VERDICTS[_hash_tokens(output["output_ids"][0][: int(output["unpadded_sequence_lengths"][0])])] = verdict
             if tokens < draws.lengths.max_new_tokens:  # it has ended by itself
                 output["truncated"][:] = False
 
-        data = _with_column(data, TOKENS, [tokens for _, tokens in drawn])
+        data = _add_column(data, TOKENS, [tokens for _, tokens in drawn])
         # Seeds take a GPU's time. On a CPU responses are so short that some are equal, and a verdict is found by text.
-        return (data if os.environ.get(ON_GPU) else _with_column(data, SEEDS, seeds)), take
+        return (data if os.environ.get(ON_GPU) else _add_column(data, SEEDS, seeds)), take
 
     @functools.wraps(generate)
     def generate_rows(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -160,7 +160,7 @@ def _on_the_driver(names: Names) -> None:
     names.put("VllmGeneration.prepare_for_generation", prepare_for_generation)
 
 
-def _key(tokens: Any) -> bytes:
+def _hash_tokens(tokens: Any) -> bytes:
     return hashlib.blake2b(tokens.cpu().numpy().astype(np.int64).tobytes(), digest_size=16).digest()
 
 
@@ -169,7 +169,7 @@ def _key(tokens: Any) -> bytes:
     "calculate_rewards",
     why="Random weights never answer: each response has a drawn verdict, after the environment has judged it.",
 )
-def _drawn_verdicts(names: Names) -> None:
+def _give_drawn_verdicts(names: Names) -> None:
     calculate = names.get("calculate_rewards")
 
     @functools.wraps(calculate)
@@ -179,7 +179,7 @@ def _drawn_verdicts(names: Names) -> None:
         judged = calculate(batch, *args, **kwargs)
         rewards = judged.rewards.clone()
         for row, log in enumerate(batch["message_log"]):
-            key = _key(torch.cat([message["token_ids"] for message in log]))
+            key = _hash_tokens(torch.cat([message["token_ids"] for message in log]))
             if key in VERDICTS:
                 rewards[row] = VERDICTS.pop(key)
         return judged._replace(rewards=rewards)
@@ -187,14 +187,14 @@ def _drawn_verdicts(names: Names) -> None:
     names.put("calculate_rewards", calculate_rewards)
 
 
-def _seeded(seed: int) -> Change:
+def _set_seed(seed: int) -> Change:
     def change(parameters: Any) -> None:
         parameters.seed = seed
 
     return change
 
 
-def _stopped(tokens: int) -> Change:
+def _set_length(tokens: int) -> Change:
     def change(parameters: Any) -> None:
         parameters.max_tokens = min(tokens, parameters.max_tokens)
         parameters.ignore_eos = True
@@ -203,10 +203,10 @@ def _stopped(tokens: int) -> Change:
     return change
 
 
-_KINDS: tuple[tuple[str, Callable[[int], Change]], ...] = ((SEEDS, _seeded), (TOKENS, _stopped))
+_KINDS: tuple[tuple[str, Callable[[int], Change]], ...] = ((SEEDS, _set_seed), (TOKENS, _set_length))
 
 
-def _take(data: Any, *, many: bool) -> None:
+def _remember_changes(data: Any, *, many: bool) -> None:
     """Remember the changes of these rows for `_build_sampling_params`, which gives a list of parameters with `many`."""
     kinds = [[make(value) for value in data[name].tolist()] for name, make in _KINDS if name in data]
     _CHANGES.set((list(zip(*kinds, strict=True)), many) if kinds else None)
@@ -218,7 +218,7 @@ def _take(data: Any, *, many: bool) -> None:
     "VllmGenerationWorkerImpl.generate",
     why="The worker gives each request the seed or the length that came with its row.",
 )
-def _in_the_worker(names: Names) -> None:
+def _change_parameters_in_worker(names: Names) -> None:
     build, generate = (
         names.get("BaseVllmGenerationWorker._build_sampling_params"),
         names.get("VllmGenerationWorkerImpl.generate"),
@@ -240,7 +240,7 @@ def _in_the_worker(names: Names) -> None:
 
     @functools.wraps(generate)
     def generate_rows(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-        _take(data, many=True)
+        _remember_changes(data, many=True)
         return generate(self, data, *args, **kwargs)
 
     names.put("BaseVllmGenerationWorker._build_sampling_params", _build_sampling_params)
@@ -252,12 +252,12 @@ def _in_the_worker(names: Names) -> None:
     "VllmAsyncGenerationWorkerImpl.generate_async",
     why="The asynchronous worker does the same for its single rows.",
 )
-def _in_the_async_worker(names: Names) -> None:
+def _change_parameters_in_async_worker(names: Names) -> None:
     generate = names.get("VllmAsyncGenerationWorkerImpl.generate_async")
 
     @functools.wraps(generate)
     async def generate_row(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-        _take(data, many=False)
+        _remember_changes(data, many=False)
         async for result in generate(self, data, *args, **kwargs):
             yield result
 

@@ -34,7 +34,7 @@ TENSOR_TYPES = (
 )  # fmt: skip
 
 
-def _cuda(*names: str) -> tuple[str, ...]:
+def _name_in_cuda(*names: str) -> tuple[str, ...]:
     return tuple(f"cuda.{name}" for name in names)
 
 
@@ -48,7 +48,7 @@ def to_cpu(device: Any) -> Any:
     return torch.device("cpu") if isinstance(kind, str) and kind.startswith("cuda") else device
 
 
-def _keyword_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+def _move_keyword_to_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with its keyword `device` moved to the CPU, and without pinned memory."""
 
     @functools.wraps(function)
@@ -71,18 +71,18 @@ def _keyword_on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
     "autocast.__init__",
     why="device='cuda' in NeMo-RL and Megatron means the CPU here.",
 )
-def _devices(names: Names) -> None:
+def _replace_devices(names: Names) -> None:
     import torch
 
     for name in (*FACTORIES, *(f"Tensor.{name}" for name in TENSOR_FACTORIES)):
-        names.put(name, _keyword_on_cpu(names.get(name)))
+        names.put(name, _move_keyword_to_cpu(names.get(name)))
     for owner in ("Tensor", "nn.Module"):
-        names.put(f"{owner}.to", _moved(names.get(f"{owner}.to")))
+        names.put(f"{owner}.to", _move_to_cpu(names.get(f"{owner}.to")))
         names.put(f"{owner}.cuda", lambda self, *args, **kwargs: self)
     # On a GPU the pinned tensor is a copy, and Megatron frees the original once it has one.
     names.put("Tensor.pin_memory", lambda self, *args, **kwargs: self.clone())
     names.put("Tensor.record_stream", lambda self, *args, **kwargs: None)
-    names.put("Tensor.type", _typed(names.get("Tensor.type")))
+    names.put("Tensor.type", _answer_types_of_cuda(names.get("Tensor.type")))
     read = names.get("load")
 
     def load(file: Any, map_location: Any = None, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ def _devices(names: Names) -> None:
     torch.set_num_threads(max(1, torch.get_num_threads()))
 
 
-def _moved(move: Callable[..., Any]) -> Callable[..., Any]:
+def _move_to_cpu(move: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method `to` that moves to the CPU instead of a CUDA device."""
 
     @functools.wraps(move)
@@ -114,7 +114,7 @@ def _moved(move: Callable[..., Any]) -> Callable[..., Any]:
     return to
 
 
-def _typed(convert: Callable[..., Any]) -> Callable[..., Any]:
+def _answer_types_of_cuda(convert: Callable[..., Any]) -> Callable[..., Any]:
     """Tensor.type() with CUDA's names. Megatron's buffers compare them with torch.cuda.FloatTensor and others."""
 
     @functools.wraps(convert)
@@ -129,16 +129,16 @@ def _typed(convert: Callable[..., Any]) -> Callable[..., Any]:
 
 @REPLACEMENTS.after(
     "torch",
-    *_cuda(*NOTHING_TO_DO, *NO_MEMORY, *TENSOR_TYPES),
-    *_cuda("memory_stats", "mem_get_info", "get_device_properties", "get_device_name", "get_device_capability"),
-    *_cuda("set_device", "current_device", "device_count", "is_bf16_supported", "device", "nvtx", "profiler"),
+    *_name_in_cuda(*NOTHING_TO_DO, *NO_MEMORY, *TENSOR_TYPES),
+    *_name_in_cuda("memory_stats", "mem_get_info", "get_device_properties", "get_device_name", "get_device_capability"),
+    *_name_in_cuda("set_device", "current_device", "device_count", "is_bf16_supported", "device", "nvtx", "profiler"),
     "cuda.is_available",
     why="A CPU has no CUDA device; the answers are those of a Hopper GPU with nothing on it.",
 )
-def _device(names: Names) -> None:
+def _replace_device_questions(names: Names) -> None:
     chosen = {"device": 0}
-    names.answer(_cuda(*NOTHING_TO_DO), None)
-    names.answer(_cuda(*NO_MEMORY), 0)
+    names.answer(_name_in_cuda(*NOTHING_TO_DO), None)
+    names.answer(_name_in_cuda(*NO_MEMORY), 0)
     names.put("cuda.memory_stats", lambda *args, **kwargs: {})
     names.put("cuda.mem_get_info", lambda *args, **kwargs: (8 * GIB, 16 * GIB))
     properties = SimpleNamespace(name="CPU", major=9, minor=0, total_memory=16 * GIB, multi_processor_count=132)
@@ -186,10 +186,10 @@ class Idle:
     def __exit__(self, *args: object) -> None:
         return None
 
-    def nothing(self, *args: Any, **kwargs: Any) -> None:
+    def do_nothing(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing, because no work is outstanding."""
 
-    synchronize = wait_stream = wait_event = record = wait = nothing
+    synchronize = wait_stream = wait_event = record = wait = do_nothing
 
     def record_event(self, event: Idle | None = None) -> Idle:
         """A mark at the end of the queue."""
@@ -206,10 +206,10 @@ class Idle:
 
 @REPLACEMENTS.after(
     "torch",
-    *_cuda("Stream", "Event", "current_stream", "default_stream", "stream"),
+    *_name_in_cuda("Stream", "Event", "current_stream", "default_stream", "stream"),
     why="A CPU runs one operation after the other, so nothing is ever outstanding in a stream.",
 )
-def _streams(names: Names) -> None:
+def _replace_streams(names: Names) -> None:
     only = Idle()
     names.put("cuda.Stream", Idle)
     names.put("cuda.Event", Idle)
@@ -220,10 +220,10 @@ def _streams(names: Names) -> None:
 
 @REPLACEMENTS.after(
     "torch",
-    *_cuda("get_rng_state", "set_rng_state", "initial_seed", "_lazy_call", "default_generators"),
+    *_name_in_cuda("get_rng_state", "set_rng_state", "initial_seed", "_lazy_call", "default_generators"),
     why="The random state of the device is the CPU generator's, so that checkpoints save and restore it.",
 )
-def _random_state(names: Names) -> None:
+def _replace_random_state(names: Names) -> None:
     import torch
 
     names.put("cuda.get_rng_state", lambda *args, **kwargs: torch.get_rng_state())

@@ -16,7 +16,7 @@ REFIT_GROUP = "nemo_rl.distributed.stateless_process_group"
 REFIT_LIMIT = timedelta(minutes=10)
 
 
-def backend_name(backend: Any) -> Any:
+def choose_backend(backend: Any) -> Any:
     """Return the name gloo for NCCL, for `cpu:gloo,cuda:nccl` and for the default.
 
     Other names come back as they are.
@@ -30,20 +30,20 @@ def backend_name(backend: Any) -> Any:
     *(f"distributed.distributed_c10d.{name}" for name in ("init_process_group", "new_group", "barrier")),
     why="NCCL moves data between GPUs; gloo has the same collectives for CPUs.",
 )
-def _groups(names: Names) -> None:
+def _replace_groups(names: Names) -> None:
     begin, create, wait = (names.get(f"distributed.{name}") for name in ("init_process_group", "new_group", "barrier"))
 
     @functools.wraps(begin)
     def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("device_id", None)
-        return begin(backend_name(backend), *args, **kwargs)
+        return begin(choose_backend(backend), *args, **kwargs)
 
     @functools.wraps(create)
     def new_group(
         ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **kwargs: Any
     ) -> Any:
         kwargs.pop("device_id", None)
-        return create(ranks, timeout, backend_name(backend), None, **kwargs)
+        return create(ranks, timeout, choose_backend(backend), None, **kwargs)
 
     @functools.wraps(wait)
     def barrier(*args: Any, **kwargs: Any) -> Any:
@@ -62,14 +62,14 @@ def _groups(names: Names) -> None:
     *(f"distributed.distributed_c10d.{name}" for name in REDUCTIONS),
     why="gloo has no average; a sum divided by the group's size is the same.",
 )
-def _averages(names: Names) -> None:
+def _replace_averages(names: Names) -> None:
     for name in REDUCTIONS:
-        averaging = _with_average(names.get(f"distributed.{name}"))
+        averaging = _add_average(names.get(f"distributed.{name}"))
         for owner in ("distributed", "distributed.distributed_c10d"):
             names.put(f"{owner}.{name}", averaging)
 
 
-def _with_average(reduce: Callable[..., Any]) -> Callable[..., Any]:
+def _add_average(reduce: Callable[..., Any]) -> Callable[..., Any]:
     """Return the reduction, with an average that is a sum divided by the group's size."""
 
     @functools.wraps(reduce)
@@ -94,7 +94,7 @@ def _with_average(reduce: Callable[..., Any]) -> Callable[..., Any]:
     "init_device_mesh",
     why="A mesh of CUDA devices is a mesh of CPU processes here.",
 )
-def _mesh(names: Names) -> None:
+def _replace_mesh(names: Names) -> None:
     create = names.get("init_device_mesh")
 
     @functools.wraps(create)
@@ -113,7 +113,7 @@ def _mesh(names: Names) -> None:
     "StatelessProcessGroup.broadcast",
     why="A refit between separate GPUs is an NCCL broadcast; its packing, its order and its store are NeMo-RL's own.",
 )
-def _refit_group(names: Names) -> None:
+def _replace_refit_group(names: Names) -> None:
     def init_nccl_communicator(self: Any, device: Any, **_: Any) -> None:  # main names the protocol of its peer
         from torch.distributed import ProcessGroupGloo
 

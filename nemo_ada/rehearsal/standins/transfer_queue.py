@@ -12,5 +12,5 @@ REPLACEMENTS = Replacements("TransferQueue by the commit that main pins", "the r
     "_patch_tq_actor_runtime_env",
     why="Ray would install the pinned commit from GitHub for its actors; their interpreter has a release.",
 )
-def _installed_already(names: Names) -> None:
+def _install_nothing(names: Names) -> None:
     names.put("_patch_tq_actor_runtime_env", lambda: None)

@@ -16,7 +16,7 @@ REPLACEMENTS = Replacements("vLLM's CUDA back end", "vLLM's CPU back end")
     "Platform.is_sleep_mode_available",
     why="NeMo-RL asks for sleep mode, which the CPU build refuses.",
 )
-def _sleep_allowed(names: Names) -> None:
+def _allow_sleep(names: Names) -> None:
     names.put("Platform.is_sleep_mode_available", lambda self: True)
 
 
@@ -26,7 +26,7 @@ def _sleep_allowed(names: Names) -> None:
     "CPUWorker.wake_up",
     why="Sleep gives GPU memory back to the learner; a CPU's memory is shared anyway.",
 )
-def _sleep(names: Names) -> None:
+def _skip_sleep(names: Names) -> None:
     names.answer(("CPUWorker.sleep", "CPUWorker.wake_up"), None)
 
 
@@ -35,7 +35,7 @@ def _sleep(names: Names) -> None:
     "dispatch_cpu_unquantized_gemm",
     why="The CPU build repacks weights once; a refit must find them where it loads them.",
 )
-def _weights_stay(names: Names) -> None:
+def _keep_weights_in_place(names: Names) -> None:
     import torch
 
     def dispatch(layer: Any, remove_weight: bool) -> None:
@@ -50,7 +50,7 @@ def _weights_stay(names: Names) -> None:
     "CPUUnquantizedExperts.apply",
     why="The same for experts: they are repacked for each call, from where a refit has loaded them.",
 )
-def _experts_stay(names: Names) -> None:
+def _keep_experts_in_place(names: Names) -> None:
     repack, compute = names.module.cpu_prepack_moe_weight, names.get("CPUUnquantizedExperts.apply")
 
     def process_weights_after_loading(self: Any, layer: Any) -> None:
@@ -69,7 +69,7 @@ def _experts_stay(names: Names) -> None:
     "_maybe_force_spawn",
     why="Inside Ray it starts the engine's process from nothing, which imports vLLM a second time for half a minute.",
 )
-def _fork(names: Names) -> None:
+def _fork_engine(names: Names) -> None:
     def choose_fork() -> None:
         os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"  # the CPU platform has set it to spawn
 
@@ -80,6 +80,6 @@ def _fork(names: Names) -> None:
     "vllm.model_executor.layers.fused_moe.layer",
     why="NeMo-RL's FP8 module imports a name that this release of vLLM no longer has; it is unused without FP8.",
 )
-def _moe_name(names: Names) -> None:
+def _add_moe_name(names: Names) -> None:
     if not hasattr(names.module, "FusedMoE"):
         names.module.FusedMoE = type("FusedMoE", (), {})  # type: ignore[attr-defined]

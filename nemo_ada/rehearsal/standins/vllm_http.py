@@ -24,7 +24,7 @@ RENDER = "vllm.entrypoints.serve.render.serving"
 CHAT, MOVED_CHAT = "vllm.entrypoints.chat_utils", "vllm.renderers.chat_utils"
 
 
-def _exists(module: str) -> bool:
+def _has_module(module: str) -> bool:
     """Return whether this release of vLLM has the module."""
     try:
         return importlib.util.find_spec(module) is not None
@@ -32,15 +32,15 @@ def _exists(module: str) -> bool:
         return module in sys.modules
 
 
-def _alias(name: str, module: ModuleType) -> None:
+def _add_alias(name: str, module: ModuleType) -> None:
     """Make a module importable at a name whose parent package may not exist."""
     parent = name.rpartition(".")[0]
-    if not _exists(parent):
+    if not _has_module(parent):
         sys.modules[parent] = ModuleType(parent)
     sys.modules[name] = module
 
 
-def _serving_render() -> type:
+def _make_serving_render() -> type:
     """Return the class OpenAIServingRender of vLLM 0.20: today's OnlineRenderer with the old names of two arguments."""
     renderer: Any = importlib.import_module("vllm.renderers.online_renderer").OnlineRenderer
 
@@ -67,43 +67,43 @@ def _serving_render() -> type:
     "OpenAIServingChat.__init__",
     why="NeMo-RL's server names an argument and two modules of vLLM 0.20; it imports this module before those two.",
 )
-def _chat(names: Names) -> None:
+def _replace_chat(names: Names) -> None:
     create = names.get("OpenAIServingChat.__init__")
 
     @functools.wraps(create)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        create(self, *args, **_renamed(kwargs))
+        create(self, *args, **_rename_arguments(kwargs))
 
     names.put("OpenAIServingChat.__init__", __init__)
-    if not _exists(ERRORS):
-        _alias(ERRORS, importlib.import_module(MOVED_ERRORS))
-    if not _exists(RENDER):
+    if not _has_module(ERRORS):
+        _add_alias(ERRORS, importlib.import_module(MOVED_ERRORS))
+    if not _has_module(RENDER):
         module = ModuleType(RENDER)
-        vars(module)["OpenAIServingRender"] = _serving_render()
-        _alias(RENDER, module)
+        vars(module)["OpenAIServingRender"] = _make_serving_render()
+        _add_alias(RENDER, module)
 
 
 @REPLACEMENTS.after(
     MOVED_CHAT,
     why="The server of NeMo-RL's main imports it by its name of vLLM 0.25, before anything else of vLLM's server.",
 )
-def _chat_utils(names: Names) -> None:
-    if not _exists(CHAT):
-        _alias(CHAT, names.module)
+def _add_chat_utils(names: Names) -> None:
+    if not _has_module(CHAT):
+        _add_alias(CHAT, names.module)
 
 
 @REPLACEMENTS.after(
     "vllm.entrypoints.serve.tokenize.serving",
     why="The class OpenAIServingTokenization is now ServingTokenization, which takes its engine from the renderer.",
 )
-def _tokenization(names: Names) -> None:
+def _add_tokenization(names: Names) -> None:
     if hasattr(names.module, "OpenAIServingTokenization"):
         return
     serving = names.module.ServingTokenization
 
     class OpenAIServingTokenization(serving):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, engine_client: Any = None, **kwargs: Any) -> None:
-            super().__init__(*args, **_renamed(kwargs))
+            super().__init__(*args, **_rename_arguments(kwargs))
 
     vars(names.module)["OpenAIServingTokenization"] = OpenAIServingTokenization
 
@@ -115,17 +115,17 @@ def _tokenization(names: Names) -> None:
     why="NeMo-RL's server has an event loop of its own, and another loop may hand it the outputs; asyncio's events are "
     "for one loop, so a request failed with `deque mutated during iteration`.",
 )
-def _outputs_in_the_loop_of_their_request(names: Names) -> None:
+def _put_outputs_in_own_loop(names: Names) -> None:
     create, put = names.get("RequestOutputCollector.__init__"), names.get("RequestOutputCollector.put")
 
     @functools.wraps(create)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         create(self, *args, **kwargs)
-        self.loop = _running_loop()
+        self.loop = _get_running_loop()
 
     @functools.wraps(put)
     def put_there(self: Any, output: Any) -> None:
-        if self.loop in (None, _running_loop()):
+        if self.loop in (None, _get_running_loop()):
             put(self, output)
         else:
             self.loop.call_soon_threadsafe(put, self, output)
@@ -134,7 +134,7 @@ def _outputs_in_the_loop_of_their_request(names: Names) -> None:
     names.put("RequestOutputCollector.put", put_there)
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+def _get_running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the event loop of this thread, or None where none runs."""
     try:
         return asyncio.get_running_loop()
@@ -142,6 +142,6 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _renamed(kwargs: dict[str, Any]) -> dict[str, Any]:
+def _rename_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with today's name of the renderer."""
     return {"online_renderer" if name == "openai_serving_render" else name: value for name, value in kwargs.items()}

@@ -6,7 +6,7 @@ import math
 import shutil
 from pathlib import Path
 
-from nemo_ada.rules.check.site import job_folder
+from nemo_ada.rules.check.site import find_job_folder
 from nemo_ada.rules.facts.memory import (
     GIB,
     checkpoint_bytes,
@@ -27,23 +27,23 @@ SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
 TIGHT = 0.9  # share of the GPU above which it may not fit, because the estimate leaves out fragmentation
 
 
-def learner_memory(config: NemoConfig, shape: ModelShape, gpu_gib: float) -> Findings:
+def check_learner_memory(config: NemoConfig, shape: ModelShape, gpu_gib: float) -> Findings:
     """Memory of the learner's phases on the fullest GPU."""
     phases = {
         "policy.train_micro_batch_size": learner_phase(config, shape),
         f"{VLLM}.tensor_parallel_size": refit_phase(config, shape),
-        _logprob_key(config): logprob_phase(config, shape),
+        _find_logprob_key(config): logprob_phase(config, shape),
     }
     for key, phase in phases.items():
         text = f"{phase.name}: {phase.gib:.1f} of {gpu_gib:.1f} GiB per GPU = {phase.describe()}"
         if phase.gib > TIGHT * gpu_gib:
             finding = error if phase.gib > gpu_gib else warning
-            yield finding(key, f"{text}; {_what_helps(config, phase.name)} would lower it")
+            yield finding(key, f"{text}; {_advise_what_helps(config, phase.name)} would lower it")
         else:
             yield ok(key, text)
 
 
-def _logprob_key(config: NemoConfig) -> str:
+def _find_logprob_key(config: NemoConfig) -> str:
     """Return the key that sets the micro-batch of the pass for log-probabilities."""
     batch = config.batch
     if batch.packing:
@@ -51,10 +51,12 @@ def _logprob_key(config: NemoConfig) -> str:
     return "policy.dynamic_batching.logprob_mb_tokens" if batch.dynamic else "policy.logprob_batch_size"
 
 
-def _what_helps(config: NemoConfig, phase: str) -> str:
+def _advise_what_helps(config: NemoConfig, phase: str) -> str:
     learner, batch = config.learner, config.batch
     if phase == "log-probs":
-        return f"{_logprob_key(config)} of {max(batch.length, config.logprob_tokens // 8)} tokens, a larger TP or PP"
+        return (
+            f"{_find_logprob_key(config)} of {max(batch.length, config.logprob_tokens // 8)} tokens, a larger TP or PP"
+        )
     if phase == "refit":
         return f"a larger {LEARNER}.tensor_model_parallel_size or {VLLM}.tensor_parallel_size"
     v = config.values
@@ -70,7 +72,7 @@ def _what_helps(config: NemoConfig, phase: str) -> str:
     return ", ".join([*helps, "a larger TP or PP, or more nodes"])
 
 
-def host_memory(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_host_memory(config: NemoConfig, shape: ModelShape) -> Findings:
     """Memory of a node's CPUs that stays pinned for the optimizer's way off GPUs that learner and engine share."""
     if not config.colocated or config.optimizer_offload != OFFLOADS[0]:
         return
@@ -83,7 +85,7 @@ def host_memory(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Findings:
+def check_rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Findings:
     """Memory of the sampling phase. The first wave is the moment with the most responses at once."""
     engine, rollout = config.engine, config.rollout
     key = f"{VLLM}.gpu_memory_utilization"
@@ -131,7 +133,7 @@ def rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_g
         yield ok(key, f"{text}, room for {cache.concurrency:.0f} at {each}{waits}")
 
 
-def checkpoint_disk(config: NemoConfig, shape: ModelShape, *, site: bool = False) -> Findings:
+def check_checkpoint_disk(config: NemoConfig, shape: ModelShape, *, site: bool = False) -> Findings:
     """Room on the disk for the checkpoints that are kept and for the one that is being written.
 
     Args:
@@ -150,7 +152,7 @@ def checkpoint_disk(config: NemoConfig, shape: ModelShape, *, site: bool = False
     each = checkpoint_bytes(config, shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * parameters
     need = (keep + 1) * each
     name = str(v.get(key, "."))
-    folder = job_folder(name)
+    folder = find_job_folder(name)
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     text = (
         f"{need / GIB:.0f} GiB = (keep_top_k {keep} + 1 being written) x {each / GIB:.0f} GiB "

@@ -30,7 +30,7 @@ Wanted = dict[str, str]
 """Settings of site.env that would mend a finding."""
 
 
-def cluster(seconds: float | None = None) -> Findings:
+def check_cluster(seconds: float | None = None) -> Findings:
     """What SLURM's configuration, the partition and this shell do to a run, which is an array of slots.
 
     Settings that mend a finding are written to site.env, where there is none yet.
@@ -39,7 +39,7 @@ def cluster(seconds: float | None = None) -> Findings:
         seconds: the length of a job slot; None where nobody has asked for one.
     """
     wanted: Wanted = {}
-    yield from _examined(seconds, wanted)
+    yield from _check_slurm(seconds, wanted)
     if not wanted:
         return
     path, lines = site_file(), "".join(f"{name}={value}\n" for name, value in wanted.items())
@@ -54,26 +54,26 @@ def cluster(seconds: float | None = None) -> Findings:
         yield ok("slurm/site.env", f"{path} is written, with {' '.join(lines.split())}")
 
 
-def _examined(seconds: float | None, wanted: Wanted) -> Findings:
+def _check_slurm(seconds: float | None, wanted: Wanted) -> Findings:
     if shutil.which("scontrol") is None:
         yield skipped("SLURM", "there is no scontrol on this machine: ask on the login node")
         return
-    facts = _facts("config")
+    facts = _ask_scontrol("config")
     if not facts:
         yield error("SLURM", "scontrol show config gives no answer; mend SLURM_CONF or ask your site")
         return
-    yield from _limits(facts)
-    yield from _cache()
+    yield from _check_limits(facts)
+    yield from _check_cache()
     if "SLURM_JOB_ID" in os.environ:
-        yield from _node()
-    wait = _number(facts.get("KillWait"))
-    promised = _number(site_setting("PREEMPT_SECONDS")) or PREEMPT_SECONDS
-    yield from _partition(seconds, wait, promised, wanted)
+        yield from _check_node()
+    wait = _parse_number(facts.get("KillWait"))
+    promised = _parse_number(site_setting("PREEMPT_SECONDS")) or PREEMPT_SECONDS
+    yield from _check_partition(seconds, wait, promised, wanted)
     if "gpu" not in facts.get("GresTypes", "") and site_setting("GPUS_IN_SLURM") != "0":
         wanted["GPUS_IN_SLURM"] = "0"
         yield error("GPUS_IN_SLURM", "SLURM knows no GPUs here (GresTypes), so --gpus-per-node is refused; "
                     "GPUS_IN_SLURM=0 in site.env leaves it out")  # fmt: skip
-    yield from _runtime()
+    yield from _check_runtime()
     named = [name for name in sorted(os.environ) if name.startswith(OUTSIDE) and name not in SETTLED]
     if named and "SLURM_JOB_ID" not in os.environ:
         yield warning(
@@ -81,17 +81,17 @@ def _examined(seconds: float | None, wanted: Wanted) -> Findings:
         )
 
 
-def _partition(seconds: float | None, wait: int, promised: int, wanted: Wanted) -> Findings:
+def _check_partition(seconds: float | None, wait: int, promised: int, wanted: Wanted) -> Findings:
     name = os.environ.get("SBATCH_PARTITION") or site_setting("SBATCH_PARTITION")
-    facts = _facts("partition", *([name] if name else []))
+    facts = _ask_scontrol("partition", *([name] if name else []))
     if not facts:
         yield error("SBATCH_PARTITION", f"SLURM has no partition {name or 'here'}; `sinfo -s` lists those that work")
         return
-    limit = _seconds(facts.get("MaxTime", ""))
+    limit = _parse_seconds(facts.get("MaxTime", ""))
     if seconds is not None and limit is not None and seconds > limit:
         yield error("--time", f"{seconds:.0f} s are more than MaxTime={facts['MaxTime']} of partition "
                     f"{facts.get('PartitionName')}; ask for less, and the run goes on in the next slot")  # fmt: skip
-    grace = _number(facts.get("GraceTime"))
+    grace = _parse_number(facts.get("GraceTime"))
     if facts.get("PreemptMode", "OFF") != "OFF" and promised > wait + grace:
         wanted["PREEMPT_SECONDS"] = str(max(1, wait + grace - 5))
         yield warning("PREEMPT_SECONDS", f"{promised} s to save are promised, SLURM kills {wait + grace} s after TERM "
@@ -100,7 +100,7 @@ def _partition(seconds: float | None, wait: int, promised: int, wanted: Wanted) 
              f"PreemptMode={facts.get('PreemptMode')}, GraceTime={grace}, KillWait={wait}")  # fmt: skip
 
 
-def _limits(facts: dict[str, str]) -> Findings:
+def _check_limits(facts: dict[str, str]) -> Findings:
     """How many slots a run may have in the queue, and whether the account's limits hold as the site means them."""
     most = facts.get("MaxArraySize", "")
     if most.isdigit() and int(most) < FEW_SLOTS:
@@ -114,16 +114,18 @@ def _limits(facts: dict[str, str]) -> Findings:
                       " in its middle; with it such a job does not begin")  # fmt: skip
     if "gpu" in facts.get("GresTypes", "") and "gres/gpu" not in facts.get("AccountingStorageTRES", ""):
         yield warning("AccountingStorageTRES", "without gres/gpu SLURM counts no GPU hours, and no limit on them holds")
-    own = _said("sacctmgr", "-nP", "show", "assoc", f"user={getuser()}", "format=maxsubmitjobs,qos").splitlines()
+    own = _read_answer("sacctmgr", "-nP", "show", "assoc", f"user={getuser()}", "format=maxsubmitjobs,qos").splitlines()
     names = {name for line in own for name in line.partition("|")[2].split(",") if name}
-    rows = [_said("sacctmgr", "-nP", "show", "qos", name, "format=maxsubmitjobsperuser").strip() for name in names]
+    rows = [
+        _read_answer("sacctmgr", "-nP", "show", "qos", name, "format=maxsubmitjobsperuser").strip() for name in names
+    ]
     limits = [int(cell) for line in (*own, *rows) if (cell := line.partition("|")[0]).isdigit()]
     if limits and min(limits) < FEW_SLOTS:
         yield warning("MaxSubmitJobs", f"a user may have {min(limits)} jobs submitted, and each slot of a run is one; "
                       "a submission asks for fewer then, and a new one goes on when they are used up")  # fmt: skip
 
 
-def _cache() -> Findings:
+def _check_cache() -> Findings:
     """Whether the next user of a shared HF_HOME can add to what this one downloads."""
     cache = Path(site_setting("HF_HOME") or os.devnull)
     closed = [path for path in (cache, cache / "hub") if path.is_dir() and not os.access(path, os.W_OK)]
@@ -135,7 +137,7 @@ def _cache() -> Findings:
                       f"chmod g+s {cache}, and fill it by slurm/prepare.sh (CACHE_UMASK=002)")  # fmt: skip
 
 
-def _node() -> Findings:
+def _check_node() -> Findings:
     """What NCCL and Ray meet on this node. Ask on one, by `srun nemo-ada check CONFIG --site`."""
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if Path("/sys/class/infiniband").is_dir() and limit != resource.RLIM_INFINITY:
@@ -145,18 +147,18 @@ def _node() -> Findings:
     if resource.RLIM_INFINITY != most < THREADS_PER_CORE * cores:
         yield warning("ulimit -u", f"{most} processes and threads are allowed, and {cores} cores start up to "
                       f"{THREADS_PER_CORE * cores}: raise it on the node")  # fmt: skip
-    yield from _enroot()
+    yield from _check_enroot()
     free = shutil.disk_usage("/dev/shm").free >> 30
     if free < LEAST_SHM_GIB:
         yield warning("/dev/shm", f"{free} GiB are free, and Ray's objects want {LEAST_SHM_GIB}: raise its size")
-    first = _number(text_of(Path("/proc/sys/net/ipv4/ip_local_port_range"), 100))
-    last = max(LAST_WORKER_PORT, _number(site_setting("RAY_PORT") or "9900") + 69)
+    first = _parse_number(text_of(Path("/proc/sys/net/ipv4/ip_local_port_range"), 100))
+    last = max(LAST_WORKER_PORT, _parse_number(site_setting("RAY_PORT") or "9900") + 69)
     if first <= last:
         yield warning("RAY_PORT", f"the kernel gives out ports from {first} on, Ray's go to {last}, so one may be "
                       "taken; raise net.ipv4.ip_local_port_range or lower RAY_PORT")  # fmt: skip
 
 
-def _enroot() -> Findings:
+def _check_enroot() -> Findings:
     """Whether enroot can use its folders on this node. Where they are in /tmp, another user may have made them."""
     if shutil.which("enroot") is None:
         return
@@ -171,11 +173,11 @@ def _enroot() -> Findings:
                     "the site's enroot.conf name folders that each user can make (/tmp/enroot-$(id -u))")  # fmt: skip
 
 
-def _runtime() -> Findings:
+def _check_runtime() -> Findings:
     image = site_setting("CONTAINER")
     kind = site_setting("RUNTIME") or ("pyxis" if image else "none")
     there = [tool for tool in ("apptainer", "enroot", "podman") if shutil.which(tool)]
-    if kind == "pyxis" and "container-image" not in _said("srun", "--help"):
+    if kind == "pyxis" and "container-image" not in _read_answer("srun", "--help"):
         yield error("RUNTIME", f"this SLURM has no pyxis (--container-image); here are: {', '.join(there) or 'none'}; "
                     "RUNTIME=apptainer with a .sif, or CONTAINER= on bare nodes")  # fmt: skip
     elif kind == "apptainer" and shutil.which(site_setting("APPTAINER") or "apptainer") is None:
@@ -184,15 +186,15 @@ def _runtime() -> Findings:
         yield ok("RUNTIME", kind)
 
 
-def _facts(*words: str) -> dict[str, str]:
+def _ask_scontrol(*words: str) -> dict[str, str]:
     """The `Name=value` pairs of `scontrol show WORDS`; of several partitions those of the default one."""
-    text = _said("scontrol", "show", *words)
+    text = _read_answer("scontrol", "show", *words)
     blocks = text.split("\n\n") if words[0] == "partition" else [text]
     chosen = next((block for block in blocks if "Default=YES" in block), blocks[0])
     return {name: value.strip() for name, value in re.findall(r"(\w+) *= *(.*?)(?=\s+\w+=|$)", chosen, re.M)}
 
 
-def _said(*command: str) -> str:
+def _read_answer(*command: str) -> str:
     """What a command prints; empty where it fails."""
     try:
         done = run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
@@ -201,12 +203,12 @@ def _said(*command: str) -> str:
     return done.stdout + done.stderr
 
 
-def _number(text: str | None) -> int:
+def _parse_number(text: str | None) -> int:
     found = re.match(r"\d+", text or "")
     return int(found[0]) if found else 0
 
 
-def _seconds(text: str) -> int | None:
+def _parse_seconds(text: str) -> int | None:
     """SLURM's D-HH:MM:SS in seconds; None for UNLIMITED."""
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
     if found is None:

@@ -17,12 +17,15 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.bounds import bounds
 from nemo_ada.rules.check import gpu
-from nemo_ada.rules.check.capacity import checkpoint_disk, host_memory, learner_memory, rollout_memory
-from nemo_ada.rules.check.own_classes import own_classes
-from nemo_ada.rules.check.site import image, mounts
-from nemo_ada.rules.check.site import site as site_findings
-from nemo_ada.rules.check.verifier import references
-from nemo_ada.rules.check.verifier import verifier as verifier_findings
+from nemo_ada.rules.check.capacity import (
+    check_checkpoint_disk,
+    check_host_memory,
+    check_learner_memory,
+    check_rollout_memory,
+)
+from nemo_ada.rules.check.own_classes import check_own_classes
+from nemo_ada.rules.check.site import check_image, check_mounts, check_site
+from nemo_ada.rules.check.verifier import check_references, check_verifier
 from nemo_ada.rules.facts.cards import Card, card_of
 from nemo_ada.rules.facts.config_file import load_config, upstream_part
 from nemo_ada.rules.facts.nemo_config import NemoConfig
@@ -58,42 +61,42 @@ def examine(
         backend = backend_of(config)
     except UserError as problem:
         return [rulebook.of_error(problem)]
-    of_gpus, gib = gpu.node(Values(config)) if on_gpu else ([], None)
+    of_gpus, gib = gpu.examine_node(Values(config)) if on_gpu else ([], None)
     if backend == "embedded":
         findings = examine_embedded(config)
     else:
         try:
             findings = [
-                *(() if gib else (skipped("gpu.memory", assumed(card_of(config))),)),
+                *(() if gib else (skipped("gpu.memory", describe_assumed_gpus(card_of(config))),)),
                 *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib, site=site),
-                *(site_findings(Values(config)) if site else ()),
-                *(mounts(Values(config), _yamls(path, overrides)) if site else ()),
+                *(check_site(Values(config)) if site else ()),
+                *(check_mounts(Values(config), _find_yamls(path, overrides)) if site else ()),
             ]
         except UserError as problem:
             findings = [rulebook.of_error(problem)]
-    judged = (*verifier_findings(), *audit(config, backend)) if verifier else ()
+    judged = (*check_verifier(), *audit_references(config, backend)) if verifier else ()
     return [*findings, *judged, *of_gpus]
 
 
-def _yamls(path: Path, overrides: Sequence[str]) -> list[Path]:
+def _find_yamls(path: Path, overrides: Sequence[str]) -> list[Path]:
     """Return the YAML, its overlays and the files that they build on, but those of NeMo-RL."""
     return [file for yaml in split_words(path, overrides)[0] for file in family(Path(yaml).resolve())]
 
 
-def audit(config: Mapping[str, Any], backend: str) -> Findings:
+def audit_references(config: Mapping[str, Any], backend: str) -> Findings:
     """The references of a training set in a local file that the math verifier will judge."""
     values = Values(config)
     if backend == "embedded":
         if values.get("task.name") == "jsonl" and values.get("task.verifier") == "math":
             prompts, answers = (values.get(f"task.{key}_fields", own) for key, own in DEFAULT_FIELDS.items())
-            yield from references(str(values.get("task.path")), prompts, answers, "task.path", make_judge())
+            yield from check_references(str(values.get("task.path")), prompts, answers, "task.path", make_judge())
     elif (path := values.get("data.train.data_path")) is not None and is_data_file(Path(str(path))):
         question, answer = (str(values.get(f"data.train.{key}_key", key)) for key in ("input", "output"))
         try:
             judge = judges(values)[OUR_ENVIRONMENT]
         except UserError:  # a rule has said it
             return
-        yield from references(str(path), [question], [answer], "data.train.data_path", judge)
+        yield from check_references(str(path), [question], [answer], "data.train.data_path", judge)
 
 
 def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
@@ -113,7 +116,7 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
     text = f"{shape.num_layers} layers of {shape.hidden_size}, {shape.max_position_embeddings} positions"
     return [
         ok("policy.model", text),
-        ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts{_layout(task)}"),
+        ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts{_describe_layout(task)}"),
         ok("reinforce_ada.advantage", run.reinforce_ada.teaches(run.grpo.num_generations_per_prompt)),
         *(warning("grpo.num_prompts_per_step", text) for text in warnings),
         ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
@@ -121,7 +124,7 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
     ]  # fmt: skip
 
 
-def _layout(task: Task) -> str:
+def _describe_layout(task: Task) -> str:
     """Return where the prompts of a file and their references stand, in words."""
     return f"; {task.layouts.most_common(1)[0][0]}" if isinstance(task, JsonlTask) else ""
 
@@ -147,19 +150,19 @@ def examine_nemo_rl(
         return findings
     if site:
         findings = [
-            error(finding.key, finding.message) if _of_unknown_model(finding) else finding for finding in findings
+            error(finding.key, finding.message) if _concerns_unknown_model(finding) else finding for finding in findings
         ]
         said = {finding.key for finding in findings if finding.level == "error"}
-        findings += [finding for finding in own_classes(config) if finding.key not in said]
-    return [*findings, *capacity(values, gpu_gib=gpu_gib, site=site), *image()]
+        findings += [finding for finding in check_own_classes(config) if finding.key not in said]
+    return [*findings, *check_capacity(values, gpu_gib=gpu_gib, site=site), *check_image()]
 
 
-def assumed(card: Card) -> str:
+def describe_assumed_gpus(card: Card) -> str:
     """Return what `check` says of GPUs that it has not seen."""
     return f"GPUs are assumed to be {card.name} ({card.gib} GiB); --card names another, --gpu on a GPU node measures"
 
 
-def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
+def check_capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
     """Memory and disk. Nothing is said where the rules have refused what the numbers would come from."""
     if not values.get("policy.megatron_cfg.enabled", False):
         return
@@ -174,33 +177,33 @@ def capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Findings:
     layout = [finding for rule in LAYOUT for finding in rule(config, shape)]
     if any(finding.level == "error" and finding.key.startswith(LAYOUT_KEYS) for finding in layout):
         return
-    yield from learner_memory(config, shape, gpu_gib)
-    yield from checkpoint_disk(config, shape, site=site)
+    yield from check_learner_memory(config, shape, gpu_gib)
+    yield from check_checkpoint_disk(config, shape, site=site)
     try:
         first_wave = config.rollout.first_wave(ada_settings(values.get("reinforce_ada", {})))
     except UserError:  # a rule has said so
         return
-    yield from rollout_memory(config, shape, first_wave, gpu_gib)
-    yield from host_memory(config, shape)
+    yield from check_rollout_memory(config, shape, first_wave, gpu_gib)
+    yield from check_host_memory(config, shape)
 
 
-def _of_unknown_model(finding: Finding) -> bool:
+def _concerns_unknown_model(finding: Finding) -> bool:
     return finding.key == "policy.model_name" and finding.level == "warning"
 
 
-def report(findings: Sequence[Finding], *, as_json: bool = False, verbose: bool = False) -> str:
+def write_report(findings: Sequence[Finding], *, as_json: bool = False, verbose: bool = False) -> str:
     """Return the text that `nemo-ada check` prints: errors, warnings, and the rest as one line, or in full."""
     code = exit_code(findings)
     if as_json:
         return json.dumps({"exit_code": code, "findings": [asdict(finding) for finding in findings]}, indent=1)
-    of_level = {level: [one for one in findings if one.level == level] for level in MARKS}
+    of_level = {level: [finding for finding in findings if finding.level == level] for level in MARKS}
     shown = MARKS if verbose else SEVERE
-    lines = [f"{MARKS[level]} {one.key}: {one.message}" for level in shown for one in of_level[level]]
+    lines = [f"{MARKS[level]} {finding.key}: {finding.message}" for level in shown for finding in of_level[level]]
     if not verbose:
-        left = ", ".join(dict.fromkeys(one.key for one in of_level["skipped"])) or "nothing"
+        left = ", ".join(dict.fromkeys(finding.key for finding in of_level["skipped"])) or "nothing"
         lines.append(f"right: {len(of_level['ok'])}; not checked here: {left}; --verbose shows them")
-    return "\n".join([*lines, ", ".join(_counted(len(of_level[level]), level) for level in SEVERE)])
+    return "\n".join([*lines, ", ".join(_format_count(len(of_level[level]), level) for level in SEVERE)])
 
 
-def _counted(number: int, what: str) -> str:
+def _format_count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")

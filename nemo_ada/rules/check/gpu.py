@@ -27,7 +27,7 @@ print(*fp8.FP8GlobalStateManager.is_fp8_block_scaling_available())
 """
 
 
-def node(values: Values) -> tuple[list[Finding], float | None]:
+def examine_node(values: Values) -> tuple[list[Finding], float | None]:
     """Return the findings of this node, and the memory of its smallest GPU in GiB.
 
     They come from a separate process, so that CUDA is not started in this one.
@@ -43,10 +43,12 @@ def node(values: Values) -> tuple[list[Finding], float | None]:
     if done.returncode or not done.stdout.strip():
         return [error("gpu.driver", f"the GPU probe failed: {done.stderr.strip()[-500:]}")], None
     answer = json.loads(done.stdout.splitlines()[-1])
-    return for_config([Finding(**finding) for finding in answer["findings"]], answer["count"], values), answer["gib"]
+    return weigh_findings([Finding(**finding) for finding in answer["findings"]], answer["count"], values), answer[
+        "gib"
+    ]
 
 
-def for_config(findings: Iterable[Finding], count: int, values: Values) -> list[Finding]:
+def weigh_findings(findings: Iterable[Finding], count: int, values: Values) -> list[Finding]:
     """Return the findings with the levels that they have for a config.
 
     What FP8 lacks is an error where the config uses FP8. Too few GPUs are an error, too, and apex where it is used.
@@ -60,14 +62,14 @@ def for_config(findings: Iterable[Finding], count: int, values: Values) -> list[
         else finding
         for finding in findings
     ]
-    if values.get(FUSED, False) and _in_worker(f"import torch, {FUSED_KERNEL}").returncode:
+    if values.get(FUSED, False) and _run_in_worker(f"import torch, {FUSED_KERNEL}").returncode:
         weighed.append(error(FUSED, f"{FUSED_KERNEL} of apex cannot be imported here; false would work"))
     if 0 < count < wanted:
         weighed.append(error("cluster.gpus_per_node", f"{wanted}, and this node has {count}; {count} would work"))
     return weighed
 
 
-def _probe() -> tuple[list[Finding], int, float | None]:
+def _probe_gpus() -> tuple[list[Finding], int, float | None]:
     import torch
 
     if not torch.cuda.is_available():
@@ -77,12 +79,12 @@ def _probe() -> tuple[list[Finding], int, float | None]:
     findings = [
         ok("gpu.driver", f"CUDA {torch.version.cuda}, {torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"),
         ok("gpu.memory", f"{gib:.1f} GiB, used in the estimates"),
-        *_fp8(torch),
+        *_check_fp8(torch),
     ]
     return findings, torch.cuda.device_count(), gib
 
 
-def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
+def _check_fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
     version = tuple(int(part) for part in str(torch.version.cuda or "0.0").split(".")[:2])
     if torch.cuda.get_device_capability(0) < HOPPER:
         yield warning(
@@ -91,10 +93,10 @@ def _fp8(torch) -> Findings:  # type: ignore[no-untyped-def]
     elif version < CUDA_FOR_FP8:
         yield warning("gpu.fp8", f"CUDA {torch.version.cuda}: block scaling needs 12.9 or newer")
     else:
-        yield from _transformer_engine()
+        yield from _check_transformer_engine()
 
 
-def _in_worker(code: str) -> Any:
+def _run_in_worker(code: str) -> Any:
     """Run code in the interpreter that trains, and return the finished process.
 
     In NeMo-RL's image Megatron's workers have an interpreter of their own.
@@ -103,9 +105,9 @@ def _in_worker(code: str) -> Any:
     return run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
-def _transformer_engine() -> Findings:
+def _check_transformer_engine() -> Findings:
     """Whether the interpreter that trains has block scaling."""
-    probe, worker = _in_worker(PROBE_ENGINE), worker_python("megatron")
+    probe, worker = _run_in_worker(PROBE_ENGINE), worker_python("megatron")
     place = worker.parts[-3] if worker else "this environment"
     available, _, why = (probe.stdout.splitlines() or [""])[-1].partition(" ")
     if probe.returncode:
@@ -117,7 +119,7 @@ def _transformer_engine() -> Findings:
 
 
 if __name__ == "__main__":
-    node_findings, gpus, smallest = _probe()
+    node_findings, gpus, smallest = _probe_gpus()
     sys.stdout.write(
         json.dumps({"findings": [asdict(finding) for finding in node_findings], "count": gpus, "gib": smallest}) + "\n"
     )

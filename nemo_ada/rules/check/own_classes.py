@@ -35,7 +35,7 @@ print({MARK!r} + json.dumps(errors))
 """
 
 
-def own_classes(config: Mapping[str, Any]) -> Findings:
+def check_own_classes(config: Mapping[str, Any]) -> Findings:
     """What NeMo-RL's configuration says of a config when it is made. A NeMo-RL that cannot be imported says nothing."""
     if find_spec(PACKAGE) is None or "SLURM_JOB_ID" in os.environ:
         return

@@ -28,18 +28,18 @@ SERVER = "https://api.wandb.ai"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")
 
 
-def site(values: Values) -> Findings:
+def check_site(values: Values) -> Findings:
     """Everything that a job needs of the site, except the image."""
     yield (ok if site_file().is_file() else skipped)("slurm/site.env", site_said())
-    yield from repositories(values)
-    yield from model_code(values)
-    yield from checkout(values)
-    yield from folders(values)
-    yield from wandb(values)
-    yield from open_ports(values)
+    yield from check_repositories(values)
+    yield from check_model_code(values)
+    yield from check_checkout(values)
+    yield from check_folders(values)
+    yield from check_wandb(values)
+    yield from check_open_ports(values)
 
 
-def repositories(values: Values) -> Findings:
+def check_repositories(values: Values) -> Findings:
     """Each repository is complete in the shared cache. Otherwise the hub has it, and nodes may ask the hub."""
     prepare = "`nemo-ada prepare CONFIG` puts it there"
     for key, name, kind in hub.needs(values):
@@ -57,13 +57,13 @@ def repositories(values: Values) -> Findings:
                 key, f"{name} {what} the cache HF_HOME={hub.cache_home()}, and HF_HUB_OFFLINE is set; {prepare}"
             )
         else:
-            yield _on_the_hub(key, name, kind, prepare)
+            yield _ask_hub(key, name, kind, prepare)
     tokenizer = Path(str(values.get("policy.tokenizer.name", values.get("policy.model_name", ""))))
     if tokenizer.is_dir() and hub.missing_files(tokenizer, weights=False):
         yield error("policy.tokenizer.name", f"{tokenizer} has no tokenizer.json; name a folder or repository with one")
 
 
-def model_code(values: Values) -> Findings:
+def check_model_code(values: Values) -> Findings:
     """A model's or tokenizer's folder that brings code. NeMo-RL sets trust_remote_code, so it runs."""
     for key in ("policy.model_name", "policy.tokenizer.name"):
         name = str(values.get(key, ""))
@@ -79,7 +79,7 @@ def model_code(values: Values) -> Findings:
             )
 
 
-def _on_the_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
+def _ask_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
     answer = hub.ask(name, kind)
     if answer == "there":
         return ok(key, f"{name}: on the hub, not in the cache yet; {prepare}")
@@ -94,7 +94,7 @@ def _on_the_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
     )
 
 
-def checkout(values: Values) -> Findings:
+def check_checkout(values: Values) -> Findings:
     """NeMo-RL's checkout has what the hooks need.
 
     The version that a checkout gives itself says little: main of August 2026 calls itself 0.6.0.
@@ -116,7 +116,7 @@ def checkout(values: Values) -> Findings:
             yield ok(HOME, f"{home} has the functions that Reinforce-Ada replaces, and the attributes that it reads")
 
 
-def image() -> Findings:
+def check_image() -> Findings:
     """CONTAINER, as slurm/site.env sets it: a file must exist, a registry's name cannot be looked up here."""
     name = site_setting("CONTAINER")
     if not name:
@@ -131,7 +131,7 @@ def image() -> Findings:
         yield skipped("CONTAINER", f"{name}: an image of a registry is not looked up")
 
 
-def mounts(values: Values, yamls: Sequence[Path]) -> Findings:
+def check_mounts(values: Values, yamls: Sequence[Path]) -> Findings:
     """The container of a job shows what the job reads: YAMLs, data, templates, own code, HF_HOME.
 
     The project, the run folder and MOUNTS are mounted. What a link leads to has to be, too.
@@ -142,9 +142,9 @@ def mounts(values: Values, yamls: Sequence[Path]) -> Findings:
     """
     if not site_setting("CONTAINER"):
         return
-    run_dir = job_folder(str(values.get("run_dir", DEFAULT_RUN_DIR)))
+    run_dir = find_job_folder(str(values.get("run_dir", DEFAULT_RUN_DIR)))
     mounted = [(str(folder), str(folder)) for folder in (project().absolute(), run_dir)]
-    named = [(source, target or source) for source, target in _pairs(site_setting("MOUNTS"))]
+    named = [(source, target or source) for source, target in _split_mounts(site_setting("MOUNTS"))]
     for source, _ in named:
         if not os.path.exists(source):
             yield warning("MOUNTS", f"{source} is not on this machine; a node that lacks it starts no container")
@@ -164,30 +164,30 @@ def mounts(values: Values, yamls: Sequence[Path]) -> Findings:
                             f"{path.parent}:{path.parent} to MOUNTS, or put it into the project")  # fmt: skip
 
 
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
+def _split_mounts(text: str) -> Iterator[tuple[str, str]]:
     """Yield source and target of SOURCE:TARGET[:FLAGS],...; the target is empty where it is the source's."""
     for mount in filter(None, text.split(",")):
         source, target, *_ = [*mount.split(":"), ""]
         yield source.rstrip("/") or "/", target.rstrip("/")
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return text_of(path)
     except (OSError, ValueError):
         return ""
 
 
-def job_folder(name: str) -> Path:
+def find_job_folder(name: str) -> Path:
     """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
     path, root = shown(Path(name)), site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
     return here() / (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path)
 
 
-def folders(values: Values) -> Findings:
+def check_folders(values: Values) -> Findings:
     """The run folder and the checkpoint folder can be created and written."""
     for key in ("run_dir", "checkpointing.checkpoint_dir"):
-        folder = job_folder(str(values.get(key, DEFAULT_RUN_DIR)))
+        folder = find_job_folder(str(values.get(key, DEFAULT_RUN_DIR)))
         above = next(parent for parent in (folder, *folder.parents) if parent.exists())
         try:
             with tempfile.TemporaryFile(dir=above):
@@ -197,24 +197,24 @@ def folders(values: Values) -> Findings:
                 key, f"{folder} cannot be written ({above}: {problem.strerror}); set RUN_ROOT in slurm/site.env"
             )
             continue
-        if key == "checkpointing.checkpoint_dir" and _in_memory(above):
+        if key == "checkpointing.checkpoint_dir" and _is_in_memory(above):
             yield error(
                 key, f"{folder} is in the memory of this machine (tmpfs): other nodes do not see it, and it is empty "
                 "after the job; set RUN_ROOT in slurm/site.env to a shared folder",
             )  # fmt: skip
 
 
-def _in_memory(folder: Path) -> bool:
+def _is_in_memory(folder: Path) -> bool:
     """Return whether the folder's file system is a tmpfs."""
     best, kind = 0, ""
-    for line in _text(Path("/proc/mounts")).splitlines():
+    for line in _read_text(Path("/proc/mounts")).splitlines():
         words = line.split()
         if len(words) > 2 and folder.is_relative_to(words[1]) and len(words[1]) >= best:
             best, kind = len(words[1]), words[2]
     return kind in ("tmpfs", "ramfs")
 
 
-def wandb(values: Values) -> Findings:
+def check_wandb(values: Values) -> Findings:
     """W&B has a key. Without one it would wait for a person to type it."""
     if values.get("logger.wandb_enabled", False) and not has_key(site_setting("WANDB_MODE")):
         yield error(
@@ -233,7 +233,7 @@ def has_key(mode: str) -> bool:
         return False
 
 
-def open_ports(values: Values) -> Findings:
+def check_open_ports(values: Values) -> Findings:
     """What answers anyone who reaches its port. SECURITY.md has everything that a job listens on."""
     alone = "use a network that is the cluster's alone (SECURITY.md, What listens where)"
     if site_setting("RAY_AUTH") == "disabled":

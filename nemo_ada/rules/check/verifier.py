@@ -1,4 +1,4 @@
-"""The self-test of the verifier that judges answers."""
+"""What the verifier of a run can judge: the references of its training set, and the known pairs of its self-test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.run.data_files import records
 from nemo_ada.tasks.lines import pair_of
-from nemo_ada.verify.audit import counted, told
+from nemo_ada.verify.audit import count_kinds, describe_kinds
 from nemo_ada.verify.judge import Judge, make_judge
 from nemo_ada.verify.pool import VerifierLimits
 from nemo_ada.verify.selftest import VerifierSelfTestError
@@ -20,7 +20,7 @@ from nemo_ada.verify.selftest import VerifierSelfTestError
 AUDITED = 2000  # references of a training set
 
 
-def references(path: str, prompt: Sequence[str], answer: Sequence[str], key: str, judge: Judge) -> Findings:
+def check_references(path: str, prompt: Sequence[str], answer: Sequence[str], key: str, judge: Judge) -> Findings:
     """The references of a local training set: those that only the same words equal, by kind.
 
     Args:
@@ -38,14 +38,14 @@ def references(path: str, prompt: Sequence[str], answer: Sequence[str], key: str
     except UserError:
         return
     kinds = judge.audit([raw for _, raw in read])
-    found = counted((number, kind) for (number, _), kind in zip(read, kinds, strict=True))
-    for sentence in told(found):
+    found = count_kinds((number, kind) for (number, _), kind in zip(read, kinds, strict=True))
+    for sentence in describe_kinds(found):
         yield warning(key, f"{path}: {sentence}; of the first {len(read)} lines")
     if read and not found:
         yield ok(key, f"{path}: the verifier can compare the references of its first {len(read)} lines")
 
 
-def verifier() -> Findings:
+def check_verifier() -> Findings:
     """math-verify judges known pairs and survives a hanging input."""
     try:
         with closing(make_judge(limits=VerifierLimits(workers=1))) as judge:

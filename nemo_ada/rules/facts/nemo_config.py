@@ -264,7 +264,7 @@ class LearnerFacts:
         reference = not values.get("grpo.skip_reference_policy_logprobs_calculation", False)
         if not _uses_megatron(values):
             return cls._of_dtensor(values, gpus, int(policy) + int(reference))
-        here, default = "policy.megatron_cfg", None
+        here, default = "policy.megatron_cfg", None  # None: the setting is required
         recompute = values.get(f"{here}.recompute_granularity", "full") == "full"
         return cls(
             gpus=gpus,
@@ -325,7 +325,11 @@ class LearnerFacts:
 
     @property
     def pack_unit(self) -> int:
-        """Packs (or rows) are padded to a multiple of this many tokens."""
+        """Packs (or rows) are padded to a multiple of this many tokens.
+
+        With FP8 each rank's part of a pack must be a multiple of 128, because cuBLAS scales blocks of that size.
+        Context parallelism cuts a pack into 2 cp parts, and tensor parallelism each part into tp.
+        """
         if self.fp8:
             return lcm(self.length_unit, 128 * (2 * self.cp if self.cp > 1 else 1) * self.tp)
         return self.length_unit
@@ -375,7 +379,7 @@ class NemoConfig:
     def of(cls, config: Mapping[str, Any]) -> NemoConfig:
         """Read a resolved NeMo-RL config. Raises UserError for what is missing or of a wrong kind."""
         values = Values(config)
-        default = None if _uses_megatron(values) else 1
+        default = None if _uses_megatron(values) else 1  # with None the setting is required
         nodes = values.integer("cluster.num_nodes", default)
         gpus_per_node = values.integer("cluster.gpus_per_node", default)
         rollout, engine = RolloutFacts.of(values), EngineFacts.of(values, nodes, gpus_per_node)

@@ -12,9 +12,9 @@ from nemo_ada.config.parsing import divisors
 from nemo_ada.config.values import Values
 from nemo_ada.rules.bounds import BOUNDS
 from nemo_ada.rules.check import gpu
-from nemo_ada.rules.check.capacity import checkpoint_disk
+from nemo_ada.rules.check.capacity import check_checkpoint_disk
 from nemo_ada.rules.check.command import examine_nemo_rl as check
-from nemo_ada.rules.check.site import site as site_findings
+from nemo_ada.rules.check.site import check_site
 from nemo_ada.rules.data import PUBLISHED
 from nemo_ada.rules.facts import attributes, hub, upstream
 from nemo_ada.rules.facts.checkout import Checkout
@@ -211,7 +211,7 @@ def everything(changes, tmp=""):
     found = check(config, site=True)
     if any(finding.key in BOUNDS or finding.key == "run_dir" for finding in found if finding.level == "error"):
         return found
-    return [*found, *site_findings(Values(config))]
+    return [*found, *check_site(Values(config))]
 
 
 def errors(changes, tmp=""):
@@ -327,14 +327,14 @@ def test_the_disk_needs_room_for_the_kept_checkpoints_and_the_one_being_written(
     recipe, shape = read({"checkpointing.checkpoint_dir": str(tmp_path), "checkpointing.keep_top_k": 3})
     free = room * checkpoint_bytes(recipe, shape)
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=free))
-    assert [finding.level for finding in checkpoint_disk(recipe, shape)] == [level]
+    assert [finding.level for finding in check_checkpoint_disk(recipe, shape)] == [level]
 
 
 def test_adapters_of_no_layer_that_exists_have_no_checkpoint_to_make_room_for():
     """A rule of LoRA names the layer. This one divided by zero once."""
     adapters = {"enabled": True, "dim": 8, "alpha": 8, "target_modules": ["q_proj"]}
     recipe, shape = read({f"policy.megatron_cfg.peft.{name}": value for name, value in adapters.items()})
-    assert not list(checkpoint_disk(recipe, shape))
+    assert not list(check_checkpoint_disk(recipe, shape))
 
 
 def a_model(folder, **shape):
@@ -485,16 +485,16 @@ def test_a_newer_single_controller_is_named_where_the_plug_in_s_points_differ(tm
 
 
 def test_fewer_gpus_than_the_config_wants_are_refused():
-    found = gpu.for_config([], 4, Values(changed({})))
+    found = gpu.weigh_findings([], 4, Values(changed({})))
     assert [(f.level, f.key, "4 would work" in f.message) for f in found] == [("error", "cluster.gpus_per_node", True)]
-    assert gpu.for_config([], 8, Values(changed({}))) == []
+    assert gpu.weigh_findings([], 8, Values(changed({}))) == []
 
 
 def test_apex_is_asked_for_only_where_it_is_used(monkeypatch):
     fused = Values(changed({f"{LEARNER}.gradient_accumulation_fusion": True}))
-    assert [finding.key for finding in gpu.for_config([], 8, fused)] == [f"{LEARNER}.gradient_accumulation_fusion"]
+    assert [finding.key for finding in gpu.weigh_findings([], 8, fused)] == [f"{LEARNER}.gradient_accumulation_fusion"]
     monkeypatch.setattr(gpu, "FUSED_KERNEL", "json")  # a module that can be imported
-    assert gpu.for_config([], 8, fused) == []
+    assert gpu.weigh_findings([], 8, fused) == []
 
 
 def test_fp8_blocks_must_fit_the_key_value_width_too(tmp_path):
@@ -531,13 +531,13 @@ def test_fp8_needs_hopper_a_new_cuda_and_transformer_engine(capability, cuda, sa
     torch = SimpleNamespace(
         cuda=SimpleNamespace(get_device_capability=lambda index: capability), version=SimpleNamespace(cuda=cuda)
     )
-    found = list(gpu._fp8(torch))
+    found = list(gpu._check_fp8(torch))
     assert [finding.level for finding in found] == ["warning"]
     assert said in found[0].message
-    used = gpu.for_config(found, 8, Values(changed(FP8_TRAINING)))
+    used = gpu.weigh_findings(found, 8, Values(changed(FP8_TRAINING)))
     assert [finding.level for finding in used] == ["error"]
     assert "without -fp8" in used[0].message
-    assert gpu.for_config(found, 8, Values(changed({}))) == found
+    assert gpu.weigh_findings(found, 8, Values(changed({}))) == found
 
 
 def test_transformer_engine_is_looked_for_where_megatrons_workers_run(tmp_path, monkeypatch):
@@ -546,7 +546,7 @@ def test_transformer_engine_is_looked_for_where_megatrons_workers_run(tmp_path, 
     worker.write_text("#!/bin/sh\necho True\n")
     worker.chmod(0o755)
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path))
-    found = list(gpu._transformer_engine())
+    found = list(gpu._check_transformer_engine())
     assert [finding.level for finding in found] == ["ok"] and "MegatronPolicyWorker" in found[0].message
 
 

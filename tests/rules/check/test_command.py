@@ -18,7 +18,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.rules import data, setup
 from nemo_ada.rules.check import gpu, site, verifier
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
-from nemo_ada.rules.check.site import mounts
+from nemo_ada.rules.check.site import check_mounts
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.finding import exit_code
 from nemo_ada.verify import judge
@@ -73,7 +73,7 @@ def test_a_cpu_recipe_passes_and_its_own_limits_are_seen(tmp_path):
 
 
 def test_gpu_checks_say_that_they_were_skipped_where_there_is_none():
-    found, gib = gpu.node(Values({}))
+    found, gib = gpu.examine_node(Values({}))
     if gib is not None:
         pytest.skip("this machine has a GPU")
     assert {finding.key for finding in found} == {"gpu.driver", "gpu.memory", "gpu.fp8"}
@@ -210,7 +210,7 @@ def test_the_sites_file_is_read_where_the_environment_says_nothing(tmp_path, mon
     assert [site_setting(name) for name in ("CONTAINER", "RUN_ROOT", "HF_HOME", "MOUNTS")] == [
         "/nowhere.sqsh", str(tmp_path), os.path.expandvars("$HOME/x"), "",
     ]  # fmt: skip
-    assert [finding.level for finding in site.image()] == ["error"]
+    assert [finding.level for finding in site.check_image()] == ["error"]
     disk = next(f for f in examine_nemo_rl(changed({})) if f.key == "checkpointing.checkpoint_dir")
     assert disk.message.endswith(f"are free at {tmp_path} (RUN_ROOT)") or f"{tmp_path} (RUN_ROOT)" in disk.message
     monkeypatch.setenv("RUN_ROOT", "/")
@@ -236,7 +236,7 @@ def test_the_assumed_gpu_is_said(tmp_path):
 def test_an_image_file_must_exist(tmp_path, monkeypatch):
     def found(image):
         monkeypatch.setenv("CONTAINER", str(image))
-        return [(finding.level, finding.key) for finding in site.image()]
+        return [(finding.level, finding.key) for finding in site.check_image()]
 
     assert found(tmp_path / "image.sqsh") == [("error", "CONTAINER")]
     (tmp_path / "image.sqsh").touch()
@@ -248,10 +248,10 @@ def test_an_image_file_must_exist(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_the_verifier_is_tried_and_one_that_fails_is_an_error(monkeypatch):
-    assert [(finding.level, finding.key) for finding in verifier.verifier()] == [("ok", "verifier")]
+    assert [(finding.level, finding.key) for finding in verifier.check_verifier()] == [("ok", "verifier")]
     for problem in (VerifierSelfTestError("judged 1 as 2"), ImportError("no math-verify")):
         monkeypatch.setattr(judge, "MathVerifier", Mock(side_effect=problem))
-        assert [(f.level, f.key, str(problem) in f.message) for f in verifier.verifier()] == [
+        assert [(f.level, f.key, str(problem) in f.message) for f in verifier.check_verifier()] == [
             ("error", "verifier", True)
         ]
 
@@ -287,7 +287,7 @@ def test_a_model_that_brings_code_is_named(tmp_path, monkeypatch, key, cached, f
     section, _, inner = key.removeprefix("policy.").partition(".")
     name = "org/model" if cached else str(folder)
     config = {"policy": {"model_name": "org/other", section: {inner: name} if inner else name}}
-    found = list(site.model_code(Values(config)))
+    found = list(site.check_model_code(Values(config)))
     if text == "{}":
         assert found == []
         return
@@ -315,7 +315,9 @@ def test_references_that_cannot_be_compared_are_counted_with_the_first_line(tmp_
     path = tmp_path / "set.jsonl"
     rows = [{"problem": "p", "answer": text} for text in ("3", "5 or 6", "\x08oxed{5}")]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = list(verifier.references(str(path), ["problem"], ["answer"], "data.train.data_path", judge.make_judge()))
+    found = list(
+        verifier.check_references(str(path), ["problem"], ["answer"], "data.train.data_path", judge.make_judge())
+    )
     assert [one.level for one in found] == ["warning", "warning"]
     assert "several; first in line 2" in found[0].message and "control; first in line 3" in found[1].message
 
@@ -347,7 +349,7 @@ def test_more_prompts_than_the_data_has_and_a_threshold_of_one_are_said(tmp_path
 )
 def test_what_answers_anyone_is_a_warning(config, ray, keys, monkeypatch):
     monkeypatch.setenv("RAY_AUTH", ray)
-    found = list(site.open_ports(Values(config)))
+    found = list(site.check_open_ports(Values(config)))
     assert [one.key for one in found] == keys and all(one.level == "warning" for one in found)
 
 
@@ -368,7 +370,7 @@ def test_what_a_job_reads_and_its_container_does_not_see_is_named(
 
     def missing(mounts_: str) -> set[str]:
         monkeypatch.setenv("MOUNTS", mounts_)
-        found = list(mounts(values, [tmp_path / "mine" / "my.yaml"]))
+        found = list(check_mounts(values, [tmp_path / "mine" / "my.yaml"]))
         assert all(finding.level == "error" and finding.key == "MOUNTS" for finding in found)
         return {path for finding in found for path in re.findall(rf"{tmp_path}/([\w./]+?)[: ]", finding.message)[:1]}
 
@@ -383,5 +385,5 @@ def test_what_a_job_reads_and_its_container_does_not_see_is_named(
     assert missing(f"{tmp_path}:/elsewhere") == everything, "the job looks at its own path"
     assert missing(f"{tmp_path}:{tmp_path}") == set() == missing(str(tmp_path))
     monkeypatch.setenv("MOUNTS", f"{tmp_path},/nowhere:/data")
-    (finding,) = mounts(values, [])
+    (finding,) = check_mounts(values, [])
     assert finding.level == "warning" and "/nowhere is not on this machine" in finding.message

@@ -51,14 +51,14 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_validators_that_only_run_are_asked(package: Path, config: dict, level: str, key: str, said: str) -> None:
-    (finding,) = own_classes.own_classes(config)
+    (finding,) = own_classes.check_own_classes(config)
     assert (finding.level, finding.key) == (level, key)
     assert said in finding.message
 
 
 def test_a_nemo_rl_that_cannot_be_imported_is_said(package: Path) -> None:
     (package / "nemo_rl/algorithms/grpo.py").write_text("import a_library_that_only_the_image_has")
-    (finding,) = own_classes.own_classes(TAKEN)
+    (finding,) = own_classes.check_own_classes(TAKEN)
     assert finding.level == "skipped"
     assert "a_library_that_only_the_image_has" in finding.message
 
@@ -66,13 +66,13 @@ def test_a_nemo_rl_that_cannot_be_imported_is_said(package: Path) -> None:
 def test_the_working_folder_brings_nothing(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     monkeypatch.chdir(tmp_path)
-    (finding,) = own_classes.own_classes(json.loads(json.dumps(TAKEN)))
+    (finding,) = own_classes.check_own_classes(json.loads(json.dumps(TAKEN)))
     assert finding.level == "ok"
 
 
 def test_within_a_job_and_without_nemo_rl_nobody_is_asked(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert list(own_classes.own_classes(TAKEN)) == []
+    assert list(own_classes.check_own_classes(TAKEN)) == []
     monkeypatch.delenv("SLURM_JOB_ID")
     monkeypatch.setattr(own_classes, "find_spec", lambda name: None)
-    assert list(own_classes.own_classes(TAKEN)) == []
+    assert list(own_classes.check_own_classes(TAKEN)) == []

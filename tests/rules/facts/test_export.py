@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.launch.export import _add_prompts, export
+from nemo_ada.nemo.launch.export import _add_prompts, export_checkpoint
 from nemo_ada.run.files import write_folder
 from nemo_ada.run.folder import CONTRACT
 from nemo_ada.tasks.prompting import read_contract
@@ -65,12 +65,12 @@ def test_the_newest_checkpoint_that_is_whole_is_exported(tmp_path):
     damaged = embedded(tmp_path, 20)
     (damaged / "hf/model.safetensors").write_bytes(weights(3))
     (tmp_path / "checkpoints/tmp_step_30/policy/weights").mkdir(parents=True)
-    made = export(tmp_path, step=None, out=None, say=lambda line: None)
+    made = export_checkpoint(tmp_path, step=None, out=None, say=lambda line: None)
     assert json.loads((made / "config.json").read_text()) == {"step": 10}
     with pytest.raises(UserError, match="no complete checkpoint of step 20; name a run"):
-        export(tmp_path, step=20, out=tmp_path / "out", say=lambda line: None)
+        export_checkpoint(tmp_path, step=20, out=tmp_path / "out", say=lambda line: None)
     with pytest.raises(UserError, match="is there already"):
-        export(tmp_path, step=10, out=None, say=lambda line: None)
+        export_checkpoint(tmp_path, step=10, out=None, say=lambda line: None)
 
 
 @pytest.mark.parametrize(("flag", "kind", "files"), [("megatron", "megatron", "iter_0000000"), ("dcp", "dcp", "x")])
@@ -88,13 +88,13 @@ def test_nemo_rls_converter_runs_in_the_workers_interpreter(flag, kind, files, t
     python.chmod(0o755)
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "venvs"))
-    made = export(ours(tmp_path / "run"), step=None, out=tmp_path / "hf", say=lambda line: None)
+    made = export_checkpoint(ours(tmp_path / "run"), step=None, out=tmp_path / "hf", say=lambda line: None)
     assert (tmp_path / "used").exists() and (made / "tokenizer.json").exists()
     source = saved / "weights" / (files if kind == "megatron" else "")
     assert (made / "config.json").read_text() == str(source)
     script.write_text(CONVERTER.format(flag=flag, size=3))
     with pytest.raises(UserError, match=r"not be whole: model\.safetensors"):
-        export(ours(tmp_path / "run"), step=None, out=tmp_path / "again", say=lambda line: None)
+        export_checkpoint(ours(tmp_path / "run"), step=None, out=tmp_path / "again", say=lambda line: None)
     assert not (tmp_path / "again").exists()
 
 
@@ -107,7 +107,7 @@ def test_what_the_converter_of_dtensors_files_pickles_becomes_safetensors(tmp_pa
     script.write_text(CONVERTER.format(flag="dcp", size=4) + PICKLES)
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
-    made = export(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None)
+    made = export_checkpoint(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None)
     assert {name: tensor.tolist() for name, tensor in load_file(made / "model.safetensors").items()} == {
         "w": [1.0, 1.0],
         "tied": [1.0, 1.0],
@@ -132,7 +132,7 @@ def test_the_shards_that_the_ranks_of_dtensor_v2_save_become_one_model(tmp_path,
                   saved / f"weights/model/shard-0000{rank + 1}-model-00001-of-00001.safetensors",
                   {"format": "pt", "DCP_VERSION": "1.0", "DCP_SHARDING_INFO": json.dumps(offsets)})  # fmt: skip
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
-    made = export(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None)
+    made = export_checkpoint(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None)
     joined = load_file(made / "model.safetensors")
     assert {name: tensor.tolist() for name, tensor in joined.items()} == {
         name: tensor.tolist() for name, tensor in whole.items()
@@ -158,12 +158,14 @@ def test_adapters_that_dtensor_v2_saves_are_exported_merged_and_alone(tmp_path, 
     save_file({f"base_model.model.{layer}.{name}.weight": part for name, part in pair.items()},
               saved / "adapter_model.safetensors")  # fmt: skip
     monkeypatch.setenv("NEMO_RL_VENV_DIR", str(tmp_path / "none"))
-    made = Qwen2ForCausalLM.from_pretrained(export(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None))
+    made = Qwen2ForCausalLM.from_pretrained(
+        export_checkpoint(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None)
+    )
     expected = dict(base.named_parameters())
     for name, weight in made.named_parameters():
         change = 4 * pair["lora_B"] @ pair["lora_A"] if name == f"{layer}.weight" else 0
         torch.testing.assert_close(weight, expected[name] + change)
-    alone = export(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None, adapter=True)
+    alone = export_checkpoint(ours(tmp_path / "run"), step=None, out=None, say=lambda line: None, adapter=True)
     assert (alone / "adapter_model.safetensors").read_bytes() == (saved / "adapter_model.safetensors").read_bytes()
 
 
@@ -176,7 +178,7 @@ def test_an_export_says_what_it_is(tmp_path):
     (tmp_path / "environment.json").write_text(json.dumps({"nemo_ada": "0.1.0", "commit": "abc1234"}))
     scores = [{"step": 10, "val/accuracy": 0.25}, {"step": 20, "val/accuracy": 0.5}, {"step": 30, "val/accuracy": 0.9}]
     (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in scores))
-    card = (export(tmp_path, step=None, out=None, say=lambda line: None) / "README.md").read_text()
+    card = (export_checkpoint(tmp_path, step=None, out=None, say=lambda line: None) / "README.md").read_text()
     assert yaml.safe_load(card.split("---")[1])["base_model"] == "Qwen/Qwen2.5-0.5B"
     for part in ("preset ada_single", "abc1234", "accuracy 0.500", "after step 20"):
         assert part in card
@@ -185,7 +187,7 @@ def test_an_export_says_what_it_is(tmp_path):
 
 def test_a_run_that_saved_nothing_is_named(tmp_path):
     with pytest.raises(UserError, match="has no complete checkpoint; name a run"):
-        export(tmp_path, step=None, out=None, say=lambda line: None)
+        export_checkpoint(tmp_path, step=None, out=None, say=lambda line: None)
 
 
 def test_an_export_of_nemo_rl_keeps_every_stop_token_and_says_how_prompts_were_made(tmp_path):
@@ -209,9 +211,9 @@ def test_a_model_with_code_of_its_own_is_named_on_the_command_line(tmp_path, mon
     (model / "config.json").write_text('{"auto_map": {"AutoConfig": "configuration.Mine"}}')
     (saved.parent / "config.yaml").write_text(json.dumps({"policy": {"model_name": str(model)}}))
     with pytest.raises(UserError, match=f"auto_map in config.json.*where you trust it, say --model={model}"):
-        export(tmp_path / "run", step=None, out=None, say=lambda line: None)
+        export_checkpoint(tmp_path / "run", step=None, out=None, say=lambda line: None)
     monkeypatch.delenv("NEMO_RL_HOME", raising=False)
     with pytest.raises(UserError, match="NEMO_RL_HOME"):
-        export(tmp_path / "run", step=None, out=None, say=lambda line: None, model=str(model))
+        export_checkpoint(tmp_path / "run", step=None, out=None, say=lambda line: None, model=str(model))
     with pytest.raises(UserError, match=f"was trained from {model}"):
-        export(tmp_path / "run", step=None, out=None, say=lambda line: None, model="other/model")
+        export_checkpoint(tmp_path / "run", step=None, out=None, say=lambda line: None, model="other/model")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.launch.export import export, model_card
+from nemo_ada.nemo.launch.export import export_checkpoint, write_model_card
 from nemo_ada.run.data_files import rows
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, PromptFormat
 from tests.lab.data.fake_server import model_folder
@@ -51,7 +51,7 @@ def foreign(folder: Path, config: dict) -> Path:
 def exported(run: Path, out: Path) -> str:
     """All that an export holds, as text; a refusal leaves nothing."""
     try:
-        export(run, step=None, out=out, say=lambda _line: None)
+        export_checkpoint(run, step=None, out=out, say=lambda _line: None)
     except UserError as error:
         return "refused" if "is a link" in str(error) and not out.exists() else str(error)
     assert not any(path.is_symlink() for path in out.rglob("*"))
@@ -140,10 +140,11 @@ def test_a_hostile_folder_gets_one_sentence(tmp_path: Path, monkeypatch, what: s
     saved = foreign(tmp_path / "run", {"policy": {"model_name": "none/such"}})
     HOSTILE[what](saved.parent)
     if what.startswith(("a folder for a config", "a config that", "a config without")):
-        export(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)  # DTensor's export needs none
+        # DTensor's export needs none
+        export_checkpoint(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)
         return
     with pytest.raises(UserError) as refused:
-        export(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)
+        export_checkpoint(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 600
     assert not (tmp_path / "out").exists()
 
@@ -155,7 +156,7 @@ def test_what_belongs_to_another_user_is_not_exported(tmp_path: Path, place: str
     (saved / "tokenizer/tokenizer.json").write_text("{}")
     os.chown(tmp_path / "run" / place, OTHER, OTHER)
     with pytest.raises(UserError, match=f"is not used: it belongs to .*{OTHER}"):
-        export(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)
+        export_checkpoint(tmp_path / "run", step=None, out=tmp_path / "out", say=lambda _line: None)
     assert not (tmp_path / "out").exists()
 
 
@@ -166,7 +167,7 @@ def test_a_run_writes_no_keys_into_the_head_of_its_card(tmp_path: Path) -> None:
         '{"step": 5, "val/a": 0.5}\n{broken\n[1]\n{"step": "x"}\n{"step": ' + "9" * 5000 + '}\n{"step": NaN}\n'
     )
     (tmp_path / "run" / "environment.json").write_text("{broken")
-    card = model_card(tmp_path / "run", saved.parent)
+    card = write_model_card(tmp_path / "run", saved.parent)
     head = yaml.safe_load(card.split("---")[1])
     assert head.keys() == {"library_name", "tags"} and "a 0.500" in card
     assert [line for line in card.splitlines() if line.startswith("# ")] == ["# run, step 7"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.rules.check.command import report
+from nemo_ada.rules.check.command import write_report
 from nemo_ada.rules.facts.memory import (
     GIB,
     cache_bytes_per_token,
@@ -138,12 +138,12 @@ def test_refit_holds_both_copies_of_the_weights_and_a_checkpoint_master_weights_
 
 def test_the_report_begins_with_what_matters_and_the_exit_code_is_the_worst_level():
     said = [ok("a.b", "fine"), warning("c.d", "hm"), skipped("gpu", "none"), error("e.f", "no"), ok("g", "fine")]
-    errors, warnings, rest, count = report(said).splitlines()
+    errors, warnings, rest, count = write_report(said).splitlines()
     assert errors.startswith("ERROR") and warnings.startswith("WARNING")
     assert rest == "right: 2; not checked here: gpu; --verbose shows them"
-    assert count == "1 error, 1 warning" and report([]).splitlines()[-1] == "0 errors, 0 warnings"
-    assert [line.split()[0] for line in report(said, verbose=True).splitlines()[2:5]] == ["skipped", "ok", "ok"]
-    assert '"exit_code": 3' in report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=True)
+    assert count == "1 error, 1 warning" and write_report([]).splitlines()[-1] == "0 errors, 0 warnings"
+    assert [line.split()[0] for line in write_report(said, verbose=True).splitlines()[2:5]] == ["skipped", "ok", "ok"]
+    assert '"exit_code": 3' in write_report([ok("a.b", "fine"), warning("c.d", "hm")], as_json=True)
 
 
 @pytest.mark.parametrize(
