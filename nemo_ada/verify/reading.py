@@ -26,8 +26,8 @@ class Items:
     r"""Several answers.
 
     Attributes:
-        kind: "list" (no brackets), "set", "cases" (the branches of a function) or "tuple"; a tuple that is written as a matrix is a "row" or a "column". Only
-            tuples have an order.
+        kind: "list" (no brackets), "set", "cases" (the branches of a function) or "tuple"; a tuple that is written as a
+            matrix is a "row" or a "column". Only tuples have an order.
         items: the answers.
         joined: "or" or "and" where a list has such a word; the sign where sets are joined by one, as \cup.
     """
