@@ -281,7 +281,11 @@ class Agreement:
         """Return whether lists hold the same answers as often. A tuple keeps their order, and a set is no tuple."""
         kinds = {wanted.kind, given.kind}
         ordered = kinds & {"tuple", "row", "column"}
-        if len(wanted.items) != len(given.items) or ("set" in kinds and ordered) or kinds == {"row", "column"}:
+        if (
+            len(wanted.items) != len(given.items)
+            or (len(kinds) > 1 and (ordered or "cases" in kinds) and kinds & {"set", "cases"})
+            or kinds == {"row", "column"}
+        ):
             return False
         if given.joined == "or" != wanted.joined and all(
             isinstance(readings(item, depth + 1)[0], Text | Choice) for item in given.items

@@ -26,6 +26,8 @@ _SENTENCE = re.compile(r"(?<!\n\d)(?<!\A\d)[.!?](?=\s|$)|\n\s*\n")  # 2. may num
 _SIGNS = re.compile(r"(?:[^\w\s.,;!?\\]|\\[A-Za-z]+|\s)+")
 _NAME = r"(?:\\?[A-Za-z]+(?:_\w|_\{\w+\})?'*(?:\([^()]{1,9}\))?\s*(?:=|\\in(?![a-z])))"
 _LIST = re.compile(rf"[\s,;.?!]*(?:[-*]\s+)?(?P<name>{_NAME}?)\s*")
+_ITEM = re.compile(r"\s*[-*+•]\s+\S?")  # of a list in markdown
+_NEXT_ITEM = re.compile(r"[\s$,;.*)\\]*?\n\s*[-*+•]\s+(?:\$|\*\*|\\\()*\s*")
 _LABELLED = re.compile(r"\s*[,;]\s*[A-Za-z][A-Za-z ]{0,30}:\s*")
 _NAME_AT_END = re.compile(rf"(?P<name>{_NAME})\s*$")
 _AND = re.compile(r"[\s,;]*(?:(?:and|also|as well as|plus)\b)[\s,]*(?P<rest>.*)", re.DOTALL | re.IGNORECASE)
@@ -193,6 +195,8 @@ def _joint(before: str, between: str) -> str | None:
     if len(between) > MAX_BETWEEN:
         return None
     bare = _without_markup(between).strip()
+    if _NEXT_ITEM.fullmatch(between) and _ITEM.match(before):
+        return ", "
     if (listed := _LIST.fullmatch(bare)) is not None:  # nothing, a comma, ", y ="
         return f", {listed['name']}" if listed["name"] or set(",;") & set(bare) else r"\text{ or }"
     if _LABELLED.fullmatch(bare) and not _CONCLUDES.search(bare):  # sum: 3, product: 5

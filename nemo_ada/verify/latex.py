@@ -112,6 +112,7 @@ _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
 _POWER_IN_TEXT = re.compile(r"(\\text\s*\{[^{}]*)(\^\s*\{-?\d+\})\s*\}")
 _MARKDOWN = re.compile(r"^\s*(\*\*|__|`)(.+)\1\s*$", re.DOTALL)
 _TEXT = re.compile(r"\\text\s*\{\s*([^{}]*?)\s*\}")
+_TEXT_IN_TEXT = re.compile(r"\\text\s*\{([^{}]*)\\text\s*\{([^{}]*)\}")  # \text{\textbf{Amy}}
 _VALUE_BEFORE = re.compile(r"(?:[\d})\]]|\\mu|\\cdot|/)\s*$")
 _WORDS = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|[A-Za-z]+")
 _PLAIN = {  # a word of plain text -> LaTeX
@@ -162,6 +163,10 @@ def undressed(text: str) -> str:
     text = text.replace("\\$", "\x00").replace("\\%", "%").replace("\\&", "&").replace("\\#", "#").replace("\\_", "_")
     text = _STYLED.sub(r" \1 ", text)
     text = _COMMAND.sub(_renamed, text)
+    for _ in range(MAX_NESTED if "\\text" in text else 0):
+        before, text = text, _TEXT_IN_TEXT.sub(r"\\text{\1\2", text)
+        if text == before:
+            break
     text = _DRESS.sub(
         " ", _ROWS.sub(_rows, text.replace("\\!", "").replace("^{\\prime}", "'").replace("^\\prime", "'"))
     )

@@ -26,8 +26,8 @@ class Items:
     r"""Several answers.
 
     Attributes:
-        kind: "list" (no brackets), "set" or "tuple"; a tuple that is written as a matrix is a "row" or a "column". Only
-            tuples have an order.
+        kind: "list" (no brackets), "set", "cases" (the branches of a function) or "tuple"; a tuple that is written as a
+            matrix is a "row" or a "column". Only tuples have an order.
         items: the answers.
         joined: "or" or "and" where a list has such a word; the sign where sets are joined by one, as \cup.
     """
@@ -100,6 +100,7 @@ _SUCH_THAT = re.compile(r"\\mid(?![a-z])|\||:")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![a-z])")
 _GREEK = r"\\(?:alpha|beta|gamma|theta|phi|lambda|mu|omega|rho|varphi|delta|varepsilon|epsilon)(?![a-z])"
 VARIABLE = re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:_(?:\w|\{{\w+\}}))?")
+_POINT = re.compile(r"[A-Z](?:_(?:\w|\{\w+\}))?'*\s*(?=\()")
 CALL = re.compile(r"(?P<head>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)")
 _REVERSED = re.compile(r"([\](\[])([^\[\]()]*)([\[)\]])")
 _COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
@@ -112,6 +113,9 @@ _EXCEPT = re.compile(
 _LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\([^()]*\)|_\d|\^\{?\*\}?)+")
 _NO_LABEL = re.compile(r"\\(?:emptyset|pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
 _LETTER = re.compile("[A-Za-z]")
+
+
+_PARITY = re.compile(r"(?P<name>[a-z])\s*\\equiv\s*(?P<rest>[01])\s*\\pmod\{2\}")
 
 
 @lru_cache(maxsize=4096)  # all responses of a prompt share their reference
@@ -135,6 +139,11 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         return readings(text[1:-1].strip(), depth + 1)
     if meaning(text) == NOTHING:
         return (Text(NOTHING),)
+    if "\\pmod{2}" in text and (parity := _PARITY.fullmatch(text)) is not None:
+        said_in_words = Text(f"{parity['name']} is {'odd' if parity['rest'] == '1' else 'even'}")
+        return (*_structure(text, depth), said_in_words)
+    if text.startswith("\\begin{cases}") and (branches := _branches(text)):
+        return (branches, Amount(text))
     if "\\hat{" in text and (vectors := _components(text)):
         return vectors
     if (spoken_one := said(text)) is not None:
@@ -197,8 +206,8 @@ def _structure(text: str, depth: int) -> list[Reading]:
     if CHOSEN.fullmatch(text):  # C(10,3), which is a point, too
         found.append(Amount(text))
     found += _bracketed(text)
-    if re.match(r"[A-Z]\(", text):  # a point with its name: A(3,-1)
-        found += _bracketed(text[1:])
+    if (point := _POINT.match(text)) is not None:  # a point with its name: A(3,-1)
+        found += _bracketed(text[point.end() :])
     parts, _ = split(text, _COLON)
     return found if found or len(parts) < 2 or not all(parts) else [Ratio(tuple(parts))]
 
@@ -283,6 +292,17 @@ def _components(text: str) -> tuple[Items, ...]:
         values[name] = {"": "1", "-": "-1"}.get(value, value)
     lengths = (3,) if "k" in values else (2, 3)
     return tuple(Items("tuple", tuple(values.get(name, "0") for name in "ijk"[:length])) for length in lengths)
+
+
+def _branches(text: str) -> Items | None:
+    """Return the branches of a function as pairs of a value and its condition. None where a row has no condition."""
+    if not text.endswith("\\end{cases}"):
+        return None
+    inner = text.removeprefix("\\begin{cases}").removesuffix("\\end{cases}")
+    rows = [[cell.strip(" ,.;") for cell in row.split("&")] for row in inner.split("\\\\") if row.strip()]
+    if len(rows) < 2 or any(len(row) != 2 or not all(row) or _BETWEEN.search(row[1]) for row in rows):
+        return None
+    return Items("cases", tuple(f"({value}, {condition})" for value, condition in rows))
 
 
 def _rows_in_brackets(inner: str) -> tuple[str, ...]:

@@ -90,6 +90,7 @@ _NEAR = re.compile(  # \frac{7}{3} (about 2.33)
     r"\s*(?:\\text\s*\{\s*)?\((?:about|approximately|approx\.?|roughly|\\approx)\s*(?P<value>-?\d[\d.]*)\)\s*\}?$"
 )
 _ROUNDED = Fraction(1, 20)
+_ACIDITY = re.compile("p(?:H|OH|K[abw]?)")
 _ONLY = re.compile(r"(?<=\w),?\s*(?:\\text\s*\{\s*only\s*\}| only)$|(?<=,)(?P<last>[^,]+),? respectively$")
 _HOLDS_FOR = re.compile(  # \frac{x+1}{x-2}, x \ne 2
     r"(?P<value>(?:[^,<>\\]|\\(?!in(?![a-z])|ne(?![a-z])|le(?![a-z])|ge(?![a-z])))+?),?"
@@ -196,7 +197,7 @@ def _tells_what(words: str) -> bool:
         return not re.search("不|非|没|或|至少|至多|超过|少于|多于|大于|小于|除", words)
     if not each or len(each) > _MAX_WORDS or (len(each) == 1 and words[0].isupper()):  # Vendor 2 is a name
         return False
-    if not any(is_word(word) or word in ("is", "are", "has") for word in each):
+    if not any(is_word(word) or word in ("is", "are", "has") or _ACIDITY.fullmatch(word) for word in each):
         return False
     if _OPERATION_OF.search(words) and not _ADDS_UP_TO.search(words):
         return False

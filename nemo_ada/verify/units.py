@@ -275,12 +275,23 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
     return _with_bases(powers, factor, scale) if words else None
 
 
+_DEGREES_OF = re.compile(r"(?:°|\bdeg(?:rees?)?\b)\s*(?P<scale>celsius|centigrade|fahrenheit|kelvin)\b", re.IGNORECASE)
+_POWER_BEHIND = re.compile(r"(?P<word>[A-Za-z]+)[ -](?P<power>squared|cubed)\b")  # meters per second squared
+
+
 def _spell_units(text: str) -> str:
     """Return a unit with one spelling of speeds, of Greek letters and of what stands for "in all"."""
     text = re.sub(r"\bin (?:total|all)\b", " total ", re.sub(r"\bper cent\b", "percent", text))
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text, flags=re.IGNORECASE)
     text = re.sub(r"\\mu(?![a-z])\s*", "μ", text.replace("\\Omega", "Ω")).replace("\\AA", "Å")
     text = re.sub(r"multiplicity \d+", "total", text)
+    text = _DEGREES_OF.sub(lambda match: f" °{match['scale'][0].upper()} ".replace("°K", "kelvin"), text)
+    text = _POWER_BEHIND.sub(
+        lambda match: (
+            f"{match['word']}^{'2' if match['power'] == 'squared' else '3'}" if _known_unit(match["word"]) else match[0]
+        ),
+        text,
+    )
     text = re.sub(r"\b(?:square|cube) root\b", "squared", re.sub(r"\bin (?:the red|debt)\b", "loss", text))
     for short, long in _SPEEDS.items():
         text = re.sub(rf"\b{short}\b", long, text)

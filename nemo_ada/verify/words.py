@@ -114,9 +114,17 @@ _OTHER_OPTION = re.compile(
 _ALTERNATIVE = re.compile(r"\s*(?:\\text\s*\{\s*)?(?:and|or|is|not|isn't|but|if|/|\\lor|\\land)(?![a-z])")
 
 
+_PARITY = re.compile(  # n odd, n is an odd integer, all odd n, every even integer n
+    r"(?:for )?(?P<name>[a-z]) (?:is |must be |has to be )?(?:an? )?(?P<kind>odd|even)(?: (?:integer|number))?"
+    r"|(?:for )?(?:all|any|every|each) (?P<which>odd|even)(?: (?:integers?|numbers?|values? of))?,? (?P<of>[a-z])"
+)
+
+
 def meaning(text: str) -> str:
     """Return the words of a tidy text, and of words that mean the same the same ones."""
     words = _POINTS.sub("", plain(text)) if len(text) < 80 else text
+    if (parity := _PARITY.fullmatch(words)) is not None:
+        return f"{parity['name'] or parity['of']} is {parity['kind'] or parity['which']}"
     found = (whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
     return next(found, words)
 
