@@ -42,7 +42,7 @@ class Doctor:
             metrics: its metrics, with prefixes.
 
         Returns:
-            Sentences for the user. None where the step taught something, and for most of many dead steps.
+            Sentences for the user. There are none where the step taught something, and for most of many dead steps.
 
         Raises:
             UserError: this was dead step number `stop_after` in a row.

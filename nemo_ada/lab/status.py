@@ -28,7 +28,7 @@ from nemo_ada.run.redaction import hide, printable
 from nemo_ada.run.start import SubprocessError, run
 from nemo_ada.run.yaml_file import read_mapping
 
-LEAST = 4  # columns of a line of both tables
+LEAST = 4  # columns of a line of either table; a shorter line is left out
 STARTED, SAVED, FOLDER, ENDED, REASON, DETAIL = 2, 3, 4, 5, 6, 7  # columns of attempts.tsv
 SQUEUE = ("squeue", "-h", "-r", "-o", "%F|%i|%T|%S|%N|%r", "-j")
 SACCT = ("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j")
@@ -53,12 +53,13 @@ WAITS = {  # a part of SLURM's reason -> what to do
     "BadConstraints": "no node fits what it asks for: scancel {} and submit with other options",
     "Limit": "a limit of the site or the account holds it; it starts when other jobs end",
 }
+# What a status has, so that one that cannot be read has it, too.
 KEYS = (
     "run", "state", "step", "max_steps", "saved_step", "phase", "silent_seconds", "median_step_seconds", "job", "slurm",
     "gpu_hours", "queue", "waiting", "ended", "attempts", "reasons", "last_reason", "slots_left", "left_out", "error",
     "remedy", "log",
 )  # fmt: skip
-QUIET = ("done", "asked", "wall", "preempted", "")
+QUIET = ("done", "asked", "wall", "preempted", "")  # reasons of an end that are no failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,8 @@ def find_array(folder: Path) -> str | None:
 def read_state(folder: Path) -> str:
     """Return the state that a run has written, or GONE where it says that it runs and its process does not.
 
-    The lock shows it for a run of this machine. A run of another machine has to give a sign of life now and then.
+    The lock shows it for a run of this machine, and where there is no lock file, the number of its process. A run of
+    another machine has to give a sign of life now and then.
     """
     status = read_mapping(folder / "status.json")
     state = status.get("state")

@@ -255,7 +255,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
         config, model=folder / "model", data=folder / "data", out=folder / "undisturbed", steps=steps
     )
     report = Report(str(path), command_line(), layout, shrinker.changes, FILES)
-    report.absent["check"] = "yes"
+    report.absent["check"] = "yes"  # it has no events to count, so the table shows this text
     report.take_findings(findings)
     code = EXIT_USER_ERROR
     if installed is not None:
@@ -382,7 +382,7 @@ def _compare_runs(
         return code
     steps = int(config["grpo"]["max_num_steps"])
     report.take_phases(undisturbed, again)
-    report.phases["resume"] = (1, 0.0)
+    report.phases["resume"] = (1, 0.0)  # its seconds are in the phases of its steps
     after = last_step_before_resume(steps)
     report.measurements += compare_resumed(undisturbed, again, after, steps, find_repeated(config))
     return EXIT_DONE

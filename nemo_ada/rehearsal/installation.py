@@ -1,4 +1,9 @@
-"""Find NeMo-RL, Megatron's sources and the interpreters of a rehearsal, and list what is missing."""
+"""Find NeMo-RL, Megatron's sources and the interpreters of a rehearsal, and list what is missing.
+
+`find` looks for a checkout and the interpreters of `make rehearsal-env`, `find_on_gpu` for NeMo-RL with a GPU, and
+`use_own_environment` takes the environment in which this process runs. Each gives an `Installation`, which has the
+environment variables of the processes that a rehearsal starts.
+"""
 
 from __future__ import annotations
 
@@ -174,6 +179,7 @@ def find_on_gpu() -> Installation:
     extra = {**ON_ONE_GPU, "TORCH_CUDA_ARCH_LIST": capability}
     if os.environ.get(CONTAINER):
         return replace(use_own_environment(), home=Path(), stand_ins=True, gpu=True, card=card, extra=extra)
+    # `find` looks there first.
     os.environ.setdefault(POLICY, str(python))
     os.environ.setdefault(ENGINE, str(python))
     return replace(find(), gpu=True, card=card, extra=extra)

@@ -1,4 +1,8 @@
-"""The report of a rehearsal: phases, measurements with their bounds, the resumed run, and what a CPU cannot show."""
+"""The report of a rehearsal: phases, measurements with their bounds, the resumed run, and what a CPU cannot show.
+
+`Events` are what the processes of a run noted. `measure_run` and `compare_resumed` make measurements of them, each with
+the bound under which it passes, and `Report` collects these and writes report.md and report.json.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,7 @@ CANNOT_SHOW = (
 TOKENS_IN_LOSS = "global_valid_toks"
 """NeMo-RL's metric of a step: the tokens of all its updates that were in the loss."""
 NEWEST = "ada/newest_prob_error"
+"""The metric that stands for NeMo-RL's in asynchronous training (`measure_run`)."""
 MAX_LOGPROB_DIFFERENCE = 1e-3
 MAX_NORM_DIFFERENCE = 1e-3
 EQUAL = {"loss": 1e-4, "lr": 1e-12, "grad_norm": MAX_NORM_DIFFERENCE}

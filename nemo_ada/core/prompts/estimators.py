@@ -263,6 +263,7 @@ class ValueRegressor:
         rate_P = np.clip(rate_P, 1e-4, 1.0 - 1e-4)
         sure = self.strength / (self.strength + 1.0)  # share of a label's variance that remains with certain weights
         left_P = sure / (1.0 + rate_P * (1.0 - rate_P) * variance_P)
+        # With a Beta of mass m, a share of m / (m + 1) of a label's variance remains when the pass rate is known.
         mass_P = np.maximum(left_P / (1.0 - left_P), MIN_MASS)
         pos_P, neg_P = self._memory.counts(prompt_ids)
         return mass_P * rate_P + pos_P, mass_P * (1.0 - rate_P) + neg_P

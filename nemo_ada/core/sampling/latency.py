@@ -6,8 +6,8 @@ It learns two things from finished responses and keeps them from step to step:
    `start` is the cost of the prompt. On a GPU the slope is almost zero below saturation.
 2. The empirical distribution of recent response lengths.
 
-Together they predict whether responses end in time. Times are in the source's clock (seconds, or
-engine steps in the discrete-event model).
+Together they predict whether responses end in time. Times are in the source's clock (seconds, or engine steps in the
+discrete-event model).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class LatencyModel:
         """Learn from one step.
 
         Args:
-            tokens_N: tokens of finished responses. None was dropped for its length.
+            tokens_N: tokens of finished responses, from a set of which no response was dropped for its length.
             seconds_N: their time from issue to end.
             in_flight_N: mean number of responses in flight during that time.
         """

@@ -1,9 +1,9 @@
 """The sampling session of one training step decides what to draw next and what belongs to a pool.
 
-It has no clock, no engine, no verifier and no global randomness. A driver (schedulers.py) sends the
-requests of `next_requests` to a source, and reports the outcomes with `record` and `record_aborted`. Its generator
-`_decide` only names the methods of the source, for example "poll", so that sources that answer at once and sources that
-are awaited have one driver.
+It has no clock, no engine, no verifier and no global randomness, so the same outcomes always give the same decisions. A
+driver (schedulers.py) sends the requests of `next_requests` to a source, and reports the outcomes with `record` and
+`record_aborted`. Its generator `_decide` only names the methods of the source, for example "poll", so that sources that
+answer at once and sources that are awaited have one driver.
 P prompts (positions 0..P-1), N responses of a call.
 """
 
@@ -89,9 +89,9 @@ class SamplingSession:
         """
         state = self.state
         self.dropped = self.dropped or not drain or state.table.n == 0
-        state.next_reserve = len(state.uid_P)
+        state.next_reserve = len(state.uid_P)  # no reserve prompt starts any more
         state.cut(np.flatnonzero(state.want_P), "stopped")
-        state.cut_P[state.active_P] = True
+        state.cut_P[state.active_P] = True  # what runs ends, and no further wave follows it
         if not drain:
             state.end_now("stopped")
 

@@ -15,7 +15,8 @@ IN_FLIGHT, DONE, FAILED, DROPPED = 0, 1, 2, 3
 class ResponseTable:
     """One entry per issued response, in issue order. The position of an entry is the `response_id`.
 
-    The last entry is never filled, so id -1 reads as a response in flight.
+    The last entry is never filled, so id -1 reads as a response in flight, for example as the last response of a prompt
+    that has none (`StepState.tail_P`).
 
     Attributes:
         n: entries that are filled.

@@ -11,7 +11,7 @@ from nemo_ada.lab.plan.history import History
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.lab.simulate.steps import BetaRates, MeasuredRates, RateDistribution
 
-MEDIAN_SHARE, SIGMA, WRONG_FACTOR = 0.3, 0.7, 1.3
+MEDIAN_SHARE, SIGMA, WRONG_FACTOR = 0.3, 0.7, 1.3  # of the log-normal (`LengthModel`); the first of max_new_tokens
 SPREAD = f"sigma {SIGMA:g}, wrong answers x{WRONG_FACTOR:g}"
 EASY, HARD = tuple(k / 16 for k in range(1, 6)), (1 / 16, 2 / 16)  # pass rates of the authors' two kinds of data sets
 
@@ -48,7 +48,7 @@ def choose_lengths(longest: int, history: History | None, median: float | None) 
     if len(history.lengths_L):
         lengths = np.minimum(history.lengths_L, longest)
         return LengthModel(measured=tuple(lengths.tolist())), f"measured: {len(lengths)} of the run's responses"
-    return (
+    return (  # exp(0.67^2 / 2) = 1.25, so the log-normal with this median has the run's mean
         LengthModel(history.mean_length / 1.25, 0.67, 1.0, longest),
         f"log-normal with the run's mean of {history.mean_length:.0f} tokens; its spread is assumed",
     )

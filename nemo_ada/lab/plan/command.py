@@ -1,4 +1,9 @@
-"""`nemo-ada plan` puts the parts together."""
+"""The plan of a run, for `nemo-ada plan`, for the check of --time and for the options of sbatch.
+
+`make_plan` puts the parts together. It reads the config, chooses pass rates and lengths, simulates the steps and makes
+a forecast from them. Slots, caps and the costs of the presets follow from the forecast. `check_walltime` and
+`find_useful_slot` make the same plan for other lengths of a job, without the presets.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +40,8 @@ from nemo_ada.lab.simulate.steps import Variant
 from nemo_ada.rules.finding import Finding, error, ok, warning
 from nemo_ada.run.yaml_file import read_yaml
 
-STEPS, STEPS_CAPPED = 24, 20
-MAX_SAVE_SHARE = 0.05
+STEPS, STEPS_CAPPED = 24, 20  # simulated steps of the plan, and of each cap on seconds that is tried
+MAX_SAVE_SHARE = 0.05  # of a slot's steps, above which a warning advises fewer saves
 MIN_USEFUL = 0.7  # share of a slot's time that steps take, below which `check` warns
 LONGER = ("08:00:00", "12:00:00", "1-00:00:00", "2-00:00:00")  # job lengths that `check` suggests instead
 
@@ -169,6 +174,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     same, plan = (planned, run.rollout.prompts_per_step), planned.plan
     plan.check_first_waves(run.rollout.prompts, run.rollout.reserved_responses(run.ada))
     past = None if options.run is None else read_past_run(options.run, run)
+    # A run whose folder does not say how it sampled is taken for one of this plan.
     forecast, work, model = _make_forecast(simulated, planned, history, past or same)
     slots = plan_slots(
         forecast, run.schedule, seconds=seconds, gpus=run.gpus,
@@ -217,6 +223,7 @@ def _step_cap(
             else ("under dynamic sampling a step draws several batches, and the cap bounds each of them")
         )
         raise UserError(f"--step-seconds={wanted:g}: {why}, so no cap of reinforce_ada.budget bounds a step")
+    # GRPO with groups of this size draws what the first waves draw, and nothing else.
     first_waves = make_variant(ada_settings({"preset": "grpo"}), planned.plan.stop.first_wave, run.rollout.longest)
     first = simulated.steps_of(first_waves, model.clock)
     drain = forecast.slow * compute_drain(model, work, run.rollout.longest)
@@ -265,6 +272,9 @@ def _make_forecast(
     simulated: SimulatedRun, planned: Variant, history: History | None, past: tuple[Variant, int]
 ) -> tuple[Forecast, SimulatedSteps, SamplingTimeModel]:
     """Return the forecast, the simulated steps of the plan and the model of their time.
+
+    With a run, its own sampling is simulated, too, and the model is scaled until that takes the run's median seconds.
+    So an error that the simulation makes in both, for example by wrong lengths, cancels out.
 
     `past`: what `history` sampled.
     """

@@ -117,7 +117,7 @@ def _compute_equal_share(a: float, b: float, n: int) -> float:
 
 
 def _read_lengths(run_dir: Path) -> IntArray:
-    """Return the tokens of single responses, by the newest checkpoint of either back end."""
+    """Return the tokens of single responses, by the newest checkpoint of either back end that can be read."""
     states = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
     numbered = [path for path in states if path.parent.name[5:].isdigit()]
     for state in sorted(numbered, key=lambda path: int(path.parent.name[5:]), reverse=True):

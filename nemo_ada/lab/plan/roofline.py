@@ -1,13 +1,15 @@
 """Seconds of the phases of a step, from what they compute, read and send: a roofline with fitted efficiencies.
 
 Update and log-probabilities take FLOPs / (peak * model-FLOPs utilisation, MFU), and more for the pipeline's bubble. An
-engine step of generation reads the weights and costs a constant. Each of its tokens reads keys and values and computes,
-and takes an engine no less than a constant.
-A refit costs the bytes of the weights that a GPU of vLLM receives, and the optimizer's way to the CPU before it, where
-learner and engine share GPUs. Dense models and mixtures of experts have an MFU and
-a constant each. The refit and the rest of a step are the same for both. `recipes/benchmarks/fit_forecast.py` fits the
-six numbers to `published.yaml` and writes recipes/results/forecast.md with their errors. It also fits `H200_STEP`,
-which the leaderboard reads, and its spread to the steps of recipes/results/gpu.md.
+engine step of generation reads the weights once for all responses, and costs a constant beside that. Each of its tokens
+reads its keys and values and computes. It takes an engine no less than a constant, because the process of the engine's
+core needs that long for a token (ENGINE_TOKEN_SECONDS). A refit costs the bytes of the weights that a GPU of vLLM
+receives, and before it the optimizer's way to the CPU, where learner and engine share GPUs. Dense models and mixtures
+of experts have an MFU and a constant each. The refit and the rest of a step are the same for both.
+
+`recipes/benchmarks/fit_forecast.py` fits the six numbers to `published.yaml` and writes recipes/results/forecast.md
+with their errors. It also fits `H200_STEP`, which the leaderboard reads, and its spread to the steps of
+recipes/results/gpu.md.
 """
 
 from __future__ import annotations

@@ -178,6 +178,7 @@ class SimulatedRun:
             self.rates, prompts, self.lengths, warm_up=WARM_UP, steps=steps or self.steps,
             slots=max(1, self.run.max_concurrent * prompts // rollout.prompts),
         )  # fmt: skip
+        # A simulated response stands for `scale` of the run's, so it lengthens an engine step as much as they all do.
         batch = simulate_steps(replace(variant, plan=plan), setting, (clock[0], clock[1] * scale))
         batch = replace(batch, tokens_S=batch.tokens_S * scale, responses_S=batch.responses_S * scale)
         if rollout.max_calls == 1:

@@ -2,5 +2,5 @@
 
 import pandas as pd
 
-# Where pyarrow is installed, pandas keeps texts in it. It refuses names and answers that are no valid Unicode.
+# Where pyarrow is installed, pandas keeps texts in it, and it refuses names and answers that are no valid Unicode.
 pd.options.mode.string_storage = "python"

@@ -95,7 +95,8 @@ def make_canvas(figure: Figure, names: Sequence[str]) -> Canvas:
 def draw_figure(figure: Figure, names: Sequence[str], form: str) -> bytes:
     """Return a figure as the content of an SVG or PNG file.
 
-    The project's settings of matplotlib count, not those of a file. The font may lack letters of a run's name.
+    The project's settings of matplotlib count, not those of a file, so a figure looks the same on every machine. A
+    warning about letters of a run's name that the font lacks is no news to the user, and is not shown.
     """
     with chdir(Path(__file__).parent):  # the first import reads a file matplotlibrc of the working folder
         import matplotlib

@@ -1,7 +1,7 @@
 """Read a run directory for the report: records, configuration and state.
 
-Everything in the folder may be damaged or hostile. The notes of a run say what cannot be used. A run without a usable
-step is an error.
+Everything in the folder may be damaged or hostile, so what cannot be used is left out, and the notes of the run say so.
+A run without a usable step is an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Tables with one row per run, for the page and for the terminal: results, costs, differences."""
+"""What page and terminal say about the runs: tables with one row per run, sentences, and warnings.
+
+The tables are results, accuracy at equal cost, and settings that differ. The sentences compare every method with the
+first one, and the warnings say what a reader must know before that.
+"""
 
 from __future__ import annotations
 

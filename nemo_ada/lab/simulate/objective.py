@@ -90,6 +90,7 @@ def _simulate_factors(ada: AdaSettings, group: int, per_prompt: float | None) ->
     """Simulate F per row of each pass rate of SHOWN_P, with its standard error over steps."""
     lengths = LengthModel()
     sampler = ada.sampler(group, lengths.max_new_tokens, run_seed=0, features=1)
+    # Simulated prompts have no features, so an estimator that needs them is replaced by one that knows the rates.
     known = KnownRates() if ada.estimator.needs_features and sampler.estimator is not None else None
     if known is not None:
         sampler = AdaSampler(sampler.plan, sampler.rows, run_seed=0, estimator=known, allocation=sampler.allocation)

@@ -1,5 +1,8 @@
 """The answer of `nemo-ada whatif`: a log, its pass rates, and what other ways of sampling would have changed.
 
+`read_log` reads rollouts (rollouts.py) or averages of steps (averages.py). `answer` fits the distribution of their pass
+rates (mixture.py) and computes from it a row per way of sampling (forecast.py). render.py prints the answer.
+
 Axes: N responses, G groups, U prompts, J pass rates of the mixture, K different pairs of correct and all responses.
 """
 
@@ -273,6 +276,9 @@ def _notes(log: Rollouts, logged: Labels, threshold: float) -> list[str]:
 
 def _tokens_by_rate(log: Rollouts, logged: Labels, mixture: Mixture, threshold: float) -> tuple[FloatArray, float]:
     """Return the mean tokens of correct and of incorrect responses by pass rate [2, J]: hard prompts have longer ones.
+
+    Nobody knows the pass rate of a group. So each of its responses counts for every pass rate, by the chance that the
+    group's labels give it, and PRIOR_RESPONSES of the overall mean keep a rate with few responses near that mean.
 
     Also the relative standard error of the mean tokens over prompts. Without tokens the means are NaN.
     """

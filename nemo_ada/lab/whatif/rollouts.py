@@ -1,7 +1,7 @@
 """The responses of a log, and their labels. Axes: N responses, G groups.
 
 A group is what one training step drew for one prompt. Where a log has no steps, a file takes the place of a step. Two
-folders are two runs.
+folders are two runs, so equal steps in them are not the same step.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_rollouts(files: Sequence[tuple[int, Path]], columns: Mapping[str, str])
 
     Args:
         files: The number of the log, and the file.
-        columns: What a response needs (`reading.FIELDS`) -> the user's field for it.
+        columns: What a response needs (`names.FIELDS`) -> the user's field for it.
 
     Raises:
         UserError: A file cannot be read, or a record of it is no rollout. The message names file and line.
