@@ -136,16 +136,22 @@ def _compute_logprobs(policy: Any, tokens_BT: Any) -> Any:
 def compare_gradient_norms(policy: Any) -> None:
     """Note the gradient norm of the newest update that had something to learn, unpacked and, where it can be, packed.
 
-    The weights stay, because the learning rate is 0.
+    The weights stay, because the learning rate is 0. The rows' log-probabilities become the learner's current ones,
+    because the update has moved the weights since: a ratio beyond the clip range has no gradient.
     """
     if not NEWEST_UPDATE:
         return
-    norms, parts = {}, {}
+    data, norms, parts = NEWEST_UPDATE["data"], {}, {}
+    policy.prepare_for_lp_inference()
+    logprobs_BT = policy.get_logprobs(data)["logprobs"]
+    for name in ("prev_logprobs", "generation_logprobs"):
+        if name in data:
+            data[name] = logprobs_BT
     packs = bool(getattr(policy, "use_sequence_packing", False))
     policy.prepare_for_training()
     for packed in (True, False) if packs else (False,):
         _freeze_weights(policy, packed if packs else None)
-        answer = policy.train(NEWEST_UPDATE["data"], NEWEST_UPDATE["loss_fn"])
+        answer = policy.train(data, NEWEST_UPDATE["loss_fn"])
         name = "packed" if packed else "unpacked"
         norms[name] = float(answer["grad_norm"].flatten()[0])
         parts[name] = len(answer["all_mb_metrics"]["loss"])

@@ -45,6 +45,11 @@ _HALF_DAY_S = 12 * 3600
 _VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
 _OPTION = re.compile("[A-J]")
 _WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
+# 1 + 3 + \ldots + 99, 1 \cdot 2 \cdot 3 \ldots n: its value is not read, so that any value may follow it.
+_LONG_SUM = re.compile(
+    r"\d(?:[\d\s+\-*/^{}()!kn]|\\(?:cdot|times|frac|left|right)(?![a-z]))*\\ldots"
+    r"(?:[\d\s+\-*/^{}()!kn]|\\(?:cdot|times|frac|left|right)(?![a-z]))*"
+)
 _SUM = re.compile(  # of letters, or a function of one, as a problem asks for: m + n, x^2 + y^2, \\cos\\theta
     r"\d*[a-z](?:\^\d)?(?:\s*[+*-]?\s*\d*[a-z](?:\^\d)?){1,8}|\\(?:sin|cos|tan|cot|sec|csc)\s*\{?\(?\s*(?:\\[a-z]+|[A-Za-z])\s*\)?\}?"
 )
@@ -241,7 +246,8 @@ class Agreement:
     def _claims(equation: Equation) -> bool:
         """Return whether a chain says what something is: x = 3, 40 + 2 = 42. An equation in x and y does not."""
         sides = equation.sides if len(equation.sides) < 3 else (equation.claim,)  # cos t = 3/5 = 0.6
-        return bool(equation.name) or not _letters(" ".join(sides))
+        known = bool(equation.name) or _LONG_SUM.fullmatch(equation.sides[0]) is not None
+        return known or not _letters(" ".join(sides))
 
     def _consistent(self, equation: Equation, depth: int) -> bool:
         r"""Return whether the sides of a chain can all be true: 41 = 42, x = A = B and 500 = 495 say nothing.
@@ -270,7 +276,7 @@ class Agreement:
         if values[0] is not None and values[1] is not None and (about or rounds or values[0] == values[1]):
             return close(values[0], values[1], _ROUNDED)
         named = VARIABLE.fullmatch(one) or VARIABLE.fullmatch(other)  # x = y = 3
-        if named and not _letters(claim):
+        if (named and not _letters(claim)) or _LONG_SUM.fullmatch(one):
             return True
         formula = "\\text" not in one and _letters(other) < _letters(one)
         return formula or self.says(one, other, depth)

@@ -62,6 +62,9 @@ _PRODUCT = re.compile(r"(?<![\w.^{}\\])(\d+(?:\.\d+)?)\s*(?=[({])|(\))\s*(?=[\d(
 _MIXED = re.compile(r"(?<![\w.^{}])(\d+)\s*(\\frac\{\d+\}\{\d+\})")
 _DECIMAL_POWER = re.compile(r"\^\s*\{?\s*-?\d*\.\d")  # 8^{0.25}, which sympy does not simplify
 _EXACT = Fraction(1, 10**13)
+_THOUSANDS = re.compile(
+    r"(?<![\w.,}])[1-9]\d{0,2}(?:\{,\}\d{3})+(?![\d{])"
+)  # as `number` reads them; else {,} is a point
 _PRIME = re.compile(r"(?<=[A-Za-z}])'+")  # the parser leaves it out
 _NAMELESS = re.compile(r"\\gamma(?![a-z])")  # the parser for antlr 4.9.3 cannot read it
 
@@ -78,6 +81,7 @@ def _parsed(text: str) -> Any:
     text = re.sub(r"\\log\s*_\s*(\w)", r"\\log_{\1}", text)
     if _UNREADABLE.search(text) or _PROSE.search(text):
         raise Unreadable(text)
+    text = _THOUSANDS.sub(lambda match: match[0].replace("{,}", ""), text)
     text = _PRIME.sub(lambda match: f"_{{{'p' * len(match[0])}}}", text)
     text = with_binomials(text)
     latex = with_powers(_NAMELESS.sub(r"\\text{gamma}", text))
