@@ -102,7 +102,7 @@ def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
     """
     return LearnerConfig(
         shape=shape,
-        micro_batch_size=max(config.policy.train_micro_batch_size, config.base.batch_size),
+        micro_batch_size=max(config.policy.train_micro_batch_size, config.base.batch_size),  # a batch in one piece
         optimizer=OptimizerSettings(lr=config.base.lr),
         warmup_updates=max(1, round(WARMUP_SHARE * config.base.steps)),
         decay_updates=config.base.steps + 1,  # the rate is 0 at this update, and the last one should still teach

@@ -155,7 +155,7 @@ def judge_slices(
         if failed := of_run.failure():
             failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if saved in runs and RESUMED in runs:
-        report.phases["resume"] = (1, 0.0)
+        report.phases["resume"] = (1, 0.0)  # its seconds are in the phases of its steps
         same = find_repeated(config, seeded=made.dry_run and made.full)
         report.measurements += compare_resumed(runs[saved], runs[RESUMED], steps - 1, steps, same)
     if failures:
@@ -202,7 +202,8 @@ COLUMNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("learner's return, s", ("logprob_inference_prep", "training_prep")),
     ("step, s", PLANNED["step"]),
 )
-"""Column -> timers of NeMo-RL's loop. In a refit the learner's optimizer goes to the CPU; later it returns."""
+"""Column -> timers of NeMo-RL's loop. In a refit the learner's optimizer goes to the CPU; later it returns, which is
+`learner's return`."""
 
 
 def _methods_table(runs: Mapping[str, Events]) -> Table:

@@ -100,7 +100,7 @@ _SUCH_THAT = re.compile(r"\\mid(?![a-z])|\||:")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![a-z])")
 _GREEK = r"\\(?:alpha|beta|gamma|theta|phi|lambda|mu|omega|rho|varphi|delta|varepsilon|epsilon)(?![a-z])"
 VARIABLE = re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:_(?:\w|\{{\w+\}}))?")
-_POINT = re.compile(r"[A-Z]\s*(?=\()")
+_POINT = re.compile(r"[A-Z](?:(?=\()|\s+(?=\(.*,))")
 CALL = re.compile(r"(?P<head>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)")
 _REVERSED = re.compile(r"([\](\[])([^\[\]()]*)([\[)\]])")
 _COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)

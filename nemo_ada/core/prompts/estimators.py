@@ -336,6 +336,7 @@ class ValueRegressor:
     def _standardised(self, raw_PF: FloatArray) -> FloatArray:
         deviation_F = np.sqrt(self._spread_F / max(self._seen, 1.0))
         scale_F = np.where(deviation_F > 1e-8, 1.0 / np.maximum(deviation_F, 1e-8), 0.0)
+        # The root keeps the logit's prior variance near WEIGHT_VARIANCE, however many features there are.
         scaled_PF = np.clip((raw_PF - self._mean_F) * scale_F, -5.0, 5.0) / np.sqrt(self.features)
         return np.hstack([scaled_PF @ self._project_FD, np.ones((len(raw_PF), 1))])
 

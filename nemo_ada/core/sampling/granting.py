@@ -134,7 +134,7 @@ class Granter:
         return done
 
     def _level(self, waiting: IntArray) -> IntArray:
-        """Compute the responses of each prompt once its request is served."""
+        """Compute the responses that each prompt has once its request is served."""
         state = self._state
         return np.asarray(state.issued_P[waiting] - state.failed_P[waiting] + state.want_P[waiting])
 

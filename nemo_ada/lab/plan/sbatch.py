@@ -25,9 +25,9 @@ def sbatch_options(
     Args:
         config: the YAML.
         overrides: overlays and key=value.
-        times: lengths of a job slot, as SLURM writes them. The shortest that spends MIN_USEFUL of its time on steps is
-            taken, or the one that spends most.
-        options: what the plans are made from. Their time is not read.
+        times: lengths of a job slot, as SLURM writes them. The shortest that spends MIN_USEFUL of its time on steps
+            (plan/command.py) is taken, or the one that spends most.
+        options: what the plans are made from. Their time is not read, because all `times` are tried.
 
     Returns:
         One option per item. A run on the CPU gets its name and one node, because no forecast is known for it.

@@ -42,7 +42,8 @@ class Source:
 
     Attributes:
         quantity: One of `QUANTITIES`, or of the names below it, which only other quantities are derived from.
-        names: Patterns of the metrics whose values are added. A metric may have more in front of it, up to a slash.
+        names: Patterns of the metrics whose values are added. A metric may have up to three
+            parts in front of it, each with a slash.
         scale: What the sum is multiplied by, 0.01 for percentages.
         complement: Whether the quantity is 1 minus that.
     """
@@ -163,7 +164,10 @@ def find_holders(name: str, there: Iterable[str]) -> list[str]:
 
 
 def propose_column(what: str, there: Collection[str], default: str = "") -> str:
-    """Return the part of a message that says how to name a quantity, with the name that would do if there is one."""
+    """Return the part of a message that says how to name a quantity, with the name that would do if there is one.
+
+    A lone name is proposed whatever it sounds like, and `default` where no name sounds right.
+    """
     sounds = re.compile(rf"(?:.*[^a-zA-Z])?(?:{_SOUNDS.get(what, what)})(?:[^a-zA-Z].*)?", re.IGNORECASE)
     steps = {*STEPS, "epoch", "time", "_runtime", "_timestamp", "Wall time"}
     able = [name for name in there if name not in steps and not name.endswith(("/std", "_std", "/min", "/max"))]

@@ -21,7 +21,7 @@ AUDITED = 2000  # references of a training set
 
 
 def check_references(path: str, prompt: Sequence[str], answer: Sequence[str], key: str, judge: Judge) -> Findings:
-    """The references of a local training set: those that only the same words equal, by kind.
+    """Warn of references in a local training set that only an answer in the same words equals, once per kind of them.
 
     Args:
         path: the file. One that cannot be read is the matter of another rule.

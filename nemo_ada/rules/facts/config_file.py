@@ -20,7 +20,7 @@ EXAMPLES = "examples/configs"  # of a checkout
 MAX_NUMBER = 1e30  # of the arithmetic of interpolations
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": lambda a, b: _number(a) + _number(b), "mul": lambda a, b: _number(a) * _number(b),
-    "div": lambda a, b: _number(a) / _number(b), "max": max,
+    "div": lambda a, b: _number(a) / _number(b), "max": max,  # which makes nothing larger, and so needs no check
 }  # fmt: skip
 
 
