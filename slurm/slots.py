@@ -182,8 +182,12 @@ def over(reason: str, detail: str = "") -> None:
 
 
 def claim() -> bool:
-    """Make this slot the one that trains in RUN_DIR. SLURM says who else does; a slot that ends is waited for."""
-    path, waited = run_dir() / "job", 0
+    """Make this slot the one that trains in RUN_DIR. SLURM says who else does; a slot that ends is waited for.
+
+    On a lost node it may never end. So the wait is bounded, by more than a slot takes to save and to end.
+    """
+    path, began, told = run_dir() / "job", time.time(), False
+    longest = sum(whole(setting(name)) for name in ("PREEMPT_SECONDS", "END_SECONDS", "RETRY_SECONDS"))
     while True:
         with (run_dir() / "attempts" / ".claim").open("w") as lock:
             with contextlib.suppress(OSError):  # a file system without locks
@@ -202,15 +206,13 @@ def claim() -> bool:
                 say(f"error: array {array} has {len(found)} slots in SLURM's queue that train in {run_dir()}; two must "
                     f"not share it: scancel {array}, or set RUN_DIR")  # fmt: skip
                 return False
-            if (rows is not None and not found) or waited > whole(
-                setting("RETRY_SECONDS")
-            ):  # a lost node may never end
+            if (rows is not None and not found) or time.time() - began > longest:
                 path.write_text(f"{setting('SLOT')}\n")
                 return True
-        if not waited:
+        if not told:
             say("SLURM does not answer" if rows is None else f"slot {owner} has not ended yet; waiting for its end")
         time.sleep(1)
-        waited += 1
+        told = True
 
 
 def users_stop() -> bool:
