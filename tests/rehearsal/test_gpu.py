@@ -82,7 +82,7 @@ def test_the_tables_of_the_first_run_are_those_of_its_page(tmp_path: Path) -> No
     report = Report("c", "nemo-ada rehearse c --gpu", ONE_GPU, [], [])
     draws = Draws((0.5,), LengthModel(30.0, 0.7, 1.3, 100))
     made = Configs({GRPO: {}}, [], ONE_GPU, None, draws, (), dry_run=False, real=True, saved=None)
-    tables.judge_slices(report, {METHODS: real()}, {}, Forecasts(memory={"refit": 9.75}), made, 2)
+    tables.fill_report(report, {METHODS: real()}, {}, Forecasts(memory={"refit": 9.75}), made, 2)
     assert not report.passed, "a slice was cut"
     assert {number.name for number in report.measurements if not number.passed} == {"balance: steps that are missing"}
     every = next(table for table in report.tables if table.title == "Every step")
