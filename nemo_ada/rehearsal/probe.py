@@ -95,7 +95,9 @@ def compare_engine(policy: Any, generation: Any, reference: Path) -> None:
         end = min(int(output["unpadded_sequence_lengths"][0]), len(row))
         row[:end] = output["output_ids"][0, :end]
         logprobs.append(output["logprobs"][0, PROBE_PROMPT:end])
-    rows = zip(_compute_logprobs(policy, tokens_BT)[:, PROBE_PROMPT - 1 :], logprobs, strict=True)
+    with _sample_plainly(policy):  # vLLM reports a greedy token's log-probability before temperature and top_k
+        logprobs_BT = _compute_logprobs(policy, tokens_BT)
+    rows = zip(logprobs_BT[:, PROBE_PROMPT - 1 :], logprobs, strict=True)
     differences = [(learner[: len(engine)] - engine).abs().max() for learner, engine in rows]
     note(event="engine log-probs", difference=float(max(differences)))
 
