@@ -33,7 +33,9 @@ FLAGS = ("0", "1", "true", "false", "on", "off", "yes", "no")  # of variables su
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")  # owner/name of the hub
 _Path = TypeVar("_Path", str, Path)
 TMPDIR = "TMPDIR"
-LONGEST = 70 - len("/t")  # bytes of the private folder: vLLM's sockets below TMPDIR have 37 more, and 107 at most
+LONGEST = 70 - len("/t")
+"""Bytes of the private folder's path, which cli/main.py makes no longer: a socket of vLLM below TMPDIR has 37 more, and
+the kernel takes 107."""
 _user: list[str] = []  # the folder of the user, once this process has left it
 _temporary: list[str | None] = []  # TMPDIR of the user, once this process has another
 
@@ -99,7 +101,8 @@ def _name_temporary(folder: str | None) -> None:
 def elsewhere(folder: Path) -> Iterator[None]:
     """Stand in a private folder within the block, with temporary files in it.
 
-    The variables of the environment that hold paths are made absolute.
+    The variables of the environment that hold paths are made absolute, because a library would look for them from the
+    private folder. They stay so after the block: an absolute path means the same in the user's folder.
     """
     try:
         before = os.getcwd()

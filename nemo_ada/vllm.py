@@ -25,6 +25,7 @@ from vllm.v1.outputs import LogprobsLists
 TOKENS = 32
 """Tokens of a response that are sent together."""
 COLLECTED = {"request_id", "new_token_ids", "new_logprobs"}
+"""Fields of an output that are collected, or the same in every one."""
 _OTHERS = {
     name: default
     for name, default in zip(
@@ -34,17 +35,22 @@ _OTHERS = {
     )
     if name not in COLLECTED
 }
+"""The other fields with their defaults. Where an output has these defaults, it says nothing but tokens and can wait."""
 _others, _DEFAULTS = attrgetter(*_OTHERS), tuple(_OTHERS.values())
 
 
 class Step:
-    """The log-probabilities of a step. vLLM cuts each request's part out of them; here that waits for the message."""
+    """The log-probabilities of a step, in place of vLLM's LogprobsLists.
+
+    vLLM's scheduler calls nothing of them but `slice_request`, and cuts each request's part out of them at once. Here
+    that waits for the message.
+    """
 
     __slots__ = ("_first", "lists", "rows")
 
     def __init__(self, lists: LogprobsLists) -> None:
         self.lists = lists
-        self.rows = lists.cu_num_generated_tokens is None and lists.logprob_token_ids.ndim > 1  # one for each request
+        self.rows = lists.cu_num_generated_tokens is None and lists.logprob_token_ids.ndim > 1  # row i is request i's
         self._first: tuple[list[int], list[float], list[int]] | None = None
 
     def slice_request(self, row: int, positions: int) -> Part:
@@ -53,7 +59,7 @@ class Step:
 
     @property
     def first(self) -> tuple[list[int], list[float], list[int]]:
-        """The sampled token, its log-probability and its rank, by row."""
+        """The sampled token, its log-probability and its rank, by row: a list of each for all requests of the step."""
         if self._first is None:
             lists = self.lists
             self._first = (

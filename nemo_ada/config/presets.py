@@ -65,10 +65,12 @@ def side_by_side() -> str:
         ada = ada_settings({"preset": name})
         advantage, sampling = ada.advantage, ada.sampling
         weight = f"objective: {advantage.objective.kind}"
+        # With `reference` the weight is f'. Only Est declares another f than the linear one: log, of whose 1/p the
+        # allocation realises one half by more responses (p^-1/2), and the advantages the other (objectives.py).
         if advantage.weighting == "reference":
             weight = "1" if advantage.objective.kind == "linear" else f"half of {advantage.objective.kind}'s"
         if sampling.kind == "estimation":
-            n, (low, high) = 8, sampling.bounds(8)
+            n, (low, high) = 8, sampling.bounds(8)  # a prompt gets all its responses in one draw, so it has no waves
             rows.append((name, "8", f"its share of the draw, {low} to {high}", "-", str(high), "all", "pool", weight))
             continue
         n = 1 if advantage.baseline == "shrunk" else 4

@@ -27,6 +27,7 @@ _FILE = re.compile(
     r"|opus)(?:\?[^\s]*)?",
     re.IGNORECASE | re.DOTALL,
 )
+"""A text that is a data URL, or a path or an address that ends like a file of media."""
 _PLACEHOLDER = re.compile(
     r"<\|?(?:start_of_)?(?:image|img|video|audio)(?:[ _-]?(?:\d+|pad|token|soft_token|placeholder|context))?\|?>"
     r"|<\|vision_start\|>|\[(?:img|image)\]"
@@ -76,7 +77,10 @@ def _columns_with_media(record: Mapping[str, Any], path: str = "") -> Iterator[s
 
 
 def _holds_something(value: Any) -> bool:
-    """Return whether a value is more than null, no, zero, a blank text, and lists and objects of these."""
+    """Return whether a value is more than null, no, zero, a blank text, and lists and objects of these.
+
+    A zero is taken for a number of images, and not for the index of the first one, so the record is kept.
+    """
     if isinstance(value, Mapping):
         return any(map(_holds_something, value.values()))
     if isinstance(value, str):

@@ -89,10 +89,13 @@ class Patience:
         return self._seconds - max(used - self._begun, self._rested)
 
     def _cpu_seconds(self) -> float:
-        """Return the CPU seconds of the process. Those of the wall clock where the kernel does not say them."""
+        """Return the CPU seconds of the process.
+
+        Those of the wall clock where it has ended: its connection will say so.
+        """
         try:
             return time.clock_gettime(~self._pid << 3 | 2)  # the kernel's number for the CPU clock of a process
-        except OSError:  # it has ended, and its connection will say so
+        except OSError:
             return time.monotonic()
 
     def _waits_for_a_core(self) -> bool:
@@ -110,17 +113,21 @@ class Server:
         self.judged = False  # whether a worker of it has judged an answer
         self._closing = False
         self._asking = threading.Lock()
-        self._forking = threading.Lock()  # a worker's two sockets are open for one worker at a time
+        # Held while a worker's two sockets are made and one is handed over. With `_asking` alone, every thread that
+        # waits for its turn would hold two descriptors, and a site may allow few.
+        self._forking = threading.Lock()
         self._control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         kept = environment(listed=PYTHON_NEEDS, OMP_NUM_THREADS="1")  # one thread per worker
         with theirs:
-            self._process = begin(
+            self._process = begin(  # the server ends when the process of this id is no longer its parent
                 python(sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"),
                 stdin=theirs.fileno(),
                 start_new_session=True,
                 env=kept,
             )
-        with suppress(UserError):  # one that is not there: each answer gets that as its cause
+        # With its whole path, because the server does not stand in the user's folder. One that is not there stays as it
+        # is: each answer gets that as its cause.
+        with suppress(UserError):
             scorer = find("the scorer", scorer)
         # The server gets no value of the others, and says when a reward reads one of these names.
         hidden = [name for name in os.environ if name not in kept] if scorer != DEFAULT_SCORER else []
@@ -237,7 +244,7 @@ class Worker:
             return None, TIMEOUT, "the deadline passed"
         except (EOFError, OSError):
             code = self.end()
-            if code == -signal.SIGKILL:
+            if code == -signal.SIGKILL:  # the limits of an answer end in SIGXCPU (CPU time) or an error (memory)
                 raise KilledError("the worker was killed from outside") from None
             timed_out = code == -signal.SIGXCPU
             return None, TIMEOUT if timed_out else CRASH, f"the worker ended with exit code {code}"

@@ -220,7 +220,7 @@ def test_without_a_gpu_it_says_so_before_it_makes_anything(tmp_path: Path, monke
     [["--gpu", "--scale", "2"], ["--full"], ["--gpu", "--full", "--scale", ".5"], ["--gpu", "--full", "--runs", "lean"],
      ["--gpu", "--full", "--steps", "1"],
      ["--gpu", "--full", "reinforce_ada=null"],
-     ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"], ["--runs", "grpo"],
+     ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"], ["--runs", "grpo"], ["--gpu", "--no-resume"],
      ["--gpu", "--runs", "lean,nonsense"], ["--gpu", "--runs", "resumed"], ["--gpu", "--runs", "grpo,resumed"],
      ["--gpu", "--runs", "balance+grpo.num_prompts_per_stepp=4"], ["--gpu", "--runs", "balance,resumed+grpo.seed=4"],
      ["--gpu", "--runs", "balance+run_dir=../elsewhere"], ["--gpu", "--runs", "balance+"],

@@ -64,16 +64,20 @@ class Granter:
             if len(prompts) or state.in_flight or len(left) == 0 or np.array_equal(left, waiting):
                 self._deadline.book(prompts, sizes, now - began)
                 return prompts, sizes
-            waiting = left  # The budget refused all requests that were in time. Retry with the remaining prompts.
+            # Nothing runs, so no outcome would ask again. But the caps have cut some requests, and those that the
+            # deadline had left out behind them may be in time now. Where nothing was cut, a second look would find the
+            # same.
+            waiting = left
 
     # samples and tokens -----------------------------------------------------------------------------------------------
 
     def _affordable(self, waiting: IntArray, each: int) -> tuple[IntArray, IntArray]:
+        """Grant what the caps on samples and tokens cover, level by level. `each`: tokens to reserve for a response."""
         state, ledger = self._state, self._ledger
         if len(waiting) == 0:
             return waiting, waiting
         total = int(state.want_P[waiting].sum())
-        if ledger.waits(total, each):
+        if ledger.waits(total, each):  # earlier groups decide, so nothing is granted or cut before one of them ends
             return waiting[:0], waiting[:0]
         claims = int(self._claims(waiting).sum()) if ledger.bounded else 0
         if ledger.refusal(claims, each) is None:
@@ -106,11 +110,13 @@ class Granter:
         want_P[group] = state.want_P[group]
         net_P = state.issued_P - state.failed_P + granted_P  # responses that count towards a prompt's cap
         running_P = (state.in_flight_P > 0) | (granted_P > 0)
-        # What each prompt may still ask for below this level, and at it. Lower levels come first, whoever asks.
+        # What each prompt may still ask for below this level, and at it. Lower levels come first, whoever asks. The
+        # level begins where its largest request does, which is a whole wave; smaller ones are redraws within that wave.
         before_P, claim_P = self._demand(level - int(want_P.max()), net_P), self._demand(level, net_P)
         claim_P -= before_P
         before_P += self._redraws()
         unknown = bool(before_P[running_P].any())  # a running prompt may rank above this request
+        # ahead: the most that running prompts, this request and all that rank before it may take. taken: granted here.
         ahead, taken, done = int(before_P.sum()), 0, True
         for prompt in self._ranked(group, np.flatnonzero(claim_P + want_P)).tolist():
             ahead += int(claim_P[prompt])
@@ -149,16 +155,21 @@ class Granter:
         return np.asarray(np.where(state.first_open_P, state.in_flight_P, 0))
 
     def _demand(self, level: int, net_P: IntArray) -> IntArray:
+        """Compute what each open prompt lacks up to a level, or up to its cap where that is lower."""
         state = self._state
         open_P = state.active_P & ~state.cut_P
         return np.asarray(np.where(open_P, np.maximum(np.minimum(level, state.cap_P) - net_P, 0), 0))
 
     def _ranked(self, waiting: IntArray, claimants: IntArray | None = None) -> IntArray:
-        """Sort prompts by level, and within a level in a seeded random order. Reserve prompts stay in data order.
+        """Sort prompts by level, and within a level in a seeded random order.
+
+        Reserve prompts come behind the others of their level, in the order of the data, because a step has used all
+        prompts up to the last one that it has drawn (`SamplingResult.used`): one that was passed over would be lost.
 
         Args:
             waiting: prompts that wait.
-            claimants: prompts to sort. A running one has the level of the waiting prompts. None sorts `waiting`.
+            claimants: prompts to sort. A running one gets the level of the waiting prompts, which have one here
+                (`_serve`). None sorts `waiting`.
         """
         state = self._state
         claimants = waiting if claimants is None else claimants
