@@ -57,7 +57,7 @@ _NAMES = {
     "dotsb": "ldots", "textnormal": "text", "textbf": "text", "textit": "text", "textrm": "text", "textsf": "text",
     "texttt": "text", "textsc": "text", "mbox": "text", "hbox": "text", "mathrm": "text", "emph": "text",
     "operatorname": "text", "varnothing": "emptyset", "textpi": "pi", "wedge": "land", "vee": "lor", "lg": "log",
-    "dbinom": "binom", "tbinom": "binom", "backslash": "setminus",
+    "neg": "lnot", "dbinom": "binom", "tbinom": "binom", "backslash": "setminus",
     "divided": "div", "ast": "cdot", "tg": "tan", "ctg": "cot", "arctg": "arctan", "cosec": "csc", "gt": ">", "lt": "<",
     "colon": ":", "lvert": "|", "rvert": "|", "vert": "|", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",
     "textdollar": "$", "textpercent": "%", "dollar": "$", "degree": "°", "textdegree": "°", "simeq": "approx",
@@ -86,7 +86,11 @@ _UNIT_VECTOR = re.compile(  # \hat{i}, \mathbf i, \hat{\mathbf{i}}, {\bf i}
     r"|\{\s*\\?([ijk])(?:math)?\s*\}|\s\s*\\?([ijk])(?![a-z])|\\([ijk])math(?![a-z]))"
 )
 _CIS = re.compile(
-    r"(?:\\text\s*\{\s*cis\s*\}|\\?\bcis\b)\s*(?P<angle>\((?:[^()]|\([^()]*\))*\)|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}|\d*\\?\w+\s*°?)"
+    r"(?:\\text\s*\{\s*cis\s*\}|\\?\bcis\b)\s*(?P<angle>\((?:[^()]|\([^()]*\))*\)"
+    r"|\\frac(?:\s*(?:\{[^{}]*\}|\\[a-z]+|\d)){2}|\d*\\?\w+\s*°?)"
+)
+_A_CONSTANT = re.compile(
+    r"(?<=\+)\s*\\text\s*\{\s*(?:const\.?|(?:a |any )?constant)\s*\}|(?<=\+)\s*(?:const|constant)\b"
 )
 _CE = re.compile(r"\\ce\s*(?=\{)")
 _ARROW = r"(?:\\(?:to|(?:long)?rightarrow|Rightarrow|rightleftharpoons|longrightarrow)(?![a-z])|<?[-=]+>)"
@@ -106,6 +110,8 @@ _PARAMETER = re.compile(  # what a constant or an integer in the answer may be, 
     r"|(?<=\S),?\s*(?:\\text\s*\{\s*)?(?:where |for |with )?(?:any |some |an? )?(?:arbitrary |real )*"
     rf"(?:\}}?\s*{_CONSTANT}\s*(?:\\text\s*\{{)?\s*(?:is |are )?(?:an? )?(?:arbitrary |real )*constants?"
     rf"|constants?\s*\}}?\s*{_CONSTANT})\s*\}}?\s*$"
+    r"|(?<=\S),?\s*(?:\\text\s*\{\s*,?\s*)?(?:for|where) (?:any |all |every |some |each |an )?(?:arbitrary )?integers?"
+    r"\s*\}?\s*[kmn]\s*\}?\s*$"
 )
 _MODULUS = re.compile(r"(?:\(\s*(?:\\text\s*\{\s*mod\s*\}|\\?mod(?![a-z]))|\\pmod)\s*\{?\s*(\w+)\s*\}?\s*\)?")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
@@ -126,7 +132,8 @@ _OPERATORS = (
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"(?<![<\\])<=(?!>)|=<"), r"\\le "),
     (re.compile(r">="), r"\\ge "),
-    (re.compile(r"!=|\\not\s*="), r"\\ne "),
+    (re.compile(r"(?<!\d)!=|\\not\s*="), r"\\ne "),  # 5!=120
+    (re.compile(r"\\\|"), "|"),
     (re.compile(r"~=|=~"), r"\\approx "),
     (re.compile(r"\.\.\.+"), r"\\ldots "),
     (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
@@ -182,7 +189,7 @@ def tidy(text: str) -> str:
     text = undressed(_QUOTED.sub(lambda match: match[2] if match[0] == text else match[0], text))
     text = _unwrapped(_UNIT_VECTOR.sub(lambda match: rf"\hat{{{next(filter(None, match.groups()))}}}", text))
     text = _CIS.sub(r" e^{i(\g<angle>)}", _chemical(text))
-    text = english_joints(text)
+    text = _A_CONSTANT.sub(" C", english_joints(text)) if "const" in text else english_joints(text)
     text = _POWER_IN_TEXT.sub(r"\1}\2", text)
     text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
     shorter = _PARAMETER.sub("", text)

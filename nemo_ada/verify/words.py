@@ -61,7 +61,8 @@ _TAKES_BACK = all_of(
 # What words name that answer "which kind": an odd function, a blue marble, divergent series.
 _CLASSES = all_of(
     """function number integer value solution triangle angle serie series sequence line curve graph matrix set event
-    variable player team color colour one ball marble card side shape polygon quadrilateral relation equation"""
+    variable player team color colour one ball marble card side shape polygon quadrilateral relation equation
+    property law theorem"""
 )
 _STRESS = all_of("always definitely clearly certainly indeed")
 _GOES_ON_WITH = all_of(
@@ -76,7 +77,8 @@ REALS, NOTHING = "all real numbers", "no solution"
 _SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of answers in words
     (r"(?:(?:there (?:is|are)|(?:the )?(?:it|equation|system|inequality) has|has) )?no (?:real |valid |integer |such )*"
      r"(?:solution|root|value|answer|number)s?(?: exists?)?", NOTHING),
-    (r"no such [a-z]+s?(?: exists?)?|none|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", NOTHING),
+    (r"(?:there (?:is|are|exists?) )?no such [a-z]+(?: [a-z]+)?(?: exists?)?|none"
+     r"|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", NOTHING),
     (r"(?:x is |x can be )?(?:(?:the )?set of )?(?:all|any|every|each) (?:the )?reals?"
      r"(?: number| value| x)?s?(?: of x| x)?|r|reals|real numbers|\\?mathbb ?(?:\{r\}|r)", REALS),
     (r"(?:all |the )?integers|mathbb ?\{?z\}?", "integers"),
@@ -163,6 +165,8 @@ def elaborates(short: Text, long: Text) -> bool:
     head, _, last = long.words.rpartition(" ")
     if last.removesuffix("s") in _CLASSES and meaning(head) == short.words:
         return True
+    if short.words == f"{long.words} {short.words.rpartition(' ')[2]}" and short.words.rpartition(" ")[2] in _CLASSES:
+        return True  # commutative, for the commutative property
     if not long.words.startswith(short.words) or short.words == "":
         return False
     rest = long.words[len(short.words) :]
