@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nemo_ada.verify.latex import all_of, is_word, plain
 from nemo_ada.verify.numbers import CHOSEN, number
@@ -122,13 +123,19 @@ _PARITY = re.compile(  # n odd, n is an odd integer, all odd n, every even integ
 )
 
 
+_ANY_SYNONYM = re.compile("|".join(f"(?:{pattern.pattern})" for pattern, _ in _SYNONYMS))
+
+
+@lru_cache(maxsize=4096)
 def meaning(text: str) -> str:
     """Return the words of a tidy text, and of words that mean the same the same ones."""
     words = _POINTS.sub("", plain(text)) if len(text) < 80 else text
     if (parity := _PARITY.fullmatch(words)) is not None:
         return f"{parity['name'] or parity['of']} is {parity['kind'] or parity['which']}"
-    found = (whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
-    return next(found, words)
+    for written in (words, text):
+        if _ANY_SYNONYM.fullmatch(written):
+            return next(whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
+    return words
 
 
 def read_words(text: str) -> Text | None:

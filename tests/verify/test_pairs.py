@@ -87,7 +87,8 @@ def test_answers_to_a_prompt_get_the_label_of_what_they_say_to_it() -> None:
         verdicts = verifier.verify_many(
             [(rf"\boxed{{{one['answer']}}}", one["reference"], one["prompt"]) for one in ASKED]
         )
-    assert sum(one["value"] for one in ASKED) > 100 < 2 * sum(not one["value"] for one in ASKED)
+    assert sum(one["value"] for one in ASKED) > 100
+    assert sum(not one["value"] for one in ASKED) > 50
     assert [
         (one["prompt"], one["answer"], one["reference"], verdict)
         for one, verdict in zip(ASKED, verdicts, strict=True)
