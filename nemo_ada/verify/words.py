@@ -60,10 +60,13 @@ _TAKES_BACK = all_of(
     loses lost isn't doesn't wasn't never cannot can't won't didn't hardly rarely seldom"""
 )
 # What words name that answer "which kind": an odd function, a blue marble, divergent series.
-_CLASSES = all_of(
-    """function number integer value solution triangle angle serie series sequence line curve graph matrix set event
-    variable player team color colour one ball marble card side shape polygon quadrilateral relation equation
-    property law theorem"""
+_LAWS = all_of("property law theorem")
+_CLASSES = (
+    all_of(
+        """function number integer value solution triangle angle serie series sequence line curve graph matrix set event
+    variable player team color colour one ball marble card side shape polygon quadrilateral relation equation"""
+    )
+    | _LAWS
 )
 _STRESS = all_of("always definitely clearly certainly indeed")
 _GOES_ON_WITH = all_of(
@@ -172,7 +175,8 @@ def elaborates(short: Text, long: Text) -> bool:
     head, _, last = long.words.rpartition(" ")
     if last.removesuffix("s") in _CLASSES and meaning(head) == short.words:
         return True
-    if short.words == f"{long.words} {short.words.rpartition(' ')[2]}" and short.words.rpartition(" ")[2] in _CLASSES:
+    named, _, law = short.words.rpartition(" ")
+    if law in _LAWS and named == long.words:
         return True  # commutative, for the commutative property
     if not long.words.startswith(short.words) or short.words == "":
         return False
