@@ -24,9 +24,16 @@ def rehearse(
         float | None, typer.Option(help="with --gpu: share of the config's prompts per step (.125)")
     ] = None,
     budget: Annotated[float | None, typer.Option(help="with --gpu: seconds after which everything ends")] = None,
-    runs: Annotated[str | None, typer.Option(help="with --gpu: runs by name, such as grpo,lean,lean+KEY=VALUE")] = None,
+    runs: Annotated[
+        str | None, typer.Option(help="with --gpu: its runs by name, such as grpo,lean,lean+KEY=VALUE,resumed")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="with --gpu: the same slices, small, on a CPU")] = False,
-    resume: Annotated[bool, typer.Option(help="resume an earlier checkpoint and compare")] = True,
+    resume: Annotated[
+        bool | None,
+        typer.Option(
+            "--resume/--no-resume", help="resume an earlier checkpoint and compare (yes; with --gpu see --runs)"
+        ),
+    ] = None,
     keep: Annotated[Path | None, typer.Option(help="folder for logs, checkpoints and the report")] = None,
 ) -> None:
     """Run a cluster config on this machine's CPU with NeMo-RL's own workers, at a small size.
@@ -44,16 +51,20 @@ def rehearse(
             f"{config} trains on a CPU already, and rehearsals are for YAMLs of NeMo-RL; run `nemo-ada train "
             f"{config} grpo.max_num_steps=5`, or rehearse configs/qwen2.5-math-1.5b.yaml"
         )
+    if gpu and resume is not None:
+        raise typer.BadParameter(
+            "--gpu takes no --resume or --no-resume: it resumes unless --runs names what runs without `resumed`"
+        )
     if gpu:
         from nemo_ada.rehearsal.gpu import GpuOptions, rehearse_on_gpu
 
         names = None if runs is None else runs.split(",")
         options = GpuOptions(steps, full=full, scale=scale, budget=budget, runs=names, dry_run=dry_run)
         raise typer.Exit(rehearse_on_gpu(config, overrides or [], options, keep=keep, say=typer.echo))
-    if full or dry_run or not (scale is budget is runs is None):
+    if full or dry_run or any(given is not None for given in (scale, budget, runs)):
         raise typer.BadParameter(
             "--full, --scale, --budget, --runs and --dry-run belong to --gpu; add it, or leave them out"
         )
     from nemo_ada.rehearsal.command import rehearse as run
 
-    raise typer.Exit(run(config, overrides or [], steps=steps, resume=resume, keep=keep, say=typer.echo))
+    raise typer.Exit(run(config, overrides or [], steps=steps, resume=resume is not False, keep=keep, say=typer.echo))

@@ -38,6 +38,7 @@ from nemo_ada.run.folder import CONTRACT, RunDir
 from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
 from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.heldout import write_heldout
+from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
@@ -131,32 +132,39 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
     return shape
 
 
-def run_warnings(config: RunConfig, task: Task) -> list[str]:
-    """Say what a run can do, but hardly is what its user wants."""
+def run_warnings(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
+    """Say what a run can do, but hardly is what its user wants: (key, sentence)."""
+    yield from _other_prompts(config, task)
+    if isinstance(task, JsonlTask):
+        yield from (("task.path", f"{task.settings.path}: {sentence}") for sentence in task.audit())
     count = len(task.splits().train)
     wanted = config.grpo.num_prompts_per_step + config.reinforce_ada.reserve_prompts
-    return _other_prompts(config, task) + [
-        f"a step asks for {wanted} prompts and the data has {count} for training, so prompts come more than once in a "
-        f"step; lower grpo.num_prompts_per_step to {count} or less, or add data"
-    ] * (wanted > count)
+    if wanted > count:
+        yield (
+            "grpo.num_prompts_per_step",
+            f"a step asks for {wanted} prompts and the data has {count} for training, so prompts come more than once "
+            f"in a step; lower grpo.num_prompts_per_step to {count} or less, or add data",
+        )
 
 
-def _other_prompts(config: RunConfig, task: Task) -> list[str]:
+def _other_prompts(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
     """Say where the model, or the pass rates of the data, were made with prompts that differ from the run's."""
     if not isinstance(task.tokenizer, ModelTokenizer):
-        return []
+        return
     now, before = task.tokenizer.contract(), {}
     if config.policy.model_name is not None:
-        before[f"policy.model_name={config.policy.model_name}"] = read_contract(Path(config.policy.model_name))
+        before["policy.model_name", config.policy.model_name] = read_contract(Path(config.policy.model_name))
     if isinstance(config.task, JsonlSettings):
         with suppress(OSError, ValueError, AttributeError):
             card = json_of(Path(config.task.path).with_name("card.json"))
-            before[f"task.path={config.task.path}"] = card.get("prompts")
-    return [
-        f"{name} was made with other prompts than this run's: {'; '.join(found)}; set policy.tokenizer to ask alike"
-        for name, contract in before.items()
-        if contract and (found := differences(contract, now))
-    ]
+            before["task.path", config.task.path] = card.get("prompts")
+    for (key, value), contract in before.items():
+        if contract and (found := differences(contract, now)):
+            yield (
+                key,
+                f"{key}={value} was made with other prompts than this run's: {'; '.join(found)}; set policy.tokenizer "
+                "to ask alike",
+            )
 
 
 def evaluation_seed(run_seed: int, step: int) -> int:
@@ -244,7 +252,7 @@ class Trainer:
         run_dir = str(config.folder.resolve())
         self.stack.call("open", str(base_folder.resolve()), sampler, config.policy, run_dir, seconds=START_SECONDS)
         newest = self.run_dir.resume_point() if config.resume == "auto" else None
-        for warning in run_warnings(config, task):
+        for _, warning in run_warnings(config, task):
             self.observer.on_message(f"warning: {warning}")
         if newest is not None:
             self._load(newest)

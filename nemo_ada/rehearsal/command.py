@@ -38,7 +38,7 @@ from nemo_ada.rehearsal.report import (
     measure_run,
 )
 from nemo_ada.rehearsal.shrink import GYM_ROW, LENGTH, STAGE_LAYERS, Layout, Shrinker, shrink, trains_adapters
-from nemo_ada.rehearsal.standins import FILES
+from nemo_ada.rehearsal.standins import FOR_CPU
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
 from nemo_ada.rules.facts.config_file import load_config
@@ -211,7 +211,7 @@ class Rehearsal:
         continued["checkpointing"]["checkpoint_dir"] = str(out / "checkpoints")
         continued["logger"]["log_dir"] = str(out / "logs")
         duplicate(old / f"step_{step}", out / "checkpoints" / f"step_{step}", links=True)
-        for file in Path(config["run_dir"]).glob("*.*"):
+        for file in Path(config["run_dir"]).glob("*.*"):  # without lock and heartbeat, which are the first run's own
             if file.is_file():
                 duplicate(file, out / file.name)
         return continued
@@ -254,7 +254,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     shrinker, layout = shrink(
         config, model=folder / "model", data=folder / "data", out=folder / "undisturbed", steps=steps
     )
-    report = Report(str(path), command_line(), layout, shrinker.changes, FILES)
+    report = Report(str(path), read_command_line(), layout, shrinker.changes, FOR_CPU)
     report.absent["check"] = "yes"  # it has no events to count, so the table shows this text
     report.take_findings(findings)
     code = EXIT_USER_ERROR
@@ -272,7 +272,7 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     return EXIT_DONE if report.passed else code or EXIT_FAILED
 
 
-def command_line() -> str:
+def read_command_line() -> str:
     """Return the command line of this process, without secrets."""
     return hide(shlex.join(["nemo-ada", *sys.argv[1:]]))
 
@@ -290,7 +290,7 @@ def find_installation(config: Mapping[str, Any]) -> installation.Installation:
     return installation.find(gym=uses_gym(values), automodel=bool(second))
 
 
-def last_step_before_resume(steps: int) -> int:
+def choose_last_step_before_resume(steps: int) -> int:
     """Return the step whose checkpoint the second run continues. It repeats one or two steps."""
     return max(1, steps - 2)
 
@@ -357,7 +357,7 @@ def _run_resumed(rehearsal: Rehearsal, config: dict[str, Any], first: Future[tup
         Exit code and events of the second run. Without a checkpoint of the first run there is no second one: the exit
         code is then EXIT_FAILED and there are no events.
     """
-    after = last_step_before_resume(int(config["grpo"]["max_num_steps"]))
+    after = choose_last_step_before_resume(int(config["grpo"]["max_num_steps"]))
     folder = Path(config["checkpointing"]["checkpoint_dir"]) / f"step_{after}"
     while not folder.is_dir():  # NeMo-RL renames a checkpoint to this name after it has written all files
         if first.done() and not folder.is_dir():
@@ -383,7 +383,7 @@ def _compare_runs(
     steps = int(config["grpo"]["max_num_steps"])
     report.take_phases(undisturbed, again)
     report.phases["resume"] = (1, 0.0)  # its seconds are in the phases of its steps
-    after = last_step_before_resume(steps)
+    after = choose_last_step_before_resume(steps)
     report.measurements += compare_resumed(undisturbed, again, after, steps, find_repeated(config))
     return EXIT_DONE
 

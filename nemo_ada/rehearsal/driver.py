@@ -2,8 +2,8 @@
 
     python -m nemo_ada.rehearsal.driver CONFIG.json [CONFIG.json ...] [--logprobs FILE] [--observe] [--learns]
 
-It runs in the policy interpreter. A run has the name of its file. A run that fails does not
-end the runs after it, unless the workers did not start.
+It runs in the policy interpreter. A run has the name of its file. A run that fails does not end the runs after it,
+unless the workers did not start, because the next run would find half of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
     for path in configs:
         observe.note(event="run", name=path.stem)
         codes.append(run(json_of(path)))
-        if codes[-1] and not kept.has_started():  # the set-up failed, and half of the workers may be there
+        if codes[-1] and not kept.has_started():
             break
     kept.end_workers()
     return next((code for code in codes if code), EXIT_DONE)
@@ -83,7 +83,7 @@ def _probe_loops(loop: Any, logprobs: Path | None) -> None:
 
 def _probe_loop(train: Callable[..., Any], logprobs: Path | None) -> Callable[..., Any]:
     @functools.wraps(train)
-    def probed(policy: Any, *args: Any, **kwargs: Any) -> Any:
+    def train_and_probe(policy: Any, *args: Any, **kwargs: Any) -> Any:
         if logprobs is None:
             try:
                 return train(policy, *args, **kwargs)
@@ -94,16 +94,16 @@ def _probe_loop(train: Callable[..., Any], logprobs: Path | None) -> Callable[..
         _probe_after(policy, logprobs)
         return result
 
-    return probed
+    return train_and_probe
 
 
 def _probe_async_loop(train: Callable[..., Any], logprobs: Path) -> Callable[..., Any]:
-    def probed(policy: Any, generation: Any, *args: Any, **kwargs: Any) -> Any:
+    def train_and_probe(policy: Any, generation: Any, *args: Any, **kwargs: Any) -> Any:
         _probe_before(policy, args[TOKENIZER - 1], logprobs)
         engine = type(generation)
         shutdown = engine.shutdown
 
-        def probed_shutdown(self: Any) -> Any:  # the loop itself shuts its workers down, so this is the last chance
+        def probe_and_shut_down(self: Any) -> Any:  # the loop ends its workers itself, so this is the last chance
             engine.shutdown = shutdown
             try:
                 with observe.phase("probe: engine"):  # after the last refit
@@ -113,10 +113,10 @@ def _probe_async_loop(train: Callable[..., Any], logprobs: Path) -> Callable[...
                 ended = shutdown(self)
             return ended
 
-        engine.shutdown = probed_shutdown
+        engine.shutdown = probe_and_shut_down
         return train(policy, generation, *args, **kwargs)
 
-    return probed
+    return train_and_probe
 
 
 def _probe_controller(launcher: Any, logprobs: Path | None) -> None:
@@ -124,7 +124,7 @@ def _probe_controller(launcher: Any, logprobs: Path | None) -> None:
     run_controller = launcher.run_controller
 
     @functools.wraps(run_controller)
-    def probed(parts: Any, *args: Any, **kwargs: Any) -> Any:
+    def run_and_probe(parts: Any, *args: Any, **kwargs: Any) -> Any:
         policy = parts["policy"]
         if logprobs is None:
             try:
@@ -138,7 +138,7 @@ def _probe_controller(launcher: Any, logprobs: Path | None) -> None:
         _probe_after(policy, logprobs)
         return result
 
-    launcher.run_controller = probed
+    launcher.run_controller = run_and_probe
 
 
 def _probe_before(policy: Any, tokenizer: Any, logprobs: Path) -> None:

@@ -37,11 +37,11 @@ from nemo_ada.rehearsal.command import (
     Rehearsal,
     Say,
     check_full_config,
-    command_line,
     find_failure,
     find_installation,
     list_environments,
     make_inputs,
+    read_command_line,
 )
 from nemo_ada.rehearsal.fit import fit_to_one_gpu
 from nemo_ada.rehearsal.report import Events, Report
@@ -57,7 +57,7 @@ from nemo_ada.rehearsal.runs import (
 )
 from nemo_ada.rehearsal.shrink import Shrinker
 from nemo_ada.rehearsal.standins import responses
-from nemo_ada.rehearsal.tables import Forecasts, judge_slices
+from nemo_ada.rehearsal.tables import Forecasts, fill_report
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.config_file import load_config, upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
@@ -101,7 +101,7 @@ class Slices:
         rehearsal: Starts the processes.
         control: Files that the batch script watches.
         deadline: When the last slice must have ended, by time.monotonic(). None leaves the limit of `rehearsal`.
-        ended: Called after each slice.
+        after_slice: Called after each slice.
         full: Whether each run takes all GPUs of the config. Then no slice follows a failure.
         code: Exit code of the first slice that failed, or 0.
         events: Slice -> its events.
@@ -113,7 +113,7 @@ class Slices:
     rehearsal: Rehearsal
     control: JobControl
     deadline: float | None
-    ended: Callable[[Slices], None]
+    after_slice: Callable[[Slices], None]
     full: bool = False
     code: int = EXIT_DONE
     events: dict[str, Events] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Slices:
         failure = find_failure(code, self.events[name], self.rehearsal.folder / f"{name}.log")
         if failure is not None:
             self.failures[name] = f"{failure[1]} (in {failure[0]})"
-        self.ended(self)
+        self.after_slice(self)
 
     def train(self, name: str, configs: Mapping[str, Mapping[str, Any]], *arguments: str) -> None:
         """Make the runs of a driver as a slice.
@@ -296,7 +296,7 @@ def _begin_report(path: Path, options: GpuOptions, made: Configs, card: str, fin
     """Return the report before the first slice. It has failed already where `check` found an error."""
     place = "the config's GPUs" if options.full else card
     report = Report(
-        hide(str(path)), command_line(), made.layout, made.changes, made.stand_ins,
+        hide(str(path)), read_command_line(), made.layout, made.changes, made.stand_ins,
         title="Rehearsal on a GPU" if not options.full else "Rehearsal at full size",
         machine="this machine's CPU (--dry-run)" if options.dry_run else place,
     )  # fmt: skip
@@ -342,20 +342,20 @@ def _run_and_judge(
     rehearsal.say(f"forecast before the first slice: {folder / 'forecast.json'}")
     rehearsal.limit = FULL_LIMIT_SECONDS if made.full else LIMIT_SECONDS * len(made.configs)
 
-    def ended(slices: Slices) -> None:
+    def write_report(slices: Slices) -> None:
         report.measurements, report.failure = [], None
-        judge_slices(report, slices.events, slices.failures, forecast, made, options.steps)
+        fill_report(report, slices.events, slices.failures, forecast, made, options.steps)
         report.seconds = time.monotonic() - started
         report.write(folder)
 
     deadline = None if options.budget is None else started + options.budget
-    slices = Slices(rehearsal, control, deadline, ended, full=made.full)
+    slices = Slices(rehearsal, control, deadline, write_report, full=made.full)
     rehearsal.tick = slices.tick
     try:
         _run_slices(slices, made)
     finally:
         rehearsal.stop()
-        ended(slices)
+        write_report(slices)
     return slices.code
 
 

@@ -21,9 +21,11 @@ ENVIRONMENTS = (MATH, OFFICE)
 COMMON_SERVERS = ("responses_api_agents/simple_agent", "responses_api_models/vllm_model")
 
 EMAILS = ("00000373", "00000353", "00000389", "00000352", "00000387", "00000402")
+"""Ids of emails that lie in the office as Gym's workplace_assistant fills it (its csv_data/processed/emails.csv)."""
 DELETE, READ = "email_delete_email", "email_get_email_information_by_id"
 OFFICE_PROMPTS = 20
-"""Prompts per email. They differ in a number that the agent has no use for."""
+"""Prompts per email. They differ in a number that the agent has no use for, because equal requests would be one
+prompt."""
 
 
 def find_environments(paths: Any) -> list[str]:
@@ -53,6 +55,7 @@ def write_requests(folder: Path, names: Sequence[str]) -> list[str]:
     """
     rows = {MATH: _make_sums, OFFICE: _make_emails}
     each = [rows[name]() for name in names]
+    # In turn, so that every step has each environment, and as many of each, so the longer lists lose their ends.
     mixed = [row for group in zip(*each, strict=False) for row in group]
     problems.write_rows(folder, mixed)
     texts = [message["content"] for row in mixed for message in row["responses_create_params"]["input"]]
@@ -83,7 +86,7 @@ def _make_emails() -> list[dict[str, Any]]:
          "parameters": {"type": "object", "properties": properties, "required": [*properties]}}
         for name, properties in ((DELETE, argument), (READ, {**argument, **field}))
     ]  # fmt: skip
-    padding = " 0" * problems.ZEROS * 4
+    padding = " 0" * problems.ZEROS * 4  # as many tokens as the zeros of a sum, for the same reason (problems.ZEROS)
     return [
         {**_make_request(OFFICE, f"Please delete {number}{padding} email {email}", tools=tools),
          "id": OFFICE_PROMPTS * index + number, "category": "workplace_assistant_email", "environment_name": OFFICE,
@@ -111,4 +114,4 @@ def link_servers(folder: Path, names: Sequence[str], python: Path) -> None:
         place = folder / server
         place.mkdir(parents=True, exist_ok=True)
         if not (place / ".venv").is_symlink():
-            (place / ".venv").symlink_to(python.parent.parent)
+            (place / ".venv").symlink_to(python.parent.parent)  # of ENVIRONMENT/bin/python

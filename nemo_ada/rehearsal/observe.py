@@ -132,11 +132,11 @@ def _observe_timer(module: ModuleType) -> None:
     timed = module.Timer.time
 
     @contextmanager
-    def observed(self: Any, label: str) -> Iterator[None]:
+    def time_and_note(self: Any, label: str) -> Iterator[None]:
         with timed(self, label), phase(TIMED[label]) if label in TIMED else nullcontext():
             yield
 
-    module.Timer.time = observed
+    module.Timer.time = time_and_note
 
 
 def _observe_logger(module: ModuleType) -> None:
@@ -144,7 +144,9 @@ def _observe_logger(module: ModuleType) -> None:
     log_metrics = module.Logger.log_metrics
 
     @functools.wraps(log_metrics)
-    def observed(self: Any, metrics: Mapping[str, Any], step: int, prefix: str | None = "", *a: Any, **kw: Any) -> Any:
+    def note_and_log(
+        self: Any, metrics: Mapping[str, Any], step: int, prefix: str | None = "", *a: Any, **kw: Any
+    ) -> Any:
         numbers = {name: number for name, value in metrics.items() if (number := _as_number(value)) is not None}
         if prefix in ("train", "validation", "timing/train"):
             note(event="metrics", step=step, prefix=prefix, numbers=numbers)
@@ -152,7 +154,7 @@ def _observe_logger(module: ModuleType) -> None:
             note(event="end", phase="servers", seconds=round(numbers[GYM_SECONDS], 3))
         return log_metrics(self, metrics, step, prefix, *a, **kw)
 
-    module.Logger.log_metrics = observed
+    module.Logger.log_metrics = note_and_log
 
 
 def require_right_answers(module: ModuleType) -> None:
@@ -160,7 +162,9 @@ def require_right_answers(module: ModuleType) -> None:
     log_metrics = module.Logger.log_metrics
 
     @functools.wraps(log_metrics)
-    def judged(self: Any, metrics: Mapping[str, Any], step: int, prefix: str | None = "", *a: Any, **kw: Any) -> Any:
+    def log_and_judge(
+        self: Any, metrics: Mapping[str, Any], step: int, prefix: str | None = "", *a: Any, **kw: Any
+    ) -> Any:
         done = log_metrics(self, metrics, step, prefix, *a, **kw)
         if step == 1 and prefix == "train" and _as_number(metrics.get("ada/pass_rate", metrics.get("reward"))) == 0:
             raise UserError(
@@ -169,7 +173,7 @@ def require_right_answers(module: ModuleType) -> None:
             )
         return done
 
-    module.Logger.log_metrics = judged
+    module.Logger.log_metrics = log_and_judge
 
 
 def _as_number(value: Any) -> float | None:
@@ -193,7 +197,7 @@ def _observe_rows(module: ModuleType) -> None:
     train = module.Policy.train
 
     @functools.wraps(train)
-    def observed(self: Any, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> Any:
+    def note_and_train(self: Any, data: Any, loss_fn: Any, *args: Any, **kwargs: Any) -> Any:
         size = int(self.cfg["train_global_batch_size"])
         learns = find_gradients(data, size)
         if any(learns):
@@ -202,7 +206,7 @@ def _observe_rows(module: ModuleType) -> None:
         note(event="rows", rows=hash_rows(data), prompts=hash_prompts(data), learns=learns)
         return train(self, data, loss_fn, *args, **kwargs)
 
-    module.Policy.train = observed
+    module.Policy.train = note_and_train
 
 
 def find_gradients(data: Any, size: int) -> list[bool]:
@@ -223,11 +227,11 @@ def _observe_prompts(module: ModuleType) -> None:
     finish_step = module.AdaSampler.finish_step
 
     @functools.wraps(finish_step)
-    def observed(self: Any, pools: Any, selection: Any = None) -> Any:
+    def note_and_finish(self: Any, pools: Any, selection: Any = None) -> Any:
         note(event="prompts", step=int(pools[0].step) + 1, prompts=[pool.prompt_id for pool in pools])
         return finish_step(self, pools, selection)
 
-    module.AdaSampler.finish_step = observed
+    module.AdaSampler.finish_step = note_and_finish
 
 
 def hash_prompts(data: Any) -> list[str]:

@@ -5,6 +5,9 @@ last. In asynchronous training the engine's log-probabilities are measured after
 step may come from older weights there, so the step's own metrics cannot show whether a refit worked.
 
 All probes run inside the driver, around NeMo-RL's loop, with the policy that the loop trains. B rows of T tokens.
+
+The rows are in a file of torch, `reference`: `tokens`, and `logprobs` where somebody has computed them. Before the
+first step that is Hugging Face (model.py), for a small model only. After the last it is the learner (`keep_logprobs`).
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ def compare_logprobs(policy: Any, reference: Path) -> None:
 
     Args:
         policy: NeMo-RL's policy.
-        reference: File of model.py. Both sides compute in float32.
+        reference: File of the rows. Both sides compute in float32.
     """
     import torch
 
@@ -52,13 +55,13 @@ def note_memory(policy: Any) -> None:
     """Note the largest memory of torch's allocator over the learner's workers, in bytes, and the card's name."""
     import ray
 
-    def peak(worker: Any) -> tuple[int, int, str]:
+    def read_peak(worker: Any) -> tuple[int, int, str]:
         import torch
 
         name = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
         return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), str(name)
 
-    peaks = ray.get([worker.__ray_call__.remote(peak) for worker in policy.worker_group.workers])
+    peaks = ray.get([worker.__ray_call__.remote(read_peak) for worker in policy.worker_group.workers])
     allocated, reserved, names = zip(*peaks, strict=True)
     note(event="memory", allocated=max(allocated), reserved=max(reserved), card=names[0])
 
@@ -92,33 +95,36 @@ def compare_engine(policy: Any, generation: Any, reference: Path) -> None:
         end = min(int(output["unpadded_sequence_lengths"][0]), len(row))
         row[:end] = output["output_ids"][0, :end]
         logprobs.append(output["logprobs"][0, PROBE_PROMPT:end])
-    rows = zip(_compute_logprobs(policy, tokens_BT)[:, PROBE_PROMPT - 1 :], logprobs, strict=True)
+    with _sample_plainly(policy):  # vLLM reports a greedy token's log-probability before temperature and top_k
+        logprobs_BT = _compute_logprobs(policy, tokens_BT)
+    rows = zip(logprobs_BT[:, PROBE_PROMPT - 1 :], logprobs, strict=True)
     differences = [(learner[: len(engine)] - engine).abs().max() for learner, engine in rows]
     note(event="engine log-probs", difference=float(max(differences)))
 
 
 @contextmanager
 def _sample_plainly(policy: Any) -> Iterator[None]:
-    """Within the block the learner knows neither temperature nor top_p nor top_k, as Hugging Face and vLLM's prompts.
+    """Within the block the learner knows neither temperature nor top_p nor top_k.
 
     NeMo-RL divides the learner's logits by the temperature and leaves out the tokens that the engine could not draw.
+    Those with whom it is compared do neither: Hugging Face, and vLLM for a prompt and for greedy responses.
     """
     import ray
 
-    def plain(worker: Any) -> None:
+    def forget_sampling(worker: Any) -> None:
         worker.kept_sampling_params = worker.sampling_params
         if worker.sampling_params is not None:
             worker.sampling_params = type(worker.sampling_params)()
 
-    def restored(worker: Any) -> None:
+    def restore_sampling(worker: Any) -> None:
         worker.sampling_params = worker.kept_sampling_params
 
     workers = policy.worker_group.workers
-    ray.get([worker.__ray_call__.remote(plain) for worker in workers])
+    ray.get([worker.__ray_call__.remote(forget_sampling) for worker in workers])
     try:
         yield
     finally:
-        ray.get([worker.__ray_call__.remote(restored) for worker in workers])
+        ray.get([worker.__ray_call__.remote(restore_sampling) for worker in workers])
 
 
 def _compute_logprobs(policy: Any, tokens_BT: Any) -> Any:
@@ -155,7 +161,7 @@ def compare_gradient_norms(policy: Any) -> None:
         name = "packed" if packed else "unpacked"
         norms[name] = float(answer["grad_norm"].flatten()[0])
         parts[name] = len(answer["all_mb_metrics"]["loss"])
-    if packs:
+    if packs:  # as before; the rates stay 0, because this is the last thing that the run does
         _freeze_weights(policy, True)
     note(event="gradient norms", microbatches=parts, **norms)
 

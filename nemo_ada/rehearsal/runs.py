@@ -25,7 +25,7 @@ from nemo_ada.lab.plan.assumptions import choose_lengths, choose_rates
 from nemo_ada.rehearsal.fit import ONE_GPU, count_fitting_layers, fit_to_one_gpu
 from nemo_ada.rehearsal.model import require_shape
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
-from nemo_ada.rehearsal.standins import FILES, OF_RUNS, choose_replacements
+from nemo_ada.rehearsal.standins import FOR_CPU, OF_RUNS, choose_replacements
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
 from nemo_ada.rules.facts.cards import KEY, named
@@ -139,7 +139,7 @@ class Configs:
             shape = replace(shape, layers=fits)
             if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * checkpoint_bytes(own, shape):
                 configs[saved]["checkpointing"]["enabled"] = False
-        slices = choose_replacements(gpu=not dry_run, slices=not real) if not full else FILES if dry_run else ()
+        slices = choose_replacements(gpu=not dry_run, slices=not real) if not full else FOR_CPU if dry_run else ()
         stand_ins = (*slices, *(OF_RUNS if len(configs) > 1 and not full else ()))
         draws = _make_draws(config, next(iter(configs.values())))
         return cls(configs, changes, layout, shape, draws, stand_ins, dry_run, real, saved, full)
@@ -152,7 +152,9 @@ class Configs:
         """
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for name, config in self.configs.items():
-            other = kind_of(name) == STOCK or any(word.lstrip("+").startswith(OF_WORKERS) for word in words_of(name))
+            other = kind_of(name) == STOCK or any(
+                word.lstrip("+").startswith(OF_WORKERS) for word in overrides_of(name)
+            )
             found.setdefault(name if self.full or other else METHODS, {})[name] = config
         return found
 
@@ -189,7 +191,7 @@ def choose_runs(runs: Sequence[str] | None, *, full: bool) -> tuple[str, ...]:
     if kinds - set(known) or not runs:
         raise UserError(f"{given}: take some of {','.join(known)}")
     for name in runs:
-        words = words_of(name)
+        words = overrides_of(name)
         if not NAME.fullmatch(name) or (words and kind_of(name) == RESUMED):
             raise UserError(
                 f"{given}: {name[:150]} cannot be run; add keys as in {first}+grpo.num_prompts_per_step=8, of letters, "
@@ -207,14 +209,14 @@ def kind_of(name: str) -> str:
     return name.partition("+")[0]
 
 
-def words_of(name: str) -> list[str]:
+def overrides_of(name: str) -> list[str]:
     """Return the overrides in the name of a run. One that adds a key, `+key=value`, has a second plus."""
     return re.split(r"(?<!\+)\+", name)[1:]
 
 
 def make_variant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the config of a run. Raises UserError for a key in its name that cannot be read."""
-    made, words = _make_kind(config, kind_of(name)), words_of(name)
+    made, words = _make_kind(config, kind_of(name)), overrides_of(name)
     return plain(apply_overrides(OmegaConf.create(made), words)) if words else made
 
 

@@ -40,8 +40,8 @@ from nemo_ada.run.files import write_atomically
 from nemo_ada.run.provenance import environment
 
 ON_GPUS = {"token_mult_prob_error": 1.05, "gen_kl_error": 0.01, "engine": 1.0, "norm": 0.05}
-"""Bounds of `report.measure_run` for BF16 and FP8. 1.05 is that of recipes/guide/health.md. The others were chosen
-without a GPU."""
+"""The largest differences that pass in BF16 and FP8, by the names of `report.EXACT`, which says what each one measures.
+1.05 is the bound of recipes/guide/health.md. The others were chosen without a GPU."""
 PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
     "sampling": ("generation", "exposed_generation"),
     "refit": ("prepare_for_generation/total", "weight_sync"),
@@ -49,7 +49,7 @@ PLANNED = {  # phase of `nemo-ada plan` -> timers of NeMo-RL's loop
     "update": ("training_prep", "policy_training"),
     "step": ("total_step_time",),
 }
-SLOT = "04:00:00"
+SLOT = "04:00:00"  # `plan` asks for one; the seconds of a step, which are all that is read here, do not depend on it
 LARGEST_RATE = 1e-3  # `plan` takes no larger learning rate, and a dry run has one
 PHASES = ("set-up", "refit", "generate", "log-probs", "update", "save")
 
@@ -78,13 +78,15 @@ class Forecasts:
         for name, config in made.configs.items():
             paths[name] = folder / f"{name}.yaml"
             env = {key: _remove_reward(section) for key, section in config.get("env", {}).items()}
-            known = Shrinker({**copy.deepcopy(config), "env": env})  # only to lower its learning rates
+            lowered = Shrinker({**copy.deepcopy(config), "env": env})
             for key in ("lr", "min_lr"):
-                known.lower(f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
-            write_atomically(paths[name], json.dumps(known.config, default=str))  # JSON is YAML
+                lowered.lower(f"policy.megatron_cfg.optimizer.{key}", LARGEST_RATE)
+            write_atomically(paths[name], json.dumps(lowered.config, default=str))  # JSON is YAML
+        # A plan is seconds of simulation, so each run's has a process. These inherit the environment of this one, which
+        # is therefore the listed one while they start (run/start.py).
         spawned = start.listed(**start.SAFE)
         with spawned, ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
-            plans = {name: beside.submit(_plan, path, rates) for name, path in paths.items()}
+            plans = {name: beside.submit(_make_plan, path, rates) for name, path in paths.items()}
             for name, plan in plans.items():
                 try:
                     own.plans[name] = plan.result()
@@ -103,7 +105,7 @@ class Forecasts:
     def as_dict(self) -> Mapping[str, Any]:
         """Return the content of forecast.json."""
         phases = {
-            name: {phase: time.p50 for phase, time in times_of_plan(plan).items()} for name, plan in self.plans.items()
+            name: {phase: time.p50 for phase, time in list_times(plan).items()} for name, plan in self.plans.items()
         }
         return {"seconds": phases, "memory_gib": self.memory, "warnings": self.warnings}
 
@@ -115,16 +117,16 @@ def _remove_reward(environment: Any) -> Any:
     return {key: value for key, value in environment.items() if key != "reward"}
 
 
-def _plan(path: Path, rates: Path) -> Plan:
+def _make_plan(path: Path, rates: Path) -> Plan:
     return make_plan(path, [], PlanOptions(SLOT, pass_rates=rates, compare=False))
 
 
-def times_of_plan(plan: Plan | None) -> Mapping[str, Time]:
+def list_times(plan: Plan | None) -> Mapping[str, Time]:
     """Phase of a step -> its time, and that of the whole step."""
     return {} if plan is None else {**plan.forecast.phases, "step": plan.forecast.step}
 
 
-def judge_slices(
+def fill_report(
     report: Report,
     events: Mapping[str, Events],
     failures: dict[str, str],
@@ -132,7 +134,7 @@ def judge_slices(
     made: Configs,
     steps: int,
 ) -> None:
-    """Fill the report from what the slices noted.
+    """Fill the report from what the slices noted: phases, numbers with their bounds, the first failure, and tables.
 
     Args:
         report: What the user gets.
@@ -149,15 +151,18 @@ def judge_slices(
     for name, of_run in runs.items():
         wanted = steps if name != RESUMED else 1
         report.measurements.append(Deviation(f"{name}: steps that are missing", abs(wanted - len(of_run.steps())), 0.0))
-        if not (ahead and kind_of(name) in (GRPO, RESUMED)):  # those have responses of older weights, and no probes
+        # With responses of older weights a run is measured by a metric of our hooks and by probes. NeMo-RL's own GRPO
+        # has neither of them, and a resumed run has no probes.
+        if not (ahead and kind_of(name) in (GRPO, RESUMED)):
             found = measure_run(of_run, ahead=ahead, largest=EXACT if made.dry_run else ON_GPUS)
             report.measurements += [Deviation(f"{name}: {number.name}", number.value, number.bound) for number in found]
         if failed := of_run.failure():
             failures.setdefault(name, f"{failed[1]} (in {failed[0]})")
     if saved in runs and RESUMED in runs:
         report.phases["resume"] = (1, 0.0)  # its seconds are in the phases of its steps
-        same = find_repeated(config, seeded=made.dry_run and made.full)
-        report.measurements += compare_resumed(runs[saved], runs[RESUMED], steps - 1, steps, same)
+        # On a GPU responses have no seeds, and a dry run of its slices is compared as they are.
+        repeated = find_repeated(config, seeded=made.dry_run and made.full)
+        report.measurements += compare_resumed(runs[saved], runs[RESUMED], steps - 1, steps, repeated)
     if failures:
         name, why = next(iter(failures.items()))
         report.failure = (name, why)
@@ -181,7 +186,7 @@ def measure_seconds(events: Events, phase: str) -> float | None:
 def _phases_table(runs: Mapping[str, Events], forecast: Forecasts) -> Table:
     rows = []
     for name, events in runs.items():
-        expected_times = times_of_plan(forecast.plans.get(name))
+        expected_times = list_times(forecast.plans.get(name))
         for phase in PLANNED:
             seconds = measure_seconds(events, phase)
             if seconds is None:

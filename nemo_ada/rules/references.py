@@ -1,18 +1,23 @@
-"""The references of local data sets: the job's own judge reads every one of them before anything starts."""
+"""The references of local data sets: the job's own judge reads every one of them before anything starts.
+
+It also says what it can hardly compare. Such a reference is not wrong, but only an answer in the same words equals it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.data import lies_here, parts
-from nemo_ada.rules.finding import Findings, error
+from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.rewards import judges
 from nemo_ada.run.data_files import records
+from nemo_ada.verify.audit import AUDITED, describe_kinds
 from nemo_ada.verify.judge import Judge
 
 MAX_LINES = 1_000_000  # of a data set that are read
@@ -35,12 +40,15 @@ def references(v: Values) -> Findings:
             if (judge := of_name.get(name)) is None:
                 continue
             listed = isinstance(v.get(f"data.{split}"), list)
+            key = f"data.{split}" + (f".{number}" if listed else "") + ".data_path"
             for line, raw in _raw_references(part):
                 first.setdefault(name, raw)
                 if (why := _refusal(judge, raw)) is not None:
-                    key = f"data.{split}" + (f".{number}" if listed else "") + ".data_path"
                     yield error(key, f"{part['data_path']}, line {line}: its reference {why}; {ADVICE}")
                     break
+            else:
+                for sentence in describe_kinds(judge.audit(islice(_raw_references(part), AUDITED))):
+                    yield warning(key, f"{part['data_path']}: {sentence}; of the first {AUDITED} lines")
     for name, raw in first.items():  # without a local set, the first reference is not known yet
         try:
             of_name[name].try_on(raw)

@@ -31,6 +31,7 @@ from nemo_ada.tasks.protocol import (
 )
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
+from nemo_ada.verify.audit import AUDITED, describe_kinds
 from nemo_ada.verify.judge import make_judge, normalise_text
 from nemo_ada.verify.verdict import Verdict
 
@@ -101,6 +102,11 @@ class JsonlTask:
     def close(self) -> None:
         """End the verifier's processes."""
         self._judge.close()
+
+    def audit(self) -> list[str]:
+        """One sentence for each kind of reference that only an answer in the same words equals."""
+        entries = [prompt.entry for prompt in self._prompts[:AUDITED]]
+        return describe_kinds(self._judge.audit((entry["line"], entry["reference"]) for entry in entries))
 
     def warnings(self) -> list[str]:
         """One sentence for each kind of line that was left out, and for system messages."""

@@ -20,6 +20,7 @@ KINDS: Mapping[str, str] = {
     "several": "several answers, of which one would do",
     "prose": "words, which only the same words equal",
 }
+AUDITED = 2000  # references of a data set, which take a second
 LONG, WORDS = 200, 4
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|[\t\r](?=(?:ext|imes|heta|frac|an|ight|ho)(?![a-z]))")
 _RELATION = re.compile(r"[<>=]|\\(?:ne|neq|le|leq|ge|geq|in)(?![a-z])")

@@ -23,7 +23,7 @@ import logging
 import os
 import threading
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from importlib.metadata import version
@@ -33,7 +33,7 @@ from nemo_ada import __version__
 from nemo_ada.by_name import file_of, find, load
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import MAX_TEXT, read_bounded
-from nemo_ada.verify.audit import kind_of
+from nemo_ada.verify.audit import count_kinds, kind_of
 from nemo_ada.verify.boxed import last_boxed
 from nemo_ada.verify.pool import MathVerifier, VerifierLimits
 from nemo_ada.verify.reference import Reader, Reading, as_text
@@ -140,10 +140,14 @@ class Judge(Reader):
         """
         raise NotImplementedError(f"{type(self).__name__} has neither a scorer nor compare()")
 
-    def audit(self, references: Sequence[Any]) -> list[str | None]:
-        """Return for each reference the kind of `audit.KINDS` that it is of, or None."""
-        kinds = [kind_of(self.read(raw).text) for raw in references]
-        return [kind if kind == "control" else None for kind in kinds]
+    def find_doubt(self, raw: Any) -> str | None:
+        """Return the kind of `audit.KINDS` of a reference that this judge can hardly compare; None for no doubt."""
+        kind = kind_of(self.read(raw).text)
+        return kind if kind == "control" else None
+
+    def audit(self, references: Iterable[tuple[int, Any]]) -> dict[str, dict[str, int]]:
+        """Count the doubtful ones of (line, reference) pairs by their kind, each kind with its first line."""
+        return count_kinds((line, self.find_doubt(raw)) for line, raw in references)
 
     def submit(self, text: str, raw: Any, finished: bool = True, prompt: str = "") -> Verdict | Future[Verdict]:
         """Start to judge one response (see `Response`). Returns its verdict where that takes no time, else a future."""
@@ -206,9 +210,9 @@ class ByValue(Judge):
         text = self.read(raw).text
         return f"\\boxed{{{text}}}" if last_boxed(text) is None else text
 
-    def audit(self, references: Sequence[Any]) -> list[str | None]:
-        """Return the kinds: a value needs more than a text does."""
-        return [kind_of(self.read(raw).text) for raw in references]
+    def find_doubt(self, raw: Any) -> str | None:
+        """Return any kind: a value needs more than a text does."""
+        return kind_of(self.read(raw).text)
 
 
 class ByText(Judge):

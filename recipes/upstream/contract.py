@@ -25,7 +25,7 @@ from nemo_ada.config.paths import packaged
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import observe
 from nemo_ada.rehearsal.installation import BRIDGE, MEGATRON, SUBMODULE
-from nemo_ada.rehearsal.standins import FILES
+from nemo_ada.rehearsal.standins import FOR_CPU
 from nemo_ada.rules.facts import attributes, upstream
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, Function, parameters, returned
 from nemo_ada.rules.facts.upstream import LOOP, MASTER_CONFIG
@@ -280,7 +280,7 @@ def own() -> list[Use]:
     uses += [Use(f"{module}.{name}", "observed by a rehearsal") for _, module, name in observe.FUNCTIONS]
     uses += [Use(f"{reader.of}.{name}", f"read by nemo_ada/{reader.file}")
              for reader in attributes.all_readers() for name in attributes.reads(reader)]  # fmt: skip
-    for replacements in FILES:
+    for replacements in FOR_CPU:
         uses += [Use(f"{change.module}.{name}", "replaced in a rehearsal")
                  for change in replacements.changes for name in change.names]  # fmt: skip
     package = Path(nemo_ada.__file__).parent

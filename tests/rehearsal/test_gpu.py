@@ -82,7 +82,7 @@ def test_the_tables_of_the_first_run_are_those_of_its_page(tmp_path: Path) -> No
     report = Report("c", "nemo-ada rehearse c --gpu", ONE_GPU, [], [])
     draws = Draws((0.5,), LengthModel(30.0, 0.7, 1.3, 100))
     made = Configs({GRPO: {}}, [], ONE_GPU, None, draws, (), dry_run=False, real=True, saved=None)
-    tables.judge_slices(report, {METHODS: real()}, {}, Forecasts(memory={"refit": 9.75}), made, 2)
+    tables.fill_report(report, {METHODS: real()}, {}, Forecasts(memory={"refit": 9.75}), made, 2)
     assert not report.passed, "a slice was cut"
     assert {number.name for number in report.measurements if not number.passed} == {"balance: steps that are missing"}
     every = next(table for table in report.tables if table.title == "Every step")
@@ -220,7 +220,7 @@ def test_without_a_gpu_it_says_so_before_it_makes_anything(tmp_path: Path, monke
     [["--gpu", "--scale", "2"], ["--full"], ["--gpu", "--full", "--scale", ".5"], ["--gpu", "--full", "--runs", "lean"],
      ["--gpu", "--full", "--steps", "1"],
      ["--gpu", "--full", "reinforce_ada=null"],
-     ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"], ["--runs", "grpo"],
+     ["--gpu", "env.should_use_nemo_gym=true"], ["--dry-run"], ["--runs", "grpo"], ["--gpu", "--no-resume"],
      ["--gpu", "--runs", "lean,nonsense"], ["--gpu", "--runs", "resumed"], ["--gpu", "--runs", "grpo,resumed"],
      ["--gpu", "--runs", "balance+grpo.num_prompts_per_stepp=4"], ["--gpu", "--runs", "balance,resumed+grpo.seed=4"],
      ["--gpu", "--runs", "balance+run_dir=../elsewhere"], ["--gpu", "--runs", "balance+"],

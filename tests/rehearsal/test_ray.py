@@ -18,7 +18,7 @@ from tests.patience import PATIENCE
 START = """
 from nemo_ada.rehearsal.standins import ray_placement
 import ray
-ray_placement.start()
+ray_placement.start_private_ray()
 print(ray.get(ray.remote(lambda: 7).remote()), ray.get_runtime_context().gcs_address, flush=True)
 input()
 """

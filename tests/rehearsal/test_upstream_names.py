@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.rehearsal import installation, observe
-from nemo_ada.rehearsal.standins import FILES, OF_RUNS, OF_SLICES
+from nemo_ada.rehearsal.standins import FOR_CPU, OF_RUNS, OF_SLICES
 from nemo_ada.rehearsal.standins.replacing import Change
 
-CHANGES = [change for replacements in (*FILES, *OF_SLICES, *OF_RUNS) for change in replacements.changes]
+CHANGES = [change for replacements in (*FOR_CPU, *OF_SLICES, *OF_RUNS) for change in replacements.changes]
 LOOK = """
 import functools, importlib, json, sys
 missing = []

@@ -26,7 +26,6 @@ from nemo_ada.run.data_files import Raw
 from nemo_ada.run.json_lines import Record, parse_line, records
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import canonical_text
-from nemo_ada.verify.audit import count_kinds
 from nemo_ada.verify.judge import Judge, normalise_text
 
 Reason = tuple[str, str]
@@ -113,8 +112,7 @@ class Selection:
             return "reference", f"reference answer {problem.answer[:80]!r}: {cause}"
 
         self._leave_out("reference", find_reason)
-        kinds = judge.audit([problem.reference for problem in self.problems])
-        return count_kinds(zip((problem.line for problem in self.problems), kinds, strict=True))
+        return judge.audit((problem.line, problem.reference) for problem in self.problems)
 
     def keep_short_enough(self, encoder: ModelTokenizer, limit: int) -> None:
         """Leave out problems whose whole prompt has more than `limit` tokens."""

@@ -30,7 +30,7 @@ from nemo_ada.rehearsal.standins import (
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import ON_GPU
 
-FILES: tuple[Replacements, ...] = (
+FOR_CPU: tuple[Replacements, ...] = (
     torch_cuda.REPLACEMENTS,
     torch_distributed.REPLACEMENTS,
     nccl.REPLACEMENTS,
@@ -49,26 +49,26 @@ FILES: tuple[Replacements, ...] = (
     ray_placement.REPLACEMENTS,
     transfer_queue.REPLACEMENTS,
 )
-"""On a CPU."""
+"""In every process on a CPU."""
 OF_SLICES: tuple[Replacements, ...] = (responses.REPLACEMENTS, kept.LEARNER)
 """In the slices of a rehearsal on a GPU with random weights, and in their dry run on a CPU."""
 OF_RUNS: tuple[Replacements, ...] = (kept.ENGINE,)
-"""In the driver of several runs."""
+"""In the driver of several runs, which installs them itself, because no other process knows that there are several."""
 ALWAYS = (nccl.REPLACEMENTS, megatron_parts.REPLACEMENTS, ray_placement.REPLACEMENTS)
-"""On every machine."""
+"""Also on a GPU, because they stand for parts of an installation and for a cluster, and not for a device."""
 
 
 def choose_replacements(*, gpu: bool, slices: bool) -> tuple[Replacements, ...]:
-    """Return the replacements for a process, and for its report.
+    """Return the replacements for a process. The report lists the same ones.
 
     Args:
         gpu: Whether it computes on a GPU.
         slices: Whether it belongs to a rehearsal in slices.
     """
-    drawn = OF_SLICES if slices else ()
+    of_slices = OF_SLICES if slices else ()
     if gpu:
-        return (*ALWAYS, *drawn)
-    return (*FILES, *(group for group in drawn if group not in FILES))
+        return (*ALWAYS, *of_slices)
+    return (*FOR_CPU, *(group for group in of_slices if group not in FOR_CPU))
 
 
 def choose_for_this_process() -> tuple[Replacements, ...]:
@@ -77,6 +77,9 @@ def choose_for_this_process() -> tuple[Replacements, ...]:
 
 
 def install() -> None:
-    """Register every replacement. Each applies right after its module's import."""
+    """Register every replacement, when an interpreter starts (startup/sitecustomize.py).
+
+    Each applies right after its module's import.
+    """
     for replacements in choose_for_this_process():
         replacements.install()

@@ -118,14 +118,14 @@ def _draw_on_driver(names: Names) -> None:
     generate, generate_async = names.get("VllmGeneration.generate"), names.get("VllmGeneration.generate_async")
     prepare, draws = names.get("VllmGeneration.prepare_for_generation"), Draws.read_environment()
 
-    def ask(data: Any) -> tuple[Any, Callable[[int, Any], None]]:
+    def prepare_request(data: Any) -> tuple[Any, Callable[[int, Any], None]]:
         """Return the request with a column of ours, and what to do with the output of each of its rows."""
         seeds = [take_seed(REQUESTS, prompt) for prompt in _prompt_bytes(data)]
         if draws is None:
             return _add_column(data, SEEDS, seeds), lambda row, output: None
         drawn = [draws.draw(prompt, seed) for prompt, seed in zip(_prompt_bytes(data), seeds, strict=True)]
 
-        def take(row: int, output: Any) -> None:
+        def keep_verdict(row: int, output: Any) -> None:
             verdict, tokens = drawn[row]
             VERDICTS[_hash_tokens(output["output_ids"][0][: int(output["unpadded_sequence_lengths"][0])])] = verdict
             if tokens < draws.lengths.max_new_tokens:  # it has ended by itself
@@ -133,21 +133,21 @@ def _draw_on_driver(names: Names) -> None:
 
         data = _add_column(data, TOKENS, [tokens for _, tokens in drawn])
         # Seeds take a GPU's time. On a CPU responses are so short that some are equal, and a verdict is found by text.
-        return (data if os.environ.get(ON_GPU) else _add_column(data, SEEDS, seeds)), take
+        return (data if os.environ.get(ON_GPU) else _add_column(data, SEEDS, seeds)), keep_verdict
 
     @functools.wraps(generate)
     def generate_rows(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-        data, take = ask(data)
+        data, keep = prepare_request(data)
         output = generate(self, data, *args, **kwargs)
         for row in range(len(data["input_ids"])):
-            take(row, output.slice(row, row + 1))
+            keep(row, output.slice(row, row + 1))
         return output
 
     @functools.wraps(generate_async)
     async def generate_row(self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-        data, take = ask(data)
+        data, keep = prepare_request(data)
         async for row, output in generate_async(self, data, *args, **kwargs):
-            take(row, output)
+            keep(row, output)
             yield row, output
 
     @functools.wraps(prepare)

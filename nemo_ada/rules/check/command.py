@@ -25,21 +25,16 @@ from nemo_ada.rules.check.capacity import (
 )
 from nemo_ada.rules.check.own_classes import check_own_classes
 from nemo_ada.rules.check.site import check_image, check_mounts, check_site
-from nemo_ada.rules.check.verifier import check_references, check_verifier
+from nemo_ada.rules.check.verifier import check_verifier
 from nemo_ada.rules.facts.cards import Card, card_of
 from nemo_ada.rules.facts.config_file import load_config, upstream_part
 from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skipped, warning
 from nemo_ada.rules.layout import LAYOUT
-from nemo_ada.rules.rewards import OUR_ENVIRONMENT, judges
-from nemo_ada.run.data_files import is_data_file
 from nemo_ada.tasks.jsonl import JsonlTask
-from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.protocol import Task
-from nemo_ada.verify.judge import make_judge
 
 LAYOUT_KEYS = ("cluster", "policy.megatron_cfg", "policy.generation.vllm_cfg.tensor")  # beginnings of keys
-DEFAULT_FIELDS = {"prompt": PROMPT_FIELDS, "answer": ANSWER_FIELDS}
 MARKS = {"error": "ERROR  ", "warning": "WARNING", "skipped": "skipped", "ok": "ok     "}
 SEVERE = ("error", "warning")
 
@@ -74,29 +69,12 @@ def examine(
             ]
         except UserError as problem:
             findings = [rulebook.of_error(problem)]
-    judged = (*check_verifier(), *audit_references(config, backend)) if verifier else ()
-    return [*findings, *judged, *of_gpus]
+    return [*findings, *(check_verifier() if verifier else ()), *of_gpus]
 
 
 def _find_yamls(path: Path, overrides: Sequence[str]) -> list[Path]:
     """Return the YAML, its overlays and the files that they build on, but those of NeMo-RL."""
     return [file for yaml in split_words(path, overrides)[0] for file in family(Path(yaml).resolve())]
-
-
-def audit_references(config: Mapping[str, Any], backend: str) -> Findings:
-    """The references of a training set in a local file that the math verifier will judge."""
-    values = Values(config)
-    if backend == "embedded":
-        if values.get("task.name") == "jsonl" and values.get("task.verifier") == "math":
-            prompts, answers = (values.get(f"task.{key}_fields", own) for key, own in DEFAULT_FIELDS.items())
-            yield from check_references(str(values.get("task.path")), prompts, answers, "task.path", make_judge())
-    elif (path := values.get("data.train.data_path")) is not None and is_data_file(Path(str(path))):
-        question, answer = (str(values.get(f"data.train.{key}_key", key)) for key in ("input", "output"))
-        try:
-            judge = judges(values)[OUR_ENVIRONMENT]
-        except UserError:  # a rule has said it
-            return
-        yield from check_references(str(path), [question], [answer], "data.train.data_path", judge)
 
 
 def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
@@ -112,13 +90,13 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
         shape = check_run(run, task)
     except UserError as problem:
         return [rulebook.of_error(problem)]
-    policy, warnings = run.policy, run_warnings(run, task)
+    policy = run.policy
     text = f"{shape.num_layers} layers of {shape.hidden_size}, {shape.max_position_embeddings} positions"
     return [
         ok("policy.model", text),
         ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts{_describe_layout(task)}"),
         ok("reinforce_ada.advantage", run.reinforce_ada.teaches(run.grpo.num_generations_per_prompt)),
-        *(warning("grpo.num_prompts_per_step", text) for text in warnings),
+        *(warning(key, text) for key, text in run_warnings(run, task)),
         ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
            f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),
     ]  # fmt: skip

@@ -21,6 +21,7 @@ from nemo_ada.rules.check.command import examine, examine_nemo_rl
 from nemo_ada.rules.check.site import check_mounts
 from nemo_ada.rules.facts.site import site_setting
 from nemo_ada.rules.finding import exit_code
+from nemo_ada.rules.rewards import OUR_CLASS
 from nemo_ada.verify import judge
 from nemo_ada.verify.selftest import VerifierSelfTestError
 
@@ -311,15 +312,23 @@ def test_a_reward_of_the_users_is_tried_on_the_first_reference(tmp_path, monkeyp
     assert "has no such name; it has fails" in found.message
 
 
-def test_references_that_cannot_be_compared_are_counted_with_the_first_line(tmp_path):
+@pytest.mark.parametrize(
+    ("verifier", "kinds"), [("math", ["several; first in line 2", "control; first in line 3"]), ("exact", ["control"])]
+)
+def test_references_that_the_runs_judge_can_hardly_compare_are_counted_with_the_first_line(tmp_path, verifier, kinds):
     path = tmp_path / "set.jsonl"
-    rows = [{"problem": "p", "answer": text} for text in ("3", "5 or 6", "\x08oxed{5}")]
+    rows = [{"problem": f"{n}?", "answer": text} for n, text in enumerate(["3", "5 or 6", "\x08oxed{5}", *"123456789"])]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = list(
-        verifier.check_references(str(path), ["problem"], ["answer"], "data.train.data_path", judge.make_judge())
-    )
-    assert [one.level for one in found] == ["warning", "warning"]
-    assert "several; first in line 2" in found[0].message and "control; first in line 3" in found[1].message
+    mine = {"data_path": str(path), "env_name": "mine", "output_key": "answer"}
+    own = {"mine": {"class": OUR_CLASS, "verifier": verifier}}
+    splits = ({"train": [mine]}, {"validation": mine})
+    of_nemo_rl = [list(setup.references(Values({"data": split, "env": own}))) for split in splits]
+    words = [f"task.path={path}", f"task.verifier={verifier}", cache(tmp_path)]
+    of_cpu = [one for one in examine(CPU_RUN[0], words, verifier=False) if one.key == "task.path"]
+    keys = ("data.train.0.data_path", "data.validation.data_path", "task.path")
+    for found, key in zip([*of_nemo_rl, of_cpu], keys, strict=True):
+        assert [(one.level, one.key) for one in found] == [("warning", key)] * len(kinds)
+        assert all(kind in one.message for one, kind in zip(found, kinds, strict=True))
 
 
 def test_more_prompts_than_the_data_has_and_a_threshold_of_one_are_said(tmp_path):
