@@ -53,7 +53,7 @@ from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import named_cluster, without_working_folder
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here, share_temporary
+from nemo_ada.standing import get_whole_path, share_temporary
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         ProcessLostError: a process has died. Another attempt may succeed.
         StallError: a process does not answer. Another attempt may succeed.
     """
-    run_dir = RunDir(from_here(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR)))))
+    run_dir = RunDir(get_whole_path(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR)))))
     resume = resolved.get("resume", "never")
     run_dir.check(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
