@@ -41,7 +41,7 @@ LIBRARIES = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")),
 )
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_said: set[str] = set()
+_said: set[str] = set()  # lines of `announce_file`, because a command may load its YAML more than once
 _WRITTEN = "package.module:name or path/to/file.py:name, for example my_rewards:exact"
 
 
@@ -255,6 +255,7 @@ def _find_installed(top: str) -> tuple[bool, Path | None]:
         return True, None
     own = Path(found.origin).absolute().parent
     own = own.parent if found.submodule_search_locations else own
+    # What is on no import path came from a finder of its own, such as that of an installation with --editable.
     entries = {os.path.abspath(entry or os.getcwd()) for entry in sys.path}
     return str(own) not in entries or str(own) in _list_folders(), own
 
@@ -346,6 +347,7 @@ def _import_file(file: Path) -> ModuleType:
     while (folder / "__init__.py").is_file():
         parts, folder = [folder.name, *parts], folder.parent
     top, name = parts[0], ".".join(parts)
+    # The file that Python would import first for this name: that of the outermost package, or the file itself.
     begin = folder / top / "__init__.py" if len(parts) > 1 or file.name == "__init__.py" else file
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == str(file):
@@ -358,6 +360,7 @@ def _import_file(file: Path) -> ModuleType:
     elif before is None and (_is_taken(top, begin) or not all(part.isidentifier() for part in parts)):
         if begin != file:
             raise UserError(f"{file}: another package has the name {top}; rename the folder {folder / top}")
+        # Such as math.py or my-rewards.py: the module gets another name, which no import statement can mean.
         top = name = f"{re.sub(r'[^0-9A-Za-z_]', '_', top)}_{hashlib.sha256(os.fsencode(file)).hexdigest()[:8]}"
         if name in sys.modules:
             return sys.modules[name]

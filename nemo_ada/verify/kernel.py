@@ -126,6 +126,8 @@ def allow_only_reading(places: Iterable[str], network: bool = False) -> None:
     if version < 1:
         raise Missing("this kernel has no Landlock (Linux 5.13 has it where the site turned it on)")
     files = (1 << _FILE_RIGHTS.get(version, max(_FILE_RIGHTS.values()))) - 1
+    # The kernel's struct landlock_ruleset_attr: rights of files, of TCP (bind and connect), and what leaves the process
+    # (abstract sockets and signals). An older kernel knows only the first of them.
     rules = struct.pack("=QQQ", files, 0b11 if version >= 4 and not network else 0, 0b11 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     ruleset = _make_call(_LANDLOCK_CREATE, ctypes.c_char_p(rules), size, 0)
@@ -205,6 +207,9 @@ def _write_filter(machine: int, own_pid: int, may_open: bool, network: bool = Fa
 
     `own_pid`: the only target of a signal.
     """
+    # The number of a call means something only on its architecture (place 4), so that is looked at first, then the
+    # number (place 0). Afterwards each call has a part of its own, and the first part that is for it ends with a
+    # return.
     program = [_load(4), _jump(_EQUAL, _ARCHITECTURE[machine], 1, 0), _return(_KILL), _load(0)]
     for numbers in (*_ALLOWED.values(), *(_SOCKETS.values() if network else ())):
         program += _run_for(numbers[machine], [_return(_ALLOW)])
@@ -234,7 +239,7 @@ def _allow_own_limits() -> list[bytes]:
     reads = [_load(_argument(2)), _jump(_EQUAL, 0, 0, 2), _load(_argument(2) + 4), _jump(_EQUAL, 0, 1, 0)]
     return [
         _load(_argument(0)), _jump(_EQUAL, 0, 1, 0), _return(_REFUSE),
-        _load(_argument(1)), _jump(_EQUAL, resource.RLIMIT_CPU, 5, 0),
+        _load(_argument(1)), _jump(_EQUAL, resource.RLIMIT_CPU, 5, 0),  # past what follows, to the last return
         *reads, _return(_REFUSE), _return(_ALLOW),
     ]  # fmt: skip
 
@@ -251,16 +256,17 @@ def _run_for(number: int | None, instructions: list[bytes]) -> list[bytes]:
 
 
 def _argument(index: int) -> int:
-    return (
-        16 + 8 * index
-    )  # place of the lower half in the kernel's struct seccomp_data; both machines are little-endian
+    """Return where the lower half of an argument is in struct seccomp_data. Both machines are little-endian."""
+    return 16 + 8 * index
 
 
 def _load(place: int) -> bytes:
+    """Return the instruction that loads the 32 bits at this place, which `_jump` then looks at."""
     return struct.pack("=HBBI", _LOAD, 0, 0, place)
 
 
 def _jump(test: int, value: int, where_true: int, where_false: int) -> bytes:
+    """Return the instruction that skips `where_true` or `where_false` of the next ones, as the test says."""
     return struct.pack("=HBBI", test, where_true, where_false, value)
 
 
