@@ -15,7 +15,7 @@ from nemo_ada.lab.plan.sbatch import job_fits
 from nemo_ada.rules.check.cluster import check_cluster
 from nemo_ada.rules.check.command import examine, write_report
 from nemo_ada.rules.facts.cards import KEY as CARD
-from nemo_ada.rules.finding import exit_code
+from nemo_ada.rules.finding import choose_exit_code
 from nemo_ada.run.job_control import EXIT_USER_ERROR
 from nemo_ada.run.redaction import hide
 
@@ -45,11 +45,11 @@ def check(
     """
     words = [*(overrides or []), *([] if card is None else [f"{CARD}={card}"])]
     findings = examine(config, words, on_gpu=gpu, verifier=verifier)
-    if time is not None and exit_code(findings) != EXIT_USER_ERROR:
+    if time is not None and choose_exit_code(findings) != EXIT_USER_ERROR:
         findings.extend(check_walltime(config, words, time))
     with suppress(UserError, OSError):  # a configuration that cannot be read has a finding already
         findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
     if site:
         findings.extend(check_cluster(None if time is None else parse_time(time)))
     typer.echo(hide(write_report(findings, as_json=as_json, verbose=verbose)))
-    raise typer.Exit(exit_code(findings))
+    raise typer.Exit(choose_exit_code(findings))

@@ -29,7 +29,7 @@ class Finding:
 Findings = Iterator[Finding]
 
 
-def exit_code(findings: Iterable[Finding]) -> int:
+def choose_exit_code(findings: Iterable[Finding]) -> int:
     """Return the exit code of `nemo-ada check`: 0 without warning and error, 3 for warnings only, 2 for errors."""
     levels = {finding.level for finding in findings}
     return next((EXIT_CODES[level] for level in ("error", "warning") if level in levels), 0)

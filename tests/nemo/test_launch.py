@@ -493,7 +493,7 @@ def test_data_that_cannot_work_is_refused_before_anything_starts(data, env, sect
 def refuse_setup(config):
     """Raise what those rules call an error that need neither lengths nor a model."""
     values = Values(config)
-    chosen = (setup.prompt_batches, setup.environments, setup.estimator_of_verdicts, setup.saves)
+    chosen = (setup.check_prompt_batches, setup.check_environments, setup.check_verdicts, setup.check_saves)
     rulebook.raise_errors(finding for rule in chosen for finding in rule(values))
 
 

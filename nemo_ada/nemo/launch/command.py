@@ -44,7 +44,7 @@ from nemo_ada.nemo.patch_points import replace_names
 from nemo_ada.nemo.weights_socket import move_sockets, remove_links
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.data import uses_media
-from nemo_ada.rules.facts.config_file import upstream_part
+from nemo_ada.rules.facts.config_file import load_upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.gym import ENVIRONMENT, uses_gym
@@ -122,7 +122,7 @@ def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
         The process's exit code (job_control.py).
     """
     resolved = load(config_path, overrides)
-    return train(resolved, upstream_part(config_path, overrides))
+    return train(resolved, load_upstream_part(config_path, overrides))
 
 
 def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *, judged: bool = False) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.cards import Card, card_of
+from nemo_ada.rules.facts.cards import Card, choose_card
 from nemo_ada.rules.facts.lora import Lora
 
 DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
@@ -285,7 +285,7 @@ class LearnerFacts:
     @classmethod
     def _of_dtensor(cls, values: Values, gpus: int, logprob_passes: int) -> LearnerFacts:
         """Read the layout of DTensor, which has no pipeline. Without any learner all sizes are 1."""
-        here = other_learner(values)
+        here = name_other_learner(values)
         tp, cp, ep = (values.integer(f"{here}.{name}_parallel_size", 1) for name in ("tensor", "context", "expert"))
         return cls(
             gpus=gpus,
@@ -386,7 +386,7 @@ class NemoConfig:
         gpus = nodes * gpus_per_node
         return cls(
             values=values,
-            card=card_of(config),
+            card=choose_card(config),
             model_name=str(values.get("policy.model_name", "")),
             nodes=nodes,
             gpus_per_node=gpus_per_node,
@@ -404,7 +404,7 @@ class NemoConfig:
         if not _uses_megatron(Values(config)):
             raise UserError(
                 "policy.megatron_cfg.enabled=false: these recipes train with Megatron; set it to true (and "
-                f"{other_learner(Values(config))}.enabled to false)",
+                f"{name_other_learner(Values(config))}.enabled to false)",
                 key="policy.megatron_cfg.enabled",
             )
         return cls.of(config)
@@ -436,7 +436,7 @@ class NemoConfig:
         return self.batch.micro_batch_tokens(self.batch.logprob_rows, self.batch.logprob_tokens)
 
 
-def other_learner(values: Values) -> str:
+def name_other_learner(values: Values) -> str:
     """The section of the learner that is not Megatron: DTensor, which v0.8.0 calls Automodel (pull request 4282)."""
     return "policy.dtensor_cfg" if values.get("policy.automodel_cfg") is None else "policy.automodel_cfg"
 
