@@ -8,7 +8,7 @@ from typing import Literal
 
 Level = Literal["ok", "skipped", "warning", "error"]
 EXIT_CODES = {"ok": 0, "skipped": 0, "warning": 3, "error": 2}
-"""Python ends a crashed program with 1. So no check ends with 1, and slurm/submission.py refuses it."""
+"""Python ends a crashed program with 1. So no check ends with 1, and slurm/submission.py submits nothing after it."""
 
 
 @dataclass(frozen=True, slots=True)

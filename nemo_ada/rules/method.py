@@ -298,7 +298,7 @@ def check_first_waves(values: Values, ada: AdaSettings) -> Findings:
     try:
         ada.check_rows(rollout.group)
         plan = ada.plan(rollout.group, rollout.longest)
-        plan.check_first_waves(rollout.prompts, rollout.reserved_responses(ada))
+        plan.check_first_waves(rollout.prompts, rollout.count_divided_responses(ada))
     except UserError as problem:
         yield error(problem.key or SECTION, str(problem))
 

@@ -39,6 +39,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     if home and HOME not in os.environ and Path(home).is_dir():
         os.environ[HOME] = home  # the YAML's interpolations read it from there
     try:
+        # It looks for files beside the YAMLs that name them, because no process of a run stands in the user's folder.
         return find_files(plain(load_words(path, overrides)), split_words(path, overrides)[0], overrides)
     except UserError as problem:
         works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
@@ -46,6 +47,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise UserError(f"{path} builds on NeMo-RL's own files; {works}, or in slurm/site.env") from None
         if home and not (Path(home) / EXAMPLES).is_dir():
             fault = f"{HOME}={home} is no checkout of NeMo-RL: it has no folder {EXAMPLES}; {works}"
+            # A file that is missing below the wrong folder has no other cause.
             raise UserError(
                 fault if str(Path(home).resolve()) in str(problem) else f"{problem}; besides, {fault}"
             ) from None
@@ -67,12 +69,19 @@ def _check_number(value: Any) -> int | float:
 
 
 def load_upstream_part(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the part of some YAMLs that comes from NeMo-RL's own files, with its interpolations unresolved."""
+    """Return the part of some YAMLs that comes from NeMo-RL's own files, with its interpolations unresolved.
+
+    The rules of key names and of keys without effect take it: what NeMo-RL's files say is right, and nobody's wish.
+    """
     taken = OmegaConf.merge(*map(_load_upstream, split_words(path, overrides)[0]))
     return cast(dict[str, Any], OmegaConf.to_container(taken, resolve=False))
 
 
 def _load_upstream(path: Path) -> DictConfig:
+    """Merge what is NeMo-RL's among a YAML and its `defaults`. Of a user's YAML only the `defaults` are looked at.
+
+    A YAML that a user has put into the checkout is the user's, too.
+    """
     home = os.environ.get(HOME)
     if home is not None and Path(home).resolve() in path.resolve().parents and belongs_to_nemo_rl(path, Path(home)):
         return load_yaml(path)
