@@ -32,7 +32,7 @@ def check(
         str | None, typer.Option(help="GPUs to judge for, such as A100-80GB (default: the config's)")
     ] = None,
     site: Annotated[
-        bool, typer.Option("--site", help="on a login node: ask SLURM what will not work for a run of slots")
+        bool, typer.Option("--site", help="on a login node: ask SLURM which of its settings break a run of slots")
     ] = False,
     gpus_per_node: Annotated[str, typer.Option(help="GPUs per node of the job, such as 8 or h100:8")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="also print what is right and what was skipped")] = False,
@@ -51,5 +51,5 @@ def check(
         findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
     if site:
         findings.extend(check_cluster(None if time is None else parse_time(time)))
-    typer.echo(hide(write_report(findings, as_json=as_json, verbose=verbose)))
+    typer.echo(hide(write_report(findings, as_json=as_json, verbose=verbose)))  # a finding may quote a key of the user
     raise typer.Exit(choose_exit_code(findings))

@@ -355,9 +355,9 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     configure_generation(master_config, tokenizer)
     gym = uses_gym(Values(master_config))
     if gym:
-        from nemo_ada.nemo.gym.set_up import prepared_for_gym
+        from nemo_ada.nemo.gym.set_up import prepare_for_gym
 
-        data, val_data = prepared_for_gym(master_config, tokenizer)
+        data, val_data = prepare_for_gym(master_config, tokenizer)
     else:
         data, val_data, task_to_env, val_task_to_env = setup_response_data(
             processor or tokenizer, master_config.data, master_config.env, is_vlm=media
