@@ -54,7 +54,7 @@ def online_correlation(
     estimator, predicted_P = ValueRegressor(features_PF.shape[1], ValueSettings(decay=decay)), np.zeros(len(rate_P))
     for chosen in np.split(order, steps):
         ids = [str(position) for position in chosen]
-        a_P, b_P = estimator.beta(ids, features_PF[chosen])
+        a_P, b_P = estimator.predict_beta(ids, features_PF[chosen])
         predicted_P[chosen] = a_P / (a_P + b_P)
         labels = rng.binomial(group, rate_P[chosen])
         estimator.update(ids, labels, np.full(prompts, group), features_PF[chosen])
