@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, PositiveFloat, Tag
 from nemo_ada.by_name import checked, made
 from nemo_ada.config.conflicts import Facts, conflicts, refuse
 from nemo_ada.config.parsing import Section
-from nemo_ada.core.learning.factor import RANGE, factors
+from nemo_ada.core.learning.factor import RANGE, compute_factors
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
 from nemo_ada.core.prompts.estimators import (
@@ -192,7 +192,9 @@ class SequentialSampling(Section):
         if not isinstance(self.exit, FixedSettings):
             return None
         stop = self.stop(group)
-        return next((int(size) for size in stop.judged().nonzero()[0] if size >= stop.exit.smallest_pool), stop.cap)
+        return next(
+            (int(size) for size in stop.mark_judged().nonzero()[0] if size >= stop.exit.smallest_pool), stop.cap
+        )
 
 
 class EstimationSampling(Section):
@@ -360,7 +362,7 @@ class AdaSettings(Section):
             return f"no objective is declared: {facts.beyond_labels} decide when a prompt has enough; {shown}"
         if facts.declared:
             return declared
-        factor_P = factors(rows, np.array([low, 0.5, high]))
+        factor_P = compute_factors(rows, np.array([low, 0.5, high]))
         few, many = factor_P[[0, 2]] / factor_P[1]
         return (
             f"no objective is declared: gradient weight by pass rate: {few:.1f}x at {low}, 1x at 0.5, {many:.1f}x at "

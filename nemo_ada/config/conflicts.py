@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nemo_ada.core.learning.factor import LARGEST_DEVIATION, declared_deviation
+from nemo_ada.core.learning.factor import LARGEST_DEVIATION, measure_declared_deviation
 from nemo_ada.core.learning.objectives import Linear
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.prompts.allocation import PowerRule
@@ -112,7 +112,7 @@ class Facts:
         if not self.declared or self.n < 2 or self.beyond_labels or (self.estimation and self.fewest < 2):
             return 0.0
         settings = RowSettings(self.n, self.stop, self.advantage, keep_all=self.estimation)
-        return declared_deviation(settings, self.fewest if self.estimation else 0)
+        return measure_declared_deviation(settings, self.fewest if self.estimation else 0)
 
     @property
     def larger(self) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.core.metrics import named
+from nemo_ada.core.metrics import add_prefix
 from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.cpu import checkpoint
 from nemo_ada.cpu.base import prepare_base
@@ -310,9 +310,9 @@ class Trainer:
         record = {
             "step": step,
             **{f"train/{name}": value for name, value in learned.items() if name not in MEASURED},
-            **named({name: value for name, value in learned.items() if name in MEASURED}),
+            **add_prefix({name: value for name, value in learned.items() if name in MEASURED}),
             **data.metrics,
-            **(named({"response_age": float(ahead is not None)}) if asynchronous.enabled else {}),
+            **(add_prefix({"response_age": float(ahead is not None)}) if asynchronous.enabled else {}),
             "engine_steps": data.engine_steps,
             **{f"time/{name}": value for name, value in times.items()},
             "time/step": seconds,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nemo_ada.core.metrics import named
+from nemo_ada.core.metrics import add_prefix
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.settings import NemoSettings
@@ -59,7 +59,7 @@ class AdaAdvantageEstimator:
         if not torch.equal(rewards.detach().cpu().float(), repeated_batch["ada_reward"]):
             raise InvariantError("the rewards changed, or changed places, after the advantages were computed")
         live_R = (advantage_R != 0) & (repeated_batch["ada_weight"] > 0)
-        self.counted = named({"live_rows": float(live_R.sum())})
+        self.counted = add_prefix({"live_rows": float(live_R.sum())})
         if self._settings.dynamic:
             self.counted |= self._of_filtered(mask, repeated_batch)
             self.logged.update(self.counted)
@@ -77,7 +77,7 @@ class AdaAdvantageEstimator:
         reward = float(batch["ada_reward"][weighed_R].mean()) if weighed_R.any() else 0.0
         rows = {"tokens_trained": counted_RT.sum(), "tokens_skipped": batch["ada_saved"].sum(),
                 "rows_skipped": skipped_R.sum()}  # fmt: skip
-        return named({"batch_reward": reward}) | own_metrics.named({name: float(n) for name, n in rows.items()})
+        return add_prefix({"batch_reward": reward}) | own_metrics.named({name: float(n) for name, n in rows.items()})
 
     def _remaining_share(self, mask: torch.Tensor, batch: Any) -> torch.Tensor:
         """Compute the share of the loss's denominator that remains in each row's optimizer step, [R].

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
-from nemo_ada.core.seeds import shuffled
+from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.nemo.metrics import mean_reward
 from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.response import ROUTES, Message, Response, placeholder
@@ -122,7 +122,7 @@ def build_batch(
     masked_R = np.repeat(np.array(prompts.masked, np.int64), settings.group)
     # Rows are numbered by prompt so far. NeMo-RL cuts a batch into updates in order, so they are shuffled first.
     position_R = np.concatenate([np.array(prompts.position_P, np.int64)[rows.prompt_R], masked_R])
-    order_R = shuffled(position_R, settings.seed, rollout_call) if whole else np.arange(len(position_R))
+    order_R = shuffle_rows(position_R, settings.seed, rollout_call) if whole else np.arange(len(position_R))
     position_R = position_R[order_R]
 
     def padded(column_R: NDArray[Any], fill: float = 0.0) -> NDArray[Any]:

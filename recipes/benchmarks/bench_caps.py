@@ -36,7 +36,7 @@ from tables import markdown_table
 from workload import GROUP, PROMPT_TOKENS, SPREAD, ReplaySource
 
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.metrics import named
+from nemo_ada.core.metrics import add_prefix
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
@@ -98,7 +98,7 @@ def write_run(folder: Path, phases: list[Phase], latency: LatencyModel, prompts:
     state.parent.mkdir(parents=True)
     state.write_text(json.dumps({"sampler": {"latency": latency.state_dict()}}), encoding="utf-8")
     records = [
-        named(phase.stats)
+        add_prefix(phase.stats)
         | {
             "step": step,
             "engine_steps": phase.engine_steps,

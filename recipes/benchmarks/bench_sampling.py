@@ -131,7 +131,7 @@ def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyM
         responses=len(result.tokens_N),
         wall=wall,
         decisions=session.seconds / wall,
-        predicted=before.seconds_per_token(mean_load) * (after_steps - steps),
+        predicted=before.predict_seconds_per_token(mean_load) * (after_steps - steps),
         zero_signal=summarise(result)["zero_signal_groups"],
         length_bias=_length_bias(result, workload),
         rate_bias=_rate_bias(result, workload),

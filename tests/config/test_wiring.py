@@ -196,7 +196,7 @@ def test_a_field_arrives(section, path, value):
 def test_the_prior_arrives(estimator, counts):
     made = sampler({"preset": "ada_est_ema", "estimator": {"kind": "ema", **estimator}}, 8)
     assert made.estimator is not None
-    assert tuple(part.tolist() for part in made.estimator.beta(["new"])) == ([counts[0]], [counts[1]])
+    assert tuple(part.tolist() for part in made.estimator.predict_beta(["new"])) == ([counts[0]], [counts[1]])
 
 
 def test_the_head_of_the_presets_has_the_table_of_their_settings():

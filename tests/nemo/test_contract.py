@@ -27,7 +27,7 @@ from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
-from nemo_ada.core.seeds import shuffled
+from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.cpu import rollout as embedded
 from nemo_ada.cpu.settings import GenerationSettings, PolicySettings
 from nemo_ada.nemo.features import WIDTH, prompt_features
@@ -187,7 +187,7 @@ def nemo(case, *, asynchronous):
             tokens_R = np.array([sum(len(m["token_ids"]) for m in turns) for turns in generated])
             batch = record.batch
             result, rows = trace.decided[-1]
-            order_R = shuffled(rows.prompt_R, 7, len(trace.decided))
+            order_R = shuffle_rows(rows.prompt_R, 7, len(trace.decided))
             assert batch["idx"] == [PROMPTS[p] for p in rows.prompt_R[order_R]]
             np.testing.assert_array_equal(batch["ada_uid"].numpy() & 0xFFFFFF, rows.prompt_R[order_R])
             np.testing.assert_array_equal(batch["total_reward"].numpy(), result.reward_N[rows.pool_R[order_R]])

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.seeds import shuffled
+from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, UserError
 from nemo_ada.nemo import StepDroppedError, reinforce_ada
 from nemo_ada.nemo.features import WIDTH, request_features
@@ -276,7 +276,7 @@ def test_caps_latency_and_loss_mask_count_all_turns(gym, step, tmp_path):
     done = step(script, {"preset": "grpo", "budget": {"max_tokens": 1100}})
     assert done.metrics["ada/tokens_drawn"] == 6 * done.metrics["ada/samples_drawn"] <= 1100
     latency = done.hooks.sampler.latency
-    assert latency.ready and latency.length_quantile(0.5) == 6
+    assert latency.ready and latency.get_length_quantile(0.5) == 6
     (batch,) = gym.run_gym(
         tmp_path / "run", 1, {"reinforce_ada": {"preset": "grpo"}}, hooks=gym.hooks, script=script
     ).batches
@@ -361,7 +361,7 @@ def test_pools_rows_and_advantages_are_those_of_the_sampler_on_the_same_labels(g
     for number, (found, result) in enumerate(zip(ours.sampled, ours.results, strict=True), start=1):
         expected = table.run_step(number, PROMPTS, TableSource(script, drawn))
         check_decided((found.result, found.rows), (expected.result, expected.rows))
-        batch, order_R = result.final_batch, shuffled(found.rows.prompt_R, SEED, number)
+        batch, order_R = result.final_batch, shuffle_rows(found.rows.prompt_R, SEED, number)
         for name in ("advantage", "weight"):
             column_R = getattr(expected.rows, f"{name}_R")[order_R]
             np.testing.assert_array_equal(batch[f"ada_{name}"].numpy(), column_R.astype(np.float32), err_msg=name)

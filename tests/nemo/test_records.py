@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_ada.core.metrics import listed, rate_histogram
+from nemo_ada.core.metrics import add_prefix_to_lists, count_rates
 from nemo_ada.lab.plan.history import History
 from nemo_ada.lab.report.run import Run
 from nemo_ada.nemo.features import WIDTH, prompt_features
@@ -24,7 +24,7 @@ from nemo_ada.nemo.launch.records import Records
 from nemo_ada.run.folder import RunDir, read_lines
 
 ROWS = 16
-HISTOGRAM = listed({"pass_rate_histogram": rate_histogram(np.array([0.0, 0.5, 0.5, 1.0]))})
+HISTOGRAM = add_prefix_to_lists({"pass_rate_histogram": count_rates(np.array([0.0, 0.5, 0.5, 1.0]))})
 TIMES = {
     "total_step_time": 10.0,
     "generation": 4.0,

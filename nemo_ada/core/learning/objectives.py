@@ -105,15 +105,15 @@ class Own:
 
     def value(self, p_P: FloatArray) -> FloatArray:
         """Compute f of each pass rate."""
-        return np.asarray(_own(self.name, repr(self.arguments), self).value(p_P), np.float64)
+        return np.asarray(_load_own(self.name, repr(self.arguments), self).value(p_P), np.float64)
 
     def weight(self, p_P: FloatArray) -> FloatArray:
         """Compute f' of each pass rate."""
-        return np.asarray(_own(self.name, repr(self.arguments), self).weight(p_P), np.float64)
+        return np.asarray(_load_own(self.name, repr(self.arguments), self).weight(p_P), np.float64)
 
 
 @lru_cache(maxsize=8)
-def _own(name: str, _arguments: str, settings: Own) -> Any:
+def _load_own(name: str, _arguments: str, settings: Own) -> Any:
     """Return the user's object. Raises UserError where it gives no number for a pass rate, or decreases."""
     key = "reinforce_ada.advantage.objective.name"
     own = made(key, name, **settings.arguments)
@@ -134,7 +134,7 @@ Objective = Annotated[Linear | Log | Power | PassAtK | Own, ByKind()]
 """The function that an update raises. Each class has f as `value` and f' as `weight`, for pass rates in (0, 1]."""
 
 
-def gradient_weight(
+def compute_gradient_weight(
     objective: Objective,
     rate_P: FloatArray,
     *,

@@ -50,7 +50,7 @@ class Allocation:
     high: int
     epsilon: float
 
-    def responses(self, rate_P: FloatArray, group: int, tie_P: FloatArray) -> IntArray:
+    def compute_responses(self, rate_P: FloatArray, group: int, tie_P: FloatArray) -> IntArray:
         """Compute the responses per prompt.
 
         Args:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nemo_ada.core.seeds import shuffled
+from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.cpu.learner.batch import TrainBatch
 from nemo_ada.cpu.learner.group import LearnerGroup
 from nemo_ada.cpu.rollout import StepData
@@ -69,7 +69,7 @@ def mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[Train
     counted_R = real_R if config.reinforce_ada.advantage.denominator == "all_rows" else live_R
     tokens_R = data.length_R - data.prompt_length_R
     size = config.policy.train_global_batch_size or len(real_R)
-    order = shuffled(data.prompt_R, config.grpo.seed, step)
+    order = shuffle_rows(data.prompt_R, config.grpo.seed, step)
     for start in range(0, len(order), size):
         rows = order[start : start + size]
         chosen = np.sort(rows)

@@ -106,7 +106,9 @@ class KnownRates:
     def __init__(self) -> None:
         self.rate_P = np.zeros(0)
 
-    def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+    def predict_beta(
+        self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """(a, b) of each prompt's Beta prior [P]: its true rate with the weight of one response."""
         rate_P = self.rate_P[[int(prompt_id) for prompt_id in prompt_ids]]
         return rate_P, 1.0 - rate_P

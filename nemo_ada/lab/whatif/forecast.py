@@ -15,9 +15,9 @@ import numpy as np
 from nemo_ada.config.ada import SequentialSampling
 from nemo_ada.config.presets import ada_settings, presets
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.core.learning.factor import factors
+from nemo_ada.core.learning.factor import compute_factors
 from nemo_ada.core.learning.settings import RowSettings
-from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.paths import StopRule, find_endings
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import UNKNOWN, Estimate
 from nemo_ada.lab.simulate import exact
@@ -73,9 +73,9 @@ def figures_by_rate(rule: StopRule, group: int) -> ByRate:
     """Compute the expectations of a rule."""
     found = []
     for p in RATE_J.tolist():
-        summary, end = exact.summarise_rule(rule, p), exact.endings(rule)
+        summary, end = exact.summarise_rule(rule, p), find_endings(rule)
         inside = 0.0 < p < 1.0
-        factor = float(factors(RowSettings(group, rule), np.array([p]))[0]) if inside else 0.0
+        factor = float(compute_factors(RowSettings(group, rule), np.array([p]))[0]) if inside else 0.0
         pos = end.mean(end.pos_E, p)
         found.append((pos, summary.expected_samples - pos, summary.p_zero_signal, group * p * (1.0 - p) * factor))
     pos_J, neg_J, zero_J, signal_J = np.array(found).T

@@ -27,7 +27,7 @@ from nemo_ada.core.arrays import BoolArray
 from nemo_ada.core.learning.rows import Selection
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.groups import GroupPool
-from nemo_ada.core.seeds import shuffled
+from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
@@ -46,7 +46,7 @@ def in_order(trajectories: Sequence[Any], seed: int, step: int) -> list[Any]:
         step: number of the step, from 0.
     """
     number_G = np.array([trajectory["batch"][GROUP][0]["number"] for trajectory in trajectories], np.int64)
-    order_G = shuffled(number_G, seed, step + 1)  # the CPU back end counts steps from 1
+    order_G = shuffle_rows(number_G, seed, step + 1)  # the CPU back end counts steps from 1
     return [trajectories[place] for place in order_G.tolist()]
 
 

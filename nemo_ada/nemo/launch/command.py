@@ -43,7 +43,7 @@ from nemo_ada.nemo.weights_socket import move_sockets, remove_links
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.data import uses_media
 from nemo_ada.rules.facts.checkout import PACKAGE
-from nemo_ada.rules.facts.config_file import load_config, upstream_part
+from nemo_ada.rules.facts.config_file import load_config, load_upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.gym import ENVIRONMENT, uses_gym
@@ -101,7 +101,7 @@ def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
         The process's exit code (job_control.py).
     """
     resolved = load(config_path, overrides)
-    return train(resolved, upstream_part(config_path, overrides))
+    return train(resolved, load_upstream_part(config_path, overrides))
 
 
 def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *, judged: bool = False) -> int:
@@ -334,9 +334,9 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     configure_generation(master_config, tokenizer)
     gym = uses_gym(Values(master_config))
     if gym:
-        from nemo_ada.nemo.gym.set_up import prepared_for_gym
+        from nemo_ada.nemo.gym.set_up import prepare_for_gym
 
-        data, val_data = prepared_for_gym(master_config, tokenizer)
+        data, val_data = prepare_for_gym(master_config, tokenizer)
     else:
         data, val_data, task_to_env, val_task_to_env = setup_response_data(
             processor or tokenizer, master_config.data, master_config.env, is_vlm=media

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
 from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.learning.factor import SHOWN_P, factors
+from nemo_ada.core.learning.factor import SHOWN_P, compute_factors
 from nemo_ada.errors import UserError
 from nemo_ada.lab.simulate import objective
 
@@ -19,7 +19,7 @@ def test_the_simulation_is_the_exact_factor(monkeypatch):
     monkeypatch.setattr(objective, "STEPS", 60)
     ada = ada_settings({"preset": "ada_seq_lean"})
     factor_P, error_P = objective._simulate_factors(ada, 4, None)
-    exact_P = factors(ada.sampler(4, 1, run_seed=0).rows, SHOWN_P)
+    exact_P = compute_factors(ada.sampler(4, 1, run_seed=0).rows, SHOWN_P)
     # the mass per row is that of prompts with rows, so the factors agree up to a common scale
     scale = float((factor_P / exact_P).mean())
     assert scale == pytest.approx(1.0, abs=0.1)

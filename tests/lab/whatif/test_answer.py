@@ -127,7 +127,7 @@ def test_responses_that_are_not_independent_widen_the_bounds():
 def replay(rule, label_GI):
     """Stop each group where a rule stops. Returns the sizes of the pools, and whether they have both labels."""
     sizes, mixed = [], []
-    ends = rule.ends()
+    ends = rule.mark_ends()
     for label_I in label_GI:
         pos_N = np.r_[0, label_I.cumsum()]
         size = next(size for size in range(1, rule.cap + 1) if ends[size, pos_N[size]])

@@ -30,7 +30,7 @@ from nemo_rl.data_plane.column_io import read_columns, write_columns
 from nemo_rl.experience.rollout_manager import RolloutManager, RolloutTimeouts
 from nemo_rl.utils.checkpoint import CheckpointManager
 
-from nemo_ada.core.sampling.result import joined
+from nemo_ada.core.sampling.result import join_results
 from nemo_ada.nemo import reinforce_ada
 from nemo_ada.nemo.single_controller import plugged_in
 from nemo_support.environment import environment
@@ -305,4 +305,4 @@ def assert_same_steps(found: Any, expected: Any, sampled: Sequence[Any]) -> None
     for ours, theirs in zip(found.batches, expected.batches, strict=True):
         assert rows_of(ours) == rows_of(theirs)
     for pools, step in zip(found.pools, sampled, strict=True):
-        assert columns_of(joined([pool.result for pool in pools])) == columns_of(step.result)
+        assert columns_of(join_results([pool.result for pool in pools])) == columns_of(step.result)
