@@ -128,7 +128,9 @@ def _merge(base: DictConfig, own: DictConfig) -> None:
 
     In a deeper section the mark means nothing to NeMo-RL, so it stays there, and `check` says that it is no setting.
     """
-    for key in [key for key in own if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)]:
+    for key in [
+        key for key in map(str, own) if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)
+    ]:
         section = own[key]
         if isinstance(section, DictConfig) and section.get("_override_", False):
             del section["_override_"]
