@@ -318,7 +318,7 @@ def test_bash_gets_the_text_of_site_env_that_was_looked_at(tmp_path: Path, monke
         return content
 
     monkeypatch.setattr(site, "read_found", then_changed)
-    assert site.site_setting("HF_HOME") == "/looked/at"
+    assert site.read_site_setting("HF_HOME") == "/looked/at"
 
 
 def test_a_process_stands_elsewhere_and_knows_where_its_user_stands(tmp_path: Path, monkeypatch) -> None:

@@ -42,18 +42,18 @@ def config(
     from nemo_ada.run.folder import changed_keys, flatten
     from nemo_ada.run.redaction import hide
 
-    resolved = _resolved(config, overrides or [])
+    resolved = _resolve(config, overrides or [])
     if diff is None:
         import yaml
 
         typer.echo(hide(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)), nl=False)
         return
-    old, new = flatten(_resolved(diff / "config.yaml" if diff.is_dir() else diff, [])), flatten(resolved)
+    old, new = flatten(_resolve(diff / "config.yaml" if diff.is_dir() else diff, [])), flatten(resolved)
     lines = [f"{key}: {old.get(key, UNSET)} -> {new.get(key, UNSET)}" for key in changed_keys(old, new)]
     typer.echo(hide("\n".join(lines)) if lines else f"{config} and {diff} resolve to the same")
 
 
-def _resolved(path: Path, overrides: list[str]) -> dict[str, Any]:
+def _resolve(path: Path, overrides: list[str]) -> dict[str, Any]:
     """Return what a run would get. Defaults of the CPU back end are filled in. NeMo-RL's come from its own files."""
     from nemo_ada.config.load import backend_of
     from nemo_ada.config.parsing import parse

@@ -139,7 +139,7 @@ def _options(
     logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
 
 
-def guarded(command: Callable[[], object]) -> int:
+def run_guarded(command: Callable[[], object]) -> int:
     """Run a command. Turn known errors into one line and an exit code."""
     try:
         command()
@@ -155,14 +155,14 @@ def guarded(command: Callable[[], object]) -> int:
         if error.errno not in USERS_PATHS:
             return _say("failed", error, EXIT_FAILED)
         name = "" if error.filename is None else f": {os.fsdecode(error.filename)[:200]}"
-        return _say("error", f"{error.strerror}{name}{_owner(error)}", EXIT_USER_ERROR)
+        return _say("error", f"{error.strerror}{name}{_name_owner(error)}", EXIT_USER_ERROR)
     except Exception as error:  # noqa: BLE001 - the last boundary: our own defects, without secrets
         sys.stderr.write(printable(hide("".join(traceback.format_exception(error)))))
         return EXIT_FAILED
     return 0
 
 
-def _owner(error: OSError) -> str:
+def _name_owner(error: OSError) -> str:
     """Say whose file or folder refused this process, as the end of a message. Empty for another error."""
     if error.errno not in (errno.EACCES, errno.EPERM) or error.filename is None:
         return ""
@@ -185,7 +185,7 @@ def _say(kind: str, error: object, code: int) -> int:
 
 def main() -> None:
     """Entry point of `nemo-ada`. What it runs stands in a private folder (standing.py)."""
-    sys.exit(guarded(_run))
+    sys.exit(run_guarded(_run))
 
 
 def _run() -> None:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from nemo_ada.lab.status import ask_slurm, can_change, find_runs, read_statuses, render_status
-from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts.site import read_site_setting
 from nemo_ada.run.redaction import hide_in
 from nemo_ada.standing import get_whole_path
 
@@ -31,7 +31,7 @@ def status(
     Works on a login node: it reads files of the run's folder, and asks squeue and sacct by the array's id.
     """
     while True:
-        root = Path(site_setting("RUN_ROOT") or "runs")
+        root = Path(read_site_setting("RUN_ROOT") or "runs")
         folders = find_runs(get_whole_path(root)) if run == "all" else [get_whole_path(Path(run))]
         found = read_statuses(folders, ask_slurm(folders))
         shown = (

@@ -86,15 +86,12 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         names = [parents] if isinstance(parents, str) else parents
         if not isinstance(names, (list, ListConfig)) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"defaults={parents!r} must be the path of another YAML, or a list of them")
-        replacing = _overriding(config)
         if not names:
             return config
-        merged, *others = [load_yaml(path.parent / parent, _children=(*_children, path)) for parent in names]
-        for other in others:
-            merged.merge_with(other)
-        for dotted in replacing:
-            OmegaConf.update(merged, dotted, OmegaConf.create({}), merge=False)
-        merged.merge_with(config)
+        merged: DictConfig = OmegaConf.create({})
+        for parent in names:
+            _merge(merged, load_yaml(path.parent / parent, _children=(*_children, path)))
+        _merge(merged, config)
         return merged
     except UserError:
         raise
@@ -126,20 +123,19 @@ def _plain_name(path: Path) -> str:
     return path.name.removesuffix(".yaml").removesuffix(".yml").replace("_", "-").lower()
 
 
-def _overriding(section: DictConfig, where: str = "") -> list[str]:
-    """Remove NeMo-RL's mark `_override_: true`, and return the dotted names of the sections that had it.
+def _merge(base: DictConfig, own: DictConfig) -> None:
+    """Merge one YAML over another as NeMo-RL does: `_override_: true` in a section at the top replaces that section.
 
-    Such a section replaces the section of the same name in the file's parents.
+    In a deeper section the mark means nothing to NeMo-RL, so it stays there, and `check` says that it is no setting.
     """
-    found = []
-    if section.pop("_override_", False) and where:
-        found.append(where)
-    for key in list(section):
-        if not OmegaConf.is_interpolation(section, key) and not OmegaConf.is_missing(section, key):
-            inner = section[key]
-            if isinstance(inner, DictConfig):
-                found += _overriding(inner, f"{where}.{key}" if where else str(key))
-    return found
+    for key in [
+        key for key in map(str, own) if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)
+    ]:
+        section = own[key]
+        if isinstance(section, DictConfig) and section.get("_override_", False):
+            del section["_override_"]
+            base.pop(key, None)
+    base.merge_with(own)
 
 
 def split_words(path: Path, words: Sequence[str]) -> tuple[list[Path], list[str]]:
@@ -173,7 +169,7 @@ def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> Dict
     base, overlays = configs[0], configs[1:]
     try:
         for overlay in overlays:
-            base.merge_with(overlay)
+            _merge(base, overlay)
         unresolved: Any = OmegaConf.to_container(base, resolve=False)
         if RUN_DIR in unresolved and overlays and not any(RUN_DIR in overlay for overlay in overlays):
             base[RUN_DIR] = "-".join([str(unresolved[RUN_DIR]), *(path.stem for path in paths[1:])])

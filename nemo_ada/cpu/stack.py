@@ -135,7 +135,7 @@ class Stack:
             if self._rollout_pid:
                 with suppress(ray.exceptions.RayError):  # Ray may have lost its head. The process is ended below
                     ray.kill(self._rollout, no_restart=True)
-                processes.end([self._rollout_pid], grace=2.0)
+                processes.end_processes([self._rollout_pid], grace=2.0)
             ray.shutdown()
             os.environ.pop(processes.STACKS, None)
             self._files.close()

@@ -32,7 +32,7 @@ from nemo_ada.rules.facts.upstream import (
     ROLLOUTS,
     SAMPLE_ROLLOUT,
     SYNC_LOOP,
-    gym_point,
+    choose_gym_point,
 )
 from nemo_ada.rules.method import uses_reinforce_ada
 
@@ -87,7 +87,7 @@ def install_hooks(
     originals |= {name: getattr(loop, name) for name in (PERFORMANCE, trivial_groups.NAME) if hasattr(loop, name)}
     if settings.gym:
         originals |= {GYM_ROLLOUT.name: getattr(rollouts, GYM_ROLLOUT.name)}
-        originals |= {gym_point(loop).name: getattr(loop, gym_point(loop).name)}
+        originals |= {choose_gym_point(loop).name: getattr(loop, choose_gym_point(loop).name)}
     hooks = Hooks(master_config, settings, originals, stop_check, marks_trivial_groups=marks_trivial_groups)
     state = restore_state(checkpointer)
     if state is not None:
@@ -153,6 +153,6 @@ def _check_hooks(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSett
         check_data_plane()
     SAMPLE_ROLLOUT.check(rollouts)
     if settings.gym:
-        gym_point(loop).check(loop)
+        choose_gym_point(loop).check(loop)
         GYM_ROLLOUT.check(rollouts)
     return settings, check_returns(loop, master_config)

@@ -40,7 +40,7 @@ from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.response import Response, read
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.rules.single_controller import lookahead
+from nemo_ada.rules.single_controller import read_lookahead
 
 TARGET = "ada_target"
 MASKED = {"instance_config": {"mask_sample": True}}
@@ -69,7 +69,7 @@ def plugged_in(master_config: Any, actor_args: Any) -> Any:
         manager,
         PluggedManager,
         settings=dataclasses.replace(settings, placeholder_rows=leave),
-        rounds=max(lookahead(Values(as_dicts(master_config))), 1),
+        rounds=max(read_lookahead(Values(as_dicts(master_config))), 1),
     )
     ours._impl = as_subclass(manager._impl, PluggedRollout)
     return dataclasses.replace(actor_args, rollout_manager=ours, advantage_estimator=CommittedAdvantage())

@@ -305,7 +305,7 @@ def check_full_config(path: Path, overrides: Sequence[str], config: dict[str, An
         findings = examine(path, overrides, verifier=False, site=False)
         return [_accept_missing_data(finding, config) for finding in findings]
     megatron = Values(config).get("policy.megatron_cfg.enabled", False)
-    findings = examine_nemo_rl(config) if megatron else rulebook.findings(config)
+    findings = examine_nemo_rl(config) if megatron else rulebook.apply_rules(config)
     keys = ("cluster", "policy") if megatron else ("cluster", "policy", "checkpointing")
     return [finding for finding in findings if finding.key.startswith(keys)]
 

@@ -20,11 +20,11 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.cards import H100
 from nemo_ada.rules.facts.config_file import EXAMPLES, HOME
-from nemo_ada.rules.facts.site import project, site_setting
+from nemo_ada.rules.facts.site import find_project, read_site_setting
 from nemo_ada.run.start import environment, import_path, run, users_path
 from nemo_ada.run.start import python as interpreter
 
-CACHE = project() / ".cache" / "rehearsal"
+CACHE = find_project() / ".cache" / "rehearsal"
 POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_ADA_GYM_PYTHON"
 BRIDGE, MEGATRON, AUTOMODEL = "MEGATRON_BRIDGE_HOME", "MEGATRON_LM_HOME", "NEMO_AUTOMODEL_HOME"
 AUTOMODEL_SUBMODULE = "3rdparty/Automodel-workspace/Automodel"
@@ -153,7 +153,7 @@ def use_own_environment() -> Installation:
             "--dry-run on a CPU"
         )
     python = Path(sys.executable)
-    return Installation(Path(site_setting(HOME) or "."), Path(), Path(), python, python, stand_ins=False)
+    return Installation(Path(read_site_setting(HOME) or "."), Path(), Path(), python, python, stand_ins=False)
 
 
 def find_on_gpu() -> Installation:
@@ -196,7 +196,7 @@ def find(*, gym: bool = False, automodel: bool = False) -> Installation:
         UserError: It lists all that is missing and how to get it.
     """
     missing: list[str] = []
-    home = Path(site_setting(HOME) or ".missing")
+    home = Path(read_site_setting(HOME) or ".missing")
     if not (home / EXAMPLES).is_dir():
         missing.append(f"{HOME}: no checkout of NeMo-RL v0.7.0 there; clone it and set the variable")
     bridge = _find_source(BRIDGE, home / SUBMODULE, CACHE / "Megatron-Bridge", "src/megatron/bridge", missing)
@@ -235,7 +235,7 @@ def _find_interpreter(variable: str, name: str, missing: list[str], option: str 
 
 def _find_cache() -> Path:
     """Return the folder of `make rehearsal-env` with the stack of the checkout's version, else the usual one."""
-    own = CACHE.with_name(f"{CACHE.name}-{version.here().name}")
+    own = CACHE.with_name(f"{CACHE.name}-{version.find_version().name}")
     return own if own.is_dir() else CACHE
 
 

@@ -33,7 +33,7 @@ from nemo_ada.rehearsal.report import (
 )
 from nemo_ada.rehearsal.runs import GRPO, RESUMED, STOCK, Configs, kind_of
 from nemo_ada.rehearsal.shrink import Shrinker
-from nemo_ada.rules.facts.memory import GIB, learner_phase, logprob_phase, refit_phase
+from nemo_ada.rules.facts.memory import GIB, estimate_learner_phase, estimate_logprob_phase, estimate_refit_phase
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
 from nemo_ada.run import start
 from nemo_ada.run.files import write_atomically
@@ -95,7 +95,10 @@ class Forecasts:
         try:
             typical = NemoConfig.of_megatron(made.typical)
             if made.shape is not None:
-                phases = [phase(typical, made.shape) for phase in (learner_phase, logprob_phase, refit_phase)]
+                phases = [
+                    phase(typical, made.shape)
+                    for phase in (estimate_learner_phase, estimate_logprob_phase, estimate_refit_phase)
+                ]
                 own.memory |= {estimate.name: estimate.gib for estimate in phases}
             own.memory["vLLM"] = typical.engine.memory_share * typical.card.gib
         except UserError as problem:

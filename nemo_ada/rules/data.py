@@ -31,16 +31,16 @@ PUBLISHED = {  # columns of the authors' sets
 }  # fmt: skip
 
 
-def datasets(values: Values) -> Findings:
+def check_datasets(values: Values) -> Findings:
     """Training and validation set, the metric that ranks checkpoints, and room for a thinking model's answers."""
     validates = values.validates
-    yield from dataset(values, "train")
-    sets = [part.get(key) for part in parts(values, "validation") for key in ("data_path", "dataset_name")]
-    split_off = any(part.get("split_validation_size", 0) for part in parts(values, "train"))
+    yield from check_dataset(values, "train")
+    sets = [part.get(key) for part in list_parts(values, "validation") for key in ("data_path", "dataset_name")]
+    split_off = any(part.get("split_validation_size", 0) for part in list_parts(values, "train"))
     if validates and not any(sets) and not split_off:
         yield error("data.validation", "the run validates and names no set; dataset_name: AIME2024 would work")
     elif validates:
-        yield from dataset(values, "validation")
+        yield from check_dataset(values, "validation")
     metric = str(values.get("checkpointing.metric_name", ""))
     if metric.startswith("val") and not validates and values.get("checkpointing.enabled", False):
         yield warning(
@@ -58,7 +58,7 @@ def datasets(values: Values) -> Findings:
         )
 
 
-def parts(values: Values, split: str) -> list[Mapping[str, Any]]:
+def list_parts(values: Values, split: str) -> list[Mapping[str, Any]]:
     """Return the data sets of a split. NeMo-RL takes one section or a list of them."""
     section = values.get(f"data.{split}")
     return [part for part in (section if isinstance(section, list) else [section]) if isinstance(part, Mapping)]
@@ -74,14 +74,14 @@ def uses_media(values: Values) -> bool:
     return any(values.get(f"data.{split}.processor") == MEDIA_PROCESSOR for split in ("default", "train"))
 
 
-def dataset(values: Values, split: str = "train") -> Findings:
+def check_dataset(values: Values, split: str = "train") -> Findings:
     """Each set, a local file or a published one, has the columns of its `input_key` and `output_key`, or NeMo-Gym's."""
-    for number, part in enumerate(parts(values, split) or [{}]):
+    for number, part in enumerate(list_parts(values, split) or [{}]):
         listed = isinstance(values.get(f"data.{split}"), list)
-        yield from _dataset(values, part, f"data.{split}" + (f".{number}" if listed else ""))
+        yield from _check_part(values, part, f"data.{split}" + (f".{number}" if listed else ""))
 
 
-def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
+def _check_part(values: Values, part: Mapping[str, Any], here: str) -> Findings:
     path = part.get("data_path")
     if path is None:
         yield skipped(here, f"{part.get('dataset_name') or 'no data set'}: read by NeMo-RL's own loader")
@@ -110,7 +110,7 @@ def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
         return
     if lies_here(local) or local.suffix in (".json", ".jsonl"):
         try:
-            first = _first_record(local, str(part.get("split") or "train"))
+            first = _read_first_record(local, str(part.get("split") or "train"))
             columns = tuple(first)
         except UserError as problem:
             yield error(f"{here}.data_path", f"{problem}; {PREPARE}" if uses_gym(values) else str(problem))
@@ -137,7 +137,7 @@ def _dataset(values: Values, part: Mapping[str, Any], here: str) -> Findings:
     # Our judge gets a reference as it is, and another rule asks it. Other environments want text.
     texts = [name for key, name in wanted.items() if not (key.endswith("output_key") and _is_ours(values, part))]
     nested = [] if uses_gym(values) else [n for n in texts if isinstance(first.get(n), (list, dict))]
-    layout = _layout(first) if nested or (missing and not uses_gym(values)) else ""
+    layout = _describe_layout(first) if nested or (missing and not uses_gym(values)) else ""
     if layout and (nested or "(messages)" in layout or "." in layout):
         yield error(
             f"{here}.data_path",
@@ -162,7 +162,7 @@ def _is_ours(values: Values, part: Mapping[str, Any]) -> bool:
     return name == OUR_ENVIRONMENT or values.get(f"env.{name}.class") == OUR_CLASS
 
 
-def _layout(record: Mapping[str, Any]) -> str:
+def _describe_layout(record: Mapping[str, Any]) -> str:
     """Return where a record has its prompt and its reference, in words. Empty where neither was found."""
     try:
         return pair_of(record, PROMPT_FIELDS, ANSWER_FIELDS).layout
@@ -170,7 +170,7 @@ def _layout(record: Mapping[str, Any]) -> str:
         return ""
 
 
-def _first_record(path: Path, split: str) -> Mapping[str, Any]:
+def _read_first_record(path: Path, split: str) -> Mapping[str, Any]:
     """Return the first record. Raises UserError where there is none."""
     try:
         first = next(records(path, refuse, split), None)
@@ -184,7 +184,7 @@ def _first_record(path: Path, split: str) -> Mapping[str, Any]:
     return first[1]
 
 
-def prompt_files(values: Values) -> Findings:
+def check_prompt_files(values: Values) -> Findings:
     """Prompt files exist in the working folder, or beside or above a YAML that the config builds on."""
     for section in ("default", "train", "validation"):
         for key in (f"data.{section}.{name}" for name in PROMPT_FILES):

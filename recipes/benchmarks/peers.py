@@ -43,7 +43,7 @@ from measure import measure
 from process_tree import memory_bytes
 from tables import markdown_table
 
-from nemo_ada.cpu.base import base_folder, prepare_base
+from nemo_ada.cpu.base import choose_base_folder, prepare_base
 from nemo_ada.cpu.rollout import max_new_tokens
 from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.cpu.stack import Stack, run_task
@@ -328,7 +328,7 @@ def main() -> int:
     config = bench.config("base", 1, 0)
     task = run_task(config)
     check_run(config, task)
-    bench.base = Path(config.policy.model_name or base_folder(config, task))
+    bench.base = Path(config.policy.model_name or choose_base_folder(config, task))
     if not bench.base.exists():
         with Stack(config) as stack:
             prepare_base(config, task, stack)

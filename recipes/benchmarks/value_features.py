@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.prompts.estimators import ValueRegressor, ValueSettings
-from nemo_ada.cpu.base import REPORT, base_folder, prepare_base
+from nemo_ada.cpu.base import REPORT, choose_base_folder, prepare_base
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.stack import Stack
 from nemo_ada.errors import UserError
@@ -75,7 +75,7 @@ def main() -> int:
     arguments = parser.parse_args()
     config = load_run(ROOT / "configs" / "cpu" / f"{arguments.task}.yaml")
     task = build_task(config.task, Path(config.base.cache_dir))
-    folder = base_folder(config, task)
+    folder = choose_base_folder(config, task)
     if not folder.exists():
         with Stack(config) as stack:
             prepare_base(config, task, stack)

@@ -8,7 +8,7 @@ import pytest
 
 from nemo_ada.config.load import load_words, plain
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.config_file import know_arithmetic
+from nemo_ada.rules.facts.config_file import register_arithmetic
 
 TOKEN = "hf_" + "Planted7" * 4
 
@@ -16,7 +16,7 @@ TOKEN = "hf_" + "Planted7" * 4
 def loaded(folder: Path, text: str, *words: str) -> dict:
     file = folder / "config.yaml"
     file.write_text(text)
-    know_arithmetic()
+    register_arithmetic()
     return plain(load_words(file, words))
 
 

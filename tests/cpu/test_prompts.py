@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.main import app, run_guarded
 from nemo_ada.run.folder import RunDir
 from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, read_contract
@@ -73,7 +73,7 @@ def test_eval_and_data_prepare_name_the_difference(run, bandit, tmp_path, capfd,
     data = f"{bandit.root}/bandit.jsonl"
 
     def said(*words) -> str:
-        assert guarded(lambda: app([*map(str, words)], standalone_mode=False)) == 0
+        assert run_guarded(lambda: app([*map(str, words)], standalone_mode=False)) == 0
         return capfd.readouterr().err
 
     asked = ("--max-new-tokens", 6, "--max-prompt-tokens", 12, "-k", 1, "--verifier", "exact")

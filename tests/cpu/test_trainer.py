@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 from nemo_ada.config.parsing import parse
 from nemo_ada.config.presets import presets
 from nemo_ada.cpu.learner.settings import LearnerConfig
-from nemo_ada.cpu.processes.actors import alive
+from nemo_ada.cpu.processes.actors import is_alive
 from nemo_ada.cpu.settings import LossSettings, OptimizerSettings, RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.run.files import verify_folder
@@ -335,7 +335,7 @@ def test_a_run_that_loses_a_learner_rank_names_it_and_is_interrupted(make, stack
     with pytest.raises(ProcessLostError, match=r"rank 1 \(tensor 1, pipeline 0, data 0\) died"):
         trainer.run()
     assert json.loads((config.folder / "status.json").read_text())["state"] == "interrupted"
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_alive(pid) for pid in pids)
 
 
 def test_a_run_goes_on_with_another_layout_and_smaller_micro_batches(make, stack, task):

@@ -27,7 +27,7 @@ import pytest
 import torch
 import yaml
 
-from nemo_ada.cli.main import guarded
+from nemo_ada.cli.main import run_guarded
 from nemo_ada.config.values import Values
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo.launch import command as launch_module
@@ -309,7 +309,7 @@ def launched(tmp_path, monkeypatch):
         monkeypatch.setattr(launch_module, "run_loop", run_loop)
         config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3, "num_prompts_per_step": 4}, **settings}
         codes = []
-        return guarded(lambda: codes.append(launch_module.train(config))) or codes[0]
+        return run_guarded(lambda: codes.append(launch_module.train(config))) or codes[0]
 
     return launch
 
@@ -493,7 +493,7 @@ def test_data_that_cannot_work_is_refused_before_anything_starts(data, env, sect
 def refuse_setup(config):
     """Raise what those rules call an error that need neither lengths nor a model."""
     values = Values(config)
-    chosen = (setup.prompt_batches, setup.environments, setup.estimator_of_verdicts, setup.saves)
+    chosen = (setup.check_prompt_batches, setup.check_environments, setup.check_verdicts, setup.check_saves)
     rulebook.raise_errors(finding for rule in chosen for finding in rule(values))
 
 

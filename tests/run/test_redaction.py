@@ -67,7 +67,7 @@ def found_below(folder: Path) -> list[tuple[str, str]]:
 
 def run(capsys, *arguments: str) -> tuple[int, str]:
     try:
-        code: Any = cli.guarded(lambda: cli.app(list(arguments)))
+        code: Any = cli.run_guarded(lambda: cli.app(list(arguments)))
     except SystemExit as ended:
         code = ended.code or 0
     captured = capsys.readouterr()
@@ -460,7 +460,7 @@ def test_errors_of_every_kind_lose_their_secrets(capsys, kind):
     def fail() -> None:
         raise kind(f"cannot log in with {WANDB}, api_key=typed-secret-1")
 
-    assert cli.guarded(fail) == (2 if kind is UserError else 1)
+    assert cli.run_guarded(fail) == (2 if kind is UserError else 1)
     shown = capsys.readouterr()
     assert not found_in(shown.out + shown.err)
     assert "cannot log in with" in shown.err

@@ -90,7 +90,7 @@ def start(folder: Path, **options: Any) -> None:
         except Exception as error:
             cause = (str(error).strip().splitlines() or [repr(error)])[0]
             ray.shutdown()
-            processes.end(processes.naming(folder), grace=0.0)
+            processes.end_processes(processes.find_naming(folder), grace=0.0)
             if attempt == ATTEMPTS:
                 passes = isinstance(error, TimeoutError | ConnectionError)
                 lasts = isinstance(error, OSError | ValueError) and not passes  # another attempt would meet it again

@@ -172,7 +172,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     simulated = SimulatedRun(run, rates, lengths, options.steps)
     planned = make_variant(run.ada, run.rollout.group, run.rollout.longest)
     same, plan = (planned, run.rollout.prompts_per_step), planned.plan
-    plan.check_first_waves(run.rollout.prompts, run.rollout.reserved_responses(run.ada))
+    plan.check_first_waves(run.rollout.prompts, run.rollout.count_divided_responses(run.ada))
     past = None if options.run is None else read_past_run(options.run, run)
     # A run whose folder does not say how it sampled is taken for one of this plan.
     forecast, work, model = _make_forecast(simulated, planned, history, past or same)

@@ -18,7 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nemo_ada.rules.facts.cards import Card
-from nemo_ada.rules.facts.memory import cache_bytes_per_token, optimizer_bytes, vllm_cache, vllm_weight_bytes
+from nemo_ada.rules.facts.memory import (
+    compute_cache_bytes_per_token,
+    compute_vllm_weight_bytes,
+    estimate_optimizer_bytes,
+    estimate_vllm_cache,
+)
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import CAPTURED_BY_DEFAULT, OFFLOADS, NemoConfig
 
@@ -155,8 +160,8 @@ class Roofline:
         e = self.efficiencies
         bytes_per_second = self.gpu.bandwidth * BANDWIDTH_SHARE
         context = PROMPT_TOKENS + response / 2
-        weights = vllm_weight_bytes(self.config, self.shape) / bytes_per_second
-        read = cache_bytes_per_token(self.config, self.shape) * context / bytes_per_second
+        weights = compute_vllm_weight_bytes(self.config, self.shape) / bytes_per_second
+        read = compute_cache_bytes_per_token(self.config, self.shape) * context / bytes_per_second
         compute = self._count_flops(context) / (engine.tp * engine.pp * self.gpu.flops * e.mfu)
         compute *= FP8_SPEED if engine.fp8 else 1.0
         floor = ENGINE_TOKEN_SECONDS[engine.kind] + (UNCAPTURED_SECONDS if self._outgrows_graphs else 0.0)
@@ -166,7 +171,7 @@ class Roofline:
     def _outgrows_graphs(self) -> bool:
         """Whether an engine runs more responses at once than it has CUDA graphs for."""
         engine = self.config.engine
-        cache = vllm_cache(self.config, self.shape, self.config.rollout.rows, self.gpu.gib)
+        cache = estimate_vllm_cache(self.config, self.shape, self.config.rollout.rows, self.gpu.gib)
         return min(cache.responses, cache.concurrency, engine.max_num_seqs) > engine.captured > 0
 
     def update_seconds(self, rows: float, response: float) -> float:
@@ -196,11 +201,11 @@ class Roofline:
     @property
     def refit(self) -> float:
         """Seconds for making room on the GPUs, and giving vLLM its weights."""
-        weights = self.efficiencies.refit * vllm_weight_bytes(self.config, self.shape) / 1e9
+        weights = self.efficiencies.refit * compute_vllm_weight_bytes(self.config, self.shape) / 1e9
         if not self.config.colocated:
             return weights
         move = OPTIMIZER_MOVE[self.config.optimizer_offload]
-        return weights + move * optimizer_bytes(self.config, self.shape) / 1e9
+        return weights + move * estimate_optimizer_bytes(self.config, self.shape) / 1e9
 
     def _forward_seconds(self, rows: float, response: float) -> float:
         learner = self.config.learner

@@ -14,7 +14,7 @@ from nemo_ada.rules.finding import Finding, error, ok
 TIMES_AS_MANY, SPARE = 2, 4
 """Slots of the array: as many times what the forecast needs, and some for lost ones. A done run cancels the rest."""
 MOST_SLOTS = 1000  # SLURM's MaxArraySize of 1001, where the site sets none
-TIMES = ("04:00:00", *LONGER[:-1])
+TIMES = ("04:00:00", *LONGER[:-1])  # two days are what `check` may advise, and nobody gets them unasked
 
 
 def sbatch_options(
@@ -41,9 +41,10 @@ def sbatch_options(
         return [*name, "--nodes=1"]
     nodes, gpus = _cluster(Values(loaded))
     chosen, plan = find_useful_slot(config, overrides, times, options or PlanOptions(times[0]))
+    # `lead` seconds before the end of a slot SLURM sends USR1 to the batch script, whose run then saves and stops.
     signal, slots = f"--signal=B:USR1@{plan.slots.lead}", TIMES_AS_MANY * plan.slots.count + SPARE
     job = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={chosen}", signal]
-    return [*name, *job, f"--array=1-{min(slots, MOST_SLOTS)}%1"]
+    return [*name, *job, f"--array=1-{min(slots, MOST_SLOTS)}%1"]  # one slot at a time: each resumes the one before
 
 
 def job_fits(config: Path, overrides: Sequence[str], *, nodes: str = "", gpus: str = "") -> Iterator[Finding]:

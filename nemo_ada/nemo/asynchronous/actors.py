@@ -46,7 +46,7 @@ from nemo_ada.rules.facts.upstream import (
     METHODS,
     ROLLOUTS,
     SAMPLE_ROLLOUT,
-    methods,
+    list_methods,
 )
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def _original(module: Any, name: str) -> type:
     plain = getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None)
     if plain is None or not plain.__module__.startswith(ACTORS):
         raise UserError(f"{ACTORS}.{name} is no actor class of NeMo-RL's own, or reinforce_ada is active: {ADVICE}")
-    for method, expected in methods(name, of_batches=hasattr(plain, BATCH_WORKER)).items():
+    for method, expected in list_methods(name, of_batches=hasattr(plain, BATCH_WORKER)).items():
         function = getattr(plain, method, None)
         found = () if function is None else tuple(inspect.signature(function).parameters)[: len(expected)]
         if found != expected:

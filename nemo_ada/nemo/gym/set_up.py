@@ -14,7 +14,7 @@ from nemo_ada.nemo.gym.actor import ENVIRONMENT, actors
 END_SECONDS = 30.0  # Gym ends its servers within seconds
 
 
-def configured_for_gym(master_config: Any, tokenizer: Any) -> None:
+def configure_for_gym(master_config: Any, tokenizer: Any) -> None:
     """Change the configuration as NeMo-RL's example does.
 
     Args:
@@ -29,7 +29,7 @@ def configured_for_gym(master_config: Any, tokenizer: Any) -> None:
         section.pop("is_trajectory_collection", None)  # of NeMo-RL's script, not of Gym; a rule refuses true
 
 
-def prepared_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
+def prepare_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
     """Change the configuration as NeMo-RL's example does, and load the data.
 
     A validation has all rows of its set, and one response to each.
@@ -43,7 +43,8 @@ def prepared_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
     """
     from nemo_rl.data.utils import setup_response_data
 
-    configured_for_gym(master_config, tokenizer)
+    configure_for_gym(master_config, tokenizer)
+    # None: Gym's environments are servers, which NeMo-RL's set-up starts later, so no data set brings one.
     data, val_data = setup_response_data(tokenizer, master_config.data, env_configs=None)
     if val_data is not None:
         for name in ("max_val_samples", "val_batch_size"):

@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import StallError
-from nemo_ada.nemo.gym.set_up import configured_for_gym
+from nemo_ada.nemo.gym.set_up import configure_for_gym
 from nemo_ada.nemo.launch.examples import configure_generation
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.facts import version
@@ -37,7 +37,7 @@ def set_up(master_config: Any) -> dict[str, Any]:
     tokenizer = get_tokenizer(master_config.policy["tokenizer"])
     configure_generation(master_config, tokenizer)
     if uses_gym(Values(master_config)):
-        configured_for_gym(master_config, tokenizer)
+        configure_for_gym(master_config, tokenizer)
     actor_args, timings = setup_single_controller(master_config, tokenizer)
     return {
         "actor_args": actor_args,

@@ -20,9 +20,9 @@ import yaml
 from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.config_file import HOME
-from nemo_ada.rules.facts.hub import REPOSITORY, code_of, missing_files, snapshot
+from nemo_ada.rules.facts.hub import REPOSITORY, find_code, find_missing_files, find_snapshot
 from nemo_ada.rules.facts.nemo_config import Values
-from nemo_ada.rules.facts.site import site_setting, worker_python
+from nemo_ada.rules.facts.site import find_worker_python, read_site_setting
 from nemo_ada.run.files import (
     MANIFEST,
     new_file,
@@ -165,7 +165,7 @@ def _find_broken_files(place: Path, adapter: bool) -> list[str]:
     broken = [file.name for file in place.glob("*.safetensors") if not _is_whole(file)]
     if adapter:
         return [*broken, *(name for name in ADAPTER if not (place / name).is_file())]
-    return [*broken, *missing_files(place, weights=True)]
+    return [*broken, *find_missing_files(place, weights=True)]
 
 
 def write_model_card(run: Path, folder: Path) -> str:
@@ -234,7 +234,7 @@ def _add_prompts(place: Path, run: Path, folder: Path) -> None:
 
 def _find_model_folder(name: str) -> Path:
     """Return the folder of a model, or of the hub's newest cached version of it."""
-    return Path(name) if Path(name).is_dir() else snapshot(name) or Path(name)
+    return Path(name) if Path(name).is_dir() else find_snapshot(name) or Path(name)
 
 
 def find_checkpoint(run: Path, step: int | None) -> Path:
@@ -300,7 +300,7 @@ def _convert_checkpoint(folder: Path, place: Path, base: Path | None, adapter: b
         adapter: write only the adapters.
         model: the model that the run started from, where the command line names it.
     """
-    weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
+    weights, home = folder / "policy/weights", Path(read_site_setting(HOME) or ".missing")
     iterations = sorted(weights.glob("iter_*"))
     if (weights / "model/consolidated").is_dir():
         _copy_found(weights / "model/consolidated", place)
@@ -311,11 +311,11 @@ def _convert_checkpoint(folder: Path, place: Path, base: Path | None, adapter: b
                 _copy_found(weights / "model" / name, place / name)
         else:
             _refuse_code(folder, model)
-            interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
+            interpreter = find_worker_python("dtensor|automodel") or Path(sys.executable)
             _run_converter("merging the adapters", python(interpreter, "-c", MERGED, base, weights / "model", place))
         return
     if any((weights / "model").glob(SHARDS)):
-        interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
+        interpreter = find_worker_python("dtensor|automodel") or Path(sys.executable)
         _run_converter("joining the shards", python(interpreter, "-c", FROM_SHARDS, weights / "model", place))
         for name in ("config.json", "generation_config.json"):
             if (weights / "model/.hf_metadata" / name).is_file():
@@ -331,7 +331,7 @@ def _convert_checkpoint(folder: Path, place: Path, base: Path | None, adapter: b
     if not script.is_file():
         raise UserError(f"{HOME}={home} has no {script.name}; set it to a checkout of NeMo-RL v0.7.0")
     out = place / "converted"  # a folder that the converter makes itself
-    interpreter = worker_python(worker) or Path(sys.executable)
+    interpreter = find_worker_python(worker) or Path(sys.executable)
     command = python(interpreter, script, "--config", folder / "config.yaml", flag, checkpoint)
     if base is not None:
         script = home / "examples/converters/convert_lora_to_hf.py"
@@ -360,7 +360,7 @@ def _refuse_code(folder: Path, model: str | None) -> None:
     if model is not None and model != named:
         raise UserError(f"--model={model}: {folder} was trained from {named}; name that, or leave --model out")
     for place in (_find_model_folder(named), folder / "policy/tokenizer"):
-        if model is None and (code := code_of(place)):
+        if model is None and (code := find_code(place)):
             raise UserError(
                 f"{folder / CONFIG} names {named}, and {place} has code of its own ({', '.join(code[:3])}), which the "
                 f"converter would run; where you trust it, say --model={named}"

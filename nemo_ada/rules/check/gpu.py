@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.facts.site import worker_python
+from nemo_ada.rules.facts.site import find_worker_python
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.run.start import TimeoutExpired, python, run
 
@@ -101,13 +101,13 @@ def _run_in_worker(code: str) -> Any:
 
     In NeMo-RL's image Megatron's workers have an interpreter of their own.
     """
-    command = python(worker_python("megatron") or sys.executable, "-c", code)
+    command = python(find_worker_python("megatron") or sys.executable, "-c", code)
     return run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
 def _check_transformer_engine() -> Findings:
     """Whether the interpreter that trains has block scaling."""
-    probe, worker = _run_in_worker(PROBE_ENGINE), worker_python("megatron")
+    probe, worker = _run_in_worker(PROBE_ENGINE), find_worker_python("megatron")
     place = worker.parts[-3] if worker else "this environment"
     available, _, why = (probe.stdout.splitlines() or [""])[-1].partition(" ")
     if probe.returncode:

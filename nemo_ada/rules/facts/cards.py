@@ -72,7 +72,7 @@ CARDS: Mapping[str, Card] = {card.name: card for card in (A100, H100, H200, B200
 ALIASES = {"A100": A100, "H100": H100}
 
 
-def card_of(config: Mapping[str, Any]) -> Card:
+def choose_card(config: Mapping[str, Any]) -> Card:
     """Return the card that a config names. Raises UserError for an unknown name.
 
     Without a name it is the H100, and the GB200 for several nodes of four GPUs, as NeMo-RL's recipes for it have.
@@ -93,7 +93,7 @@ def find_card(name: str) -> Card:
     return card
 
 
-def named(device: str) -> Card | None:
+def find_card_of_device(device: str) -> Card | None:
     """Return the card of a name of CUDA, such as `NVIDIA H100 80GB HBM3`. None if it is not known."""
     words = device.upper().replace("-", " ").split()
     return next((card for name, card in {**ALIASES, **CARDS}.items() if name.upper() in words), None)

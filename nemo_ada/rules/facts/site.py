@@ -26,7 +26,7 @@ MAX_BYTES = 1_000_000
 WORKS = f"take ownership of it, or name a copy with {SITE_VARIABLE}=FILE"
 
 
-def project() -> Path:
+def find_project() -> Path:
     """Return the project's folder: NEMO_ADA_HOME, else the one that holds this package.
 
     `pip install` without --editable copies the package elsewhere. A site.env near the working folder is not looked
@@ -36,15 +36,15 @@ def project() -> Path:
     return get_whole_path(Path(named)) if named else CODE
 
 
-def site_file() -> Path:
+def find_site_file() -> Path:
     """Return the file that batch scripts read: NEMO_ADA_SITE, else slurm/site.env in the project's folder."""
     named = os.environ.get(SITE_VARIABLE)
-    return get_whole_path(Path(named)) if named else project() / SITE
+    return get_whole_path(Path(named)) if named else find_project() / SITE
 
 
-def site_said() -> str:
+def describe_site() -> str:
     """Return a text for people that says which site.env is read."""
-    path = site_file()
+    path = find_site_file()
     if path.is_file():
         return str(path)
     users = get_users_folder()
@@ -53,7 +53,7 @@ def site_said() -> str:
     return f"{path} is not there; {SITE_VARIABLE}=FILE names another{other}"
 
 
-def site_setting(name: str) -> str:
+def read_site_setting(name: str) -> str:
     """Return the value of a variable, empty where nobody set it.
 
     The environment wins over site.env, as in the batch scripts.
@@ -63,7 +63,7 @@ def site_setting(name: str) -> str:
     """
     if name in os.environ:
         return os.environ[name]
-    path = site_file()
+    path = find_site_file()
     if not path.is_file():
         return ""
     try:
@@ -96,7 +96,7 @@ def _read_by_bash(path: Path, content: bytes, environment: tuple[tuple[str, str]
     return tuple((key, value) for key, _, value in pairs)
 
 
-def worker_python(kind: str) -> Path | None:
+def find_worker_python(kind: str) -> Path | None:
     """Return the interpreter of NeMo-RL's workers of one kind. Its image has one for each kind.
 
     Args:

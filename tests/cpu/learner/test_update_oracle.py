@@ -91,7 +91,7 @@ def minibatches(data: StepData, size: int) -> list[list[Row]]:
 )
 def test_an_update_equals_the_published_loss_in_plain_pytorch(make, stack, task, drawn, overrides):
     config = make("oracle-config", *SETTINGS, *overrides)
-    folder = Lazy("nemo_ada.cpu.base").base_folder(config, task)
+    folder = Lazy("nemo_ada.cpu.base").choose_base_folder(config, task)
     data = drawn if "dual" not in str(overrides) and len(overrides) == 1 else moved(drawn)
     learner = stack.learner(embedded.learner_config(config, training.check_run(config, task)), folder)
     metrics = training.train_on(learner, data, config, STEP)
