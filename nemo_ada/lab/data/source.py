@@ -43,11 +43,11 @@ def open_source(
     path = Path(folder_or_repository(where, name)).expanduser()
     if path.is_dir() or ("*" in path.name and path.parent.is_dir()):
         files = shards(path, split)
-        return Source({"files": [file_identity(file) for file in files]}, partial(rows, path, split))
+        return Source({"files": [identify_file(file) for file in files]}, partial(rows, path, split))
     if path.is_file():
         if not is_data_file(path):
             raise UserError(f"{where}={name}: unknown suffix {path.suffix!r}; {FORMS}")
-        return Source(file_identity(path), partial(rows, path))
+        return Source(identify_file(path), partial(rows, path))
     if name == "-" or path.exists():  # neither a file nor a folder
         raise UserError(
             f"{where}={name}: a pipe can be read only once, and these rows are read more often; write them to a file "
@@ -61,7 +61,7 @@ def open_source(
     return open_hub(name, split, subset, revision)
 
 
-def file_identity(path: Path) -> dict[str, Any]:
+def identify_file(path: Path) -> dict[str, Any]:
     """Return name and SHA-256 of a file."""
     try:
         with opened_to_read(path) as file:

@@ -73,7 +73,7 @@ def run_controller(parts: Mapping[str, Any], control: JobControl, progress: Prog
     actor_class = importlib.import_module(version.CONTROLLER_MODULE).SingleControllerActor
     controller = actor_class.remote(
         master_config=config,
-        actor_args=importlib.import_module(PLUG_IN).plugged_in(config, parts["actor_args"]),
+        actor_args=importlib.import_module(PLUG_IN).plug_in(config, parts["actor_args"]),
         setup_timing_metrics=parts["timings"],
     )
     patience = float(Values(config).get("async_rl.stall_watchdog.stall_timeout_s", 600.0))
