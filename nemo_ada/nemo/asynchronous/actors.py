@@ -259,10 +259,12 @@ class PerGroup(Collector):
         super()._prepare()
         self._inflight_sema: Any = CountedSemaphore(self._inflight_sema._value)
         self._here = threading.local()
+        # Its worker looks the rollout function up in its module for every group, so ours stands there, in this process.
         worker: Any = super()._run_prompt_group_worker
         worker.__func__.__globals__[ASYNC_ROLLOUT.name] = self._rollout
 
     def _process_batch(self, batch: Any) -> None:
+        # NeMo-RL starts as many groups of a batch as its step still needs and drops the rest without a word.
         before = self._inflight_sema.acquired
         super()._process_batch(batch)
         started = self._inflight_sema.acquired - before

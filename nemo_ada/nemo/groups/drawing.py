@@ -91,7 +91,7 @@ class Groups:
         """Wait until no refit is under way, and count responses that start now."""
         self.running += responses  # before the look at the gate, so that a refit that begins now waits for them
         while self.gate is not None and not self.gate.is_set():
-            self.running -= responses
+            self.running -= responses  # the refit waits for those that run, and these wait for the refit
             await (self.gate.wait() if isinstance(self.gate, asyncio.Event) else asyncio.sleep(GATE_SECONDS))
             self.running += responses
 

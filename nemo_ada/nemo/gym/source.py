@@ -124,7 +124,11 @@ class GymResponder(Responder):
         return given
 
     async def _ask(self, batch: Any, answer: GymAnswer, calls: list[Any]) -> Any:
-        """Run v0.7.0's function, which would block, around a call that is awaited."""
+        """Run v0.7.0's function, which would block, around a call that is awaited.
+
+        It runs twice: the first time it hands out the arguments of its call and goes no further, and the second time
+        the call has ended and it reads the result.
+        """
         try:
             self._rollout(**self._arguments(batch, make_asking_actor()))
         except AskedError as asked:
