@@ -122,7 +122,7 @@ def _measure_pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Pat
     PK is prompts x responses.
     """
     count = min(PROBE_PROMPTS, len(task.splits().train))
-    # An engine's process opens with a sampler. Nothing is drawn with this one, so its step, seed and features are any.
+    # The rollout opens with a sampler, of which only the bound of failed responses counts here. Step and seed are any.
     sampler = config.reinforce_ada.sampler(config.grpo.num_generations_per_prompt, 1, run_seed=0, features=1)
     stack.call("open", str(folder.resolve()), sampler, config.policy)
     measured = stack.call("measure_train", list(range(count)), PROBE_RESPONSES, 0)

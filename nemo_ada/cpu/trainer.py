@@ -292,7 +292,7 @@ class Trainer:
                 self._sampler_state = self.stack.call("sampler_state")
                 self._ahead = self._draw(step + 1, self.position + data.used)
         with self._phase("update", times):
-            if not self._agreed and ahead is None:
+            if not self._agreed and ahead is None:  # responses that were drawn ahead come from other weights
                 check_agreement(self.learner, data)
                 self._agreed = True
             learned = self._update(data, step)

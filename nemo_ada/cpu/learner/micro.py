@@ -89,9 +89,10 @@ class PackedMicro:
             module: The model without wrappers.
         """
         with ExitStack() as hooks:
+            # Megatron numbers the tokens of a sequence, and a node has the position that it has in its rows.
             rotary = module.rotary_pos_emb.register_forward_hook(lambda _m, _args, angles: angles[self._position_N])
             hooks.callback(rotary.remove)
-            if hasattr(module, "output_layer"):
+            if hasattr(module, "output_layer"):  # the logits are the largest part, and most nodes need none
                 chosen = module.output_layer.register_forward_pre_hook(
                     lambda _m, args: (args[0][self._node_E], *args[1:])
                 )

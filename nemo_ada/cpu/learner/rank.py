@@ -219,9 +219,11 @@ class Learner:
         sums = self._pass(rows, self._deal(rows, first_R), loss, forward_only=False)
         first = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
         sums += self._pass(rows, self._deal(rows, second_R), loss, forward_only=False)
+        # The gradients of both halves add up in Megatron's buffers, so the second one is what has been added since.
         second = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()]).sub_(first)
         tokens_R = rows.length_R - rows.prompt_length_R
         tokens = float(tokens_R[first_R].sum()), float(tokens_R[second_R].sum())
+        # The loss divides by the step's denominator, and the comparison by each half's own tokens.
         return sums, compare_halves(first.mul_(rows.denominator), second.mul_(rows.denominator), tokens)
 
     def _apply(self) -> float:
@@ -235,7 +237,7 @@ class Learner:
         if not math.isfinite(norm):
             raise InvariantError(f"the gradient norm is {norm} at optimizer step {self.schedule.num_steps + 1}")
         self.schedule.step(1)
-        ok, norm_again, _ = self.optimizer.step()
+        ok, norm_again, _ = self.optimizer.step()  # it computes the norm anew, to clip by it
         if not ok or norm_again != norm:
             raise InvariantError(f"Megatron's optimizer refused a step (norm {norm}, {norm_again})")
         return norm
