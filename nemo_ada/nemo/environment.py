@@ -143,6 +143,6 @@ def _name_actor(key: str, name: str) -> str:
     actor = by_name.load(key, name if ":" in name else ":".join(name.rsplit(".", 1)))
     if not hasattr(actor, "options"):
         raise UserError(f"{key}={name} is no Ray actor class; put @ray.remote in front of it")
-    for module in by_name.modules():
+    for module in by_name.list_modules():
         ray.cloudpickle.register_pickle_by_value(module)
     return f"{actor.__module__}.{name.rpartition(':' if ':' in name else '.')[2]}"

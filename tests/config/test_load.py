@@ -241,6 +241,10 @@ def test_a_section_marked_override_replaces_its_parents(tmp_path):
         "defaults: base.yaml\ndata:\n  _override_: true\n  train: [{path: c}]\nx: {z: 2}\n"
     )
     assert load_yaml(tmp_path / "own.yaml") == {"data": {"train": [{"path": "c"}]}, "x": {"y": 1, "z": 2}}
+    (tmp_path / "second.yaml").write_text("x: {_override_: true, w: 3}\n")
+    (tmp_path / "two.yaml").write_text("defaults: [base.yaml, second.yaml]\n")
+    assert load_yaml(tmp_path / "two.yaml").x == {"w": 3}
+    assert load_words(tmp_path / "base.yaml", [str(tmp_path / "second.yaml")]).x == {"w": 3}
 
 
 def test_overlays_merge_in_order_overrides_come_last_and_the_run_gets_their_names(tmp_path):

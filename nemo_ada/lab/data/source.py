@@ -18,7 +18,7 @@ from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, rows, shards
 from nemo_ada.run.files import opened_to_read
-from nemo_ada.standing import here
+from nemo_ada.standing import get_users_folder
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
@@ -55,7 +55,7 @@ def open_source(
         )
     if is_data_file(path) or not HUB_ID.fullmatch(name):
         raise UserError(
-            f"{where}={name}: no such file (from {str(here())!r}) and not a hub data set; {FORMS}, "
+            f"{where}={name}: no such file (from {str(get_users_folder())!r}) and not a hub data set; {FORMS}, "
             "or owner/name of a data set of the hub"
         )
     return open_hub(name, split, subset, revision)

@@ -18,8 +18,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import find_code, merge_overlays, plain, split_words
-from nemo_ada.config.paths import find_files
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo.hooks import StepDroppedError
@@ -44,7 +42,8 @@ from nemo_ada.nemo.patch_points import replace_names
 from nemo_ada.nemo.weights_socket import move_sockets, remove_links
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.data import uses_media
-from nemo_ada.rules.facts.config_file import load_upstream_part
+from nemo_ada.rules.facts.checkout import PACKAGE
+from nemo_ada.rules.facts.config_file import load_config, load_upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.gym import ENVIRONMENT, uses_gym
@@ -53,7 +52,7 @@ from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import named_cluster, without_working_folder
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here, share_temporary
+from nemo_ada.standing import get_whole_path, share_temporary
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it fr
 
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Load YAMLs as NeMo-RL does, with `defaults` and ${oc.env:...}, overlays and hydra's overrides.
+    """Load YAMLs as `check`, `plan` and `rehearse` do: what is checked is what runs.
 
     Args:
         path: the configuration.
@@ -82,33 +81,13 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     # NeMo-RL's objects call Ray when they are deleted. At exit Ray would start a new instance for that, and hang.
     os.environ.setdefault(AUTO_CONNECT, "0")
     try:
-        from nemo_rl.utils.config import load_config, parse_hydra_overrides, register_omegaconf_resolvers
+        importlib.import_module(PACKAGE)
     except ImportError as error:
         raise UserError(
             f"backend=nemo_rl needs NeMo-RL, which cannot be imported here ({error}); run inside its container or "
             "environment with its checkout on PYTHONPATH, or use a recipe of configs/cpu (backend=embedded)"
         ) from None
-    from omegaconf.errors import OmegaConfBaseException
-
-    paths, values = split_words(path, overrides)
-    for missing in (file for file in paths if not file.is_file()):
-        raise UserError(f"cannot read the configuration {missing}: no such file")
-    try:
-        register_omegaconf_resolvers()
-        config = merge_overlays(paths, [load_config(file) for file in paths])
-        if values:
-            config = parse_hydra_overrides(config, values)
-        find_code(config, paths, values)
-        resolved = plain(config, complete=False)
-    except UserError:
-        raise
-    except (OmegaConfBaseException, OSError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}; is NEMO_RL_HOME set to NeMo-RL's checkout?") from None
-    except Exception as error:  # the errors of NeMo-RL and of hydra have no common base class
-        if type(error).__module__.partition(".")[0] in ("hydra", "nemo_rl"):
-            raise UserError(f"override {' '.join(str(error).split())}; a new key needs a leading +") from None
-        raise
-    return find_files(resolved, paths, overrides)
+    return load_config(path, overrides)
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
@@ -142,7 +121,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         ProcessLostError: a process has died. Another attempt may succeed.
         StallError: a process does not answer. Another attempt may succeed.
     """
-    run_dir = RunDir(from_here(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR)))))
+    run_dir = RunDir(get_whole_path(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR)))))
     resume = resolved.get("resume", "never")
     run_dir.check(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
