@@ -62,7 +62,7 @@ def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
     """
     if out.exists():
         raise UserError(f"{out} is there already; name another folder, or remove it")
-    source = _gguf()
+    source = _find_gguf()
     note = (
         f"SmolLM2-135M-Instruct (Apache-2.0), read from {source.name} of {PACKAGE} {VERSION}.\n"
         "The weights were rounded to 4 bits (Q4_1) there and are written as float32 here: results are those of the\n"
@@ -78,7 +78,7 @@ def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
     say(f"{out}: SmolLM2-135M-Instruct, dequantised from 4 bits ({PACKAGE} {VERSION}); {NOTE} says so, too")
 
 
-def _gguf() -> Path:
+def _find_gguf() -> Path:
     """Return the package's GGUF file.
 
     Raises UserError when a package is missing or the file is another than the tried one.

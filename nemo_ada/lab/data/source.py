@@ -16,7 +16,7 @@ from typing import Any
 
 from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
-from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, list_shards, read_rows
+from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, list_shards
 from nemo_ada.run.files import open_to_read
 from nemo_ada.standing import get_users_folder
 
@@ -43,11 +43,11 @@ def open_source(
     path = Path(folder_or_repository(where, name)).expanduser()
     if path.is_dir() or ("*" in path.name and path.parent.is_dir()):
         files = list_shards(path, split)
-        return Source({"files": [file_identity(file) for file in files]}, partial(read_rows, path, split))
+        return Source({"files": [identify_file(file) for file in files]}, partial(read_rows, path, split))
     if path.is_file():
         if not is_data_file(path):
             raise UserError(f"{where}={name}: unknown suffix {path.suffix!r}; {FORMS}")
-        return Source(file_identity(path), partial(read_rows, path))
+        return Source(identify_file(path), partial(read_rows, path))
     if name == "-" or path.exists():  # neither a file nor a folder
         raise UserError(
             f"{where}={name}: a pipe can be read only once, and these rows are read more often; write them to a file "
@@ -61,7 +61,7 @@ def open_source(
     return open_hub(name, split, subset, revision)
 
 
-def file_identity(path: Path) -> dict[str, Any]:
+def identify_file(path: Path) -> dict[str, Any]:
     """Return name and SHA-256 of a file."""
     try:
         with open_to_read(path) as file:

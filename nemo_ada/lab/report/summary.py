@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from nemo_ada.lab.report.curves import Difference, compute_difference, group_by_method
-from nemo_ada.lab.report.run import Run, as_number, clean, find_score_keys
+from nemo_ada.lab.report.run import Run, clean, find_score_keys, read_number
 from nemo_ada.run import policy_gap
 from nemo_ada.run.folder import VOLATILE, is_of_class
 
@@ -143,7 +143,7 @@ def find_warnings(runs: Sequence[Run]) -> list[str]:
     """Return what a reader must know before comparing."""
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     for run in runs:
-        planned = as_number(run.status.get("max_steps"))
+        planned = read_number(run.status.get("max_steps"))
         if run.state in ("failed", "stopped") or (run.state == "running" and np.isfinite(planned)):
             notes.append(f"{run.name} is {run.state} after step {_describe_steps(run)}: its curves are not complete")
         notes += _warn_of_policy_gap(run)
@@ -199,7 +199,7 @@ def _keep_finite(values: np.ndarray) -> np.ndarray:
 
 
 def _describe_steps(run: Run) -> str:
-    done, planned = run.column("step")[-1], as_number(run.status.get("max_steps"))
+    done, planned = run.column("step")[-1], read_number(run.status.get("max_steps"))
     return format_number(float(done)) + (f" of {planned:.0f}" if np.isfinite(planned) and planned != done else "")
 
 

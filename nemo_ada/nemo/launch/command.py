@@ -431,7 +431,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
             "resume=auto to continue it or name another folder"
         )
     saved = read_yaml(Path(newest) / "config.yaml", "the checkpoint's configuration", written=True)
-    old, new = (_comparable(config) for config in (saved, as_dicts(master_config)))
+    old, new = (_flatten_comparable(config) for config in (saved, as_dicts(master_config)))
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changed:
         shown = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed[:5])
@@ -447,7 +447,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
         )
 
 
-def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
+def _flatten_comparable(config: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted keys and values as JSON text, without the keys that may change between attempts."""
     values = {key: value for key, value in get_identity(config).items() if key not in DERIVED}
     return {key: json.dumps(value, default=str, sort_keys=True) for key, value in values.items()}

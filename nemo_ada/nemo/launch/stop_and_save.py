@@ -144,6 +144,9 @@ def make_job_timeout(
 ) -> type:
     """Build a subclass of NeMo-RL's TimeoutChecker that also checks the job's end, the stop file and signals.
 
+    A subclass, because the loop makes the checker itself, from a name of its module. It is asked once per step, which
+    also makes it the place where a step is counted.
+
     Args:
         original: NeMo-RL's class.
         control: files and forecasts of the job.
@@ -191,7 +194,7 @@ def raise_errors(loop: Any) -> Iterator[None]:
     def print_exc(*args: Any, **kwargs: Any) -> None:
         show(*args, **kwargs)
         error = sys.exc_info()[1]
-        if error is not None and sys._getframe(1).f_globals is vars(loop):
+        if error is not None and sys._getframe(1).f_globals is vars(loop):  # other callers only want to print
             raise error
 
     with replace_names(traceback, {"print_exc": print_exc}):
