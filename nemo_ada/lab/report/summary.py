@@ -101,14 +101,17 @@ def answer_in_sentences(runs: Sequence[Run]) -> list[str]:
     first, *others = methods
     curves = {axis: [run.curve(axis, "val/accuracy")[0] for run in runs] for axis in SPOKEN}
     limits = {axis: min(float(x.max()) for x in xs) for axis, xs in curves.items() if all(len(x) for x in xs)}
+    limits = {
+        axis: limit for axis, limit in limits.items() if limit > 0
+    }  # a run may have been scored at its start only
+    if not limits:
+        return []
     said = []
     for name in others:
-        gains = [
-            _compute_gain(runs, methods[name], methods[first], axis, limit)
-            for axis, limit in limits.items()
-            if limit > 0
-        ]
-        told = ", ".join(f"{gain} at equal {SPOKEN[axis]}" for axis, gain in zip(limits, gains, strict=False))
+        gains = {
+            axis: _compute_gain(runs, methods[name], methods[first], axis, limit) for axis, limit in limits.items()
+        }
+        told = ", ".join(f"{gain} at equal {SPOKEN[axis]}" for axis, gain in gains.items())
         said.append(f"{name} against {first}: {told} in mean held-out accuracy.")
     if min(len(members) for members in methods.values()) < 2:
         said.append(f"One run is one seed: differences below {NOISE} are noise.")
@@ -130,7 +133,7 @@ def _make_frame(runs: Sequence[Run], columns: Mapping[str, Sequence[str]]) -> pd
 def find_setting_differences(runs: Sequence[Run]) -> pd.DataFrame:
     """Return the configuration keys whose values differ between the runs, without folders and the like."""
     keys = dict.fromkeys(key for run in runs for key in run.config)
-    volatile = [name for name in VOLATILE if name.split(".")[0] != "grpo"]
+    volatile = [name for name in VOLATILE if not name.startswith("grpo.")]  # its length and batch a reader wants to see
     columns = {}
     for key in keys:
         values = [run.config.get(key, "(not set)") if run.config else "(unknown)" for run in runs]
