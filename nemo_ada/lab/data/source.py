@@ -16,7 +16,7 @@ from typing import Any
 
 from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
-from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, list_shards
+from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, list_shards, read_rows
 from nemo_ada.run.files import open_to_read
 from nemo_ada.standing import get_users_folder
 
