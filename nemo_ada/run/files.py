@@ -316,7 +316,7 @@ def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = 
     temporary.mkdir()
     try:
         fill(temporary)
-        sums = {str(path.relative_to(temporary)): _compute_checksum(path) for path in _list_files(temporary)}
+        sums = _compute_checksums(temporary)
         with create_file(temporary / MANIFEST) as file:
             file.write(json.dumps(sums, indent=1))
         mode = 0o666 & ~_read_umask()
@@ -350,11 +350,7 @@ def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:
         sums = json_of(folder / MANIFEST)
         if not isinstance(sums, dict):
             raise ValueError(f"{MANIFEST} holds no mapping of files to checksums")
-        now = {
-            str(path.relative_to(folder)): _compute_checksum(path)
-            for path in _list_files(folder)
-            if path.name != MANIFEST
-        }
+        now = _compute_checksums(folder)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is not a complete folder ({error})") from None
     wrong = sorted(name for name in {*sums, *now, *needs} if name not in now or sums.get(name) != now[name])
@@ -488,9 +484,14 @@ def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _compute_checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _compute_checksums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder but manifests, by its path within the folder."""
+    sums = {}
+    for path in _list_files(folder):
+        if path.name != MANIFEST:
+            with path.open("rb") as file:
+                sums[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sums
 
 
 def _sync(path: Path) -> None:
