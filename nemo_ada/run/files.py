@@ -100,12 +100,11 @@ def _refuse_unsafe(place: Path) -> None:
 
 def make_folder(prefix: str) -> Path:
     """Make a folder below the user's TMPDIR that no other user can enter, and that stays."""
+    place = get_users_temporary()
     try:
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=get_users_temporary()))
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     except OSError as error:
-        raise UserError(
-            f"TMPDIR={get_users_temporary()} cannot be used: {error.strerror}; make it, or set TMPDIR to another"
-        ) from None
+        raise UserError(f"TMPDIR={place} cannot be used: {error.strerror}; make it, or set TMPDIR to another") from None
 
 
 def open_to_read(path: Path) -> io.BufferedReader:
@@ -397,9 +396,8 @@ def _is_ours(path: Path) -> bool:
 
 def list_strangers(folder: Path, known: Collection[str]) -> list[str]:
     """Return the names in a folder that are neither known nor left by a killed write, sorted."""
-    return sorted(
-        path.name for path in folder.iterdir() if path.name not in known and not TEMPORARY.fullmatch(path.name)
-    )
+    names = {path.name for path in folder.iterdir()} - {*known}
+    return sorted(name for name in names if not TEMPORARY.fullmatch(name))
 
 
 def lock_file(path: Path, what: str, maker: str = "") -> IO[str]:
@@ -487,10 +485,9 @@ def _list_files(folder: Path) -> list[Path]:
 def _compute_checksums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every file below a folder but manifests, by its path within the folder."""
     sums = {}
-    for path in _list_files(folder):
-        if path.name != MANIFEST:
-            with path.open("rb") as file:
-                sums[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+    for path in (path for path in _list_files(folder) if path.name != MANIFEST):
+        with path.open("rb") as file:
+            sums[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
     return sums
 
 
