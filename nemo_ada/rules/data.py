@@ -97,18 +97,11 @@ def _check_part(values: Values, part: Mapping[str, Any], here: str) -> Findings:
         wanted = {f"{here}.data_path#{column}": column for column in COLUMNS}
     local = Path(str(path))
     first: Mapping[str, Any] = {}
-    if lies_here(local) and not local.is_dir() and local.suffix not in LOADERS:
+    if (form := _describe_form(local)) is not None:
         yield error(
             f"{here}.data_path",
-            f"{path}: NeMo-RL reads {', '.join(LOADERS)}, and folders of such files; `nemo-ada data prepare "
-            f"{path} --out DIR` makes DIR/dataset.jsonl with input_key=problem and output_key=answer",
-        )
-        return
-    if local.is_file() and local.suffix == ".json" and not is_lines_or_objects(local):
-        yield error(
-            f"{here}.data_path",
-            f"{path} is a table in JSON, and NeMo-RL reads an object per line or an array of objects; `nemo-ada data "
-            f"prepare {path} --out DIR` makes DIR/dataset.jsonl with input_key=problem and output_key=answer",
+            f"{path}{form}; `nemo-ada data prepare {path} --out DIR` makes DIR/dataset.jsonl with input_key=problem "
+            "and output_key=answer",
         )
         return
     if lies_here(local) or local.suffix in (".json", ".jsonl"):
@@ -165,6 +158,15 @@ def _check_part(values: Values, part: Mapping[str, Any], here: str) -> Findings:
         )
     if not missing and not nested:
         yield ok(f"{here}.data_path", f"{path}: columns {', '.join(wanted.values())}")
+
+
+def _describe_form(local: Path) -> str | None:
+    """Return why NeMo-RL cannot read a file of this form. None where it can, and for a file that is not here."""
+    if lies_here(local) and not local.is_dir() and local.suffix not in LOADERS:
+        return f": NeMo-RL reads {', '.join(LOADERS)}, and folders of such files"
+    if local.is_file() and local.suffix == ".json" and not is_lines_or_objects(local):
+        return " is a table in JSON, and NeMo-RL reads an object per line or an array of objects"
+    return None
 
 
 def _is_ours(values: Values, part: Mapping[str, Any]) -> bool:
