@@ -25,7 +25,14 @@ from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, set_wandb_server
 from nemo_ada.rules.check.site import find_job_folder
 from nemo_ada.rules.facts import site
 from nemo_ada.run.folder import RunDir
-from nemo_ada.standing import elsewhere, from_here, here, share_temporary, shown, users_temporary
+from nemo_ada.standing import (
+    get_users_folder,
+    get_users_temporary,
+    get_whole_path,
+    share_temporary,
+    show_path,
+    stand_in,
+)
 from nemo_ada.tasks.reasoning import MiniSudoku
 from nemo_ada.tasks.settings import MiniSudokuSettings
 from tests.lab.data.fake_server import completion, model_folder, serving
@@ -320,12 +327,12 @@ def test_a_process_stands_elsewhere_and_knows_where_its_user_stands(tmp_path: Pa
     monkeypatch.chdir(tmp_path / "user")
     monkeypatch.setenv("HF_HOME", "models")
     monkeypatch.setenv("PYTHONPATH", f"models{os.pathsep}{os.pathsep}none")
-    assert from_here("x") == "x" and here() == tmp_path / "user"
-    with elsewhere(tmp_path / "private"):
-        assert Path.cwd() == tmp_path / "private" and here() == tmp_path / "user"
-        assert from_here("a/../x") == f"{tmp_path}/user/x" and from_here(Path("/x")) == Path("/x")
-        assert from_here("~/x") == os.path.expanduser("~/x")
-        assert shown(tmp_path / "user" / "x") == Path("x") and shown(Path("/x")) == Path("/x")
+    assert get_whole_path("x") == "x" and get_users_folder() == tmp_path / "user"
+    with stand_in(tmp_path / "private"):
+        assert Path.cwd() == tmp_path / "private" and get_users_folder() == tmp_path / "user"
+        assert get_whole_path("a/../x") == f"{tmp_path}/user/x" and get_whole_path(Path("/x")) == Path("/x")
+        assert get_whole_path("~/x") == os.path.expanduser("~/x")
+        assert show_path(tmp_path / "user" / "x") == Path("x") and show_path(Path("/x")) == Path("/x")
         assert (
             find_job_folder("runs/x") == find_job_folder(f"{tmp_path}/user/runs/x") == tmp_path / "user" / "runs" / "x"
         )
@@ -343,10 +350,10 @@ def test_temporary_files_lie_in_a_private_folder_and_other_nodes_get_the_users(
     else:
         monkeypatch.setenv("TMPDIR", given)
     before = tempfile.tempdir
-    with elsewhere(tmp_path):
+    with stand_in(tmp_path):
         mine = tempfile.gettempdir()
         assert mine == os.environ["TMPDIR"] == f"{tmp_path}/t" and os.stat(mine).st_mode & 0o777 == 0o700
-        assert users_temporary() == Path(given or "/tmp")
+        assert get_users_temporary() == Path(given or "/tmp")
         share_temporary()  # NeMo-RL gives its environment to workers on all nodes
         assert os.environ.get("TMPDIR") == given and tempfile.gettempdir() == mine
     assert os.environ.get("TMPDIR") == given and tempfile.tempdir == before
@@ -370,7 +377,7 @@ def test_a_variable_means_the_users_folder_also_where_a_library_makes_it_later(
     (tmp_path / "user" / "1").touch()
     monkeypatch.chdir(tmp_path / "user")
     monkeypatch.setenv(name, value)
-    with elsewhere(tmp_path / "private"):
+    with stand_in(tmp_path / "private"):
         assert os.environ[name] == means.format(user=tmp_path / "user")
 
 

@@ -11,7 +11,7 @@ import typer
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import check_walltime
 from nemo_ada.lab.plan.job_slots import parse_time
-from nemo_ada.lab.plan.sbatch import job_fits
+from nemo_ada.lab.plan.sbatch import check_job
 from nemo_ada.rules.check.cluster import check_cluster
 from nemo_ada.rules.check.command import examine, write_report
 from nemo_ada.rules.facts.cards import KEY as CARD
@@ -48,7 +48,7 @@ def check(
     if time is not None and choose_exit_code(findings) != EXIT_USER_ERROR:
         findings.extend(check_walltime(config, words, time))
     with suppress(UserError, OSError):  # a configuration that cannot be read has a finding already
-        findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
+        findings.extend(check_job(config, words, nodes=nodes, gpus=gpus_per_node))
     if site:
         findings.extend(check_cluster(None if time is None else parse_time(time)))
     typer.echo(hide(write_report(findings, as_json=as_json, verbose=verbose)))  # a finding may quote a key of the user

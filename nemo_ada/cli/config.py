@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nemo_ada.errors import UserError
-from nemo_ada.standing import shown
+from nemo_ada.standing import show_path
 
 UNSET = "(not set)"
 
@@ -33,7 +33,7 @@ def config(
             "--diff OTHER` compares"
         )
     if keys:
-        _print_keys([] if config is None else [str(shown(config)), *(overrides or [])])
+        _print_keys([] if config is None else [str(show_path(config)), *(overrides or [])])
         return
     if config is None:
         raise UserError(

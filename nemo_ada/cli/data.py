@@ -115,7 +115,7 @@ def read_reward(name: str | None) -> dict[str, str]:
     if name is None:
         return {}
     found = by_name.find("--reward", name)
-    by_name.say("--reward", name, found, "the command line")
+    by_name.announce_file("--reward", name, found, "the command line")
     return {"reward": found}
 
 

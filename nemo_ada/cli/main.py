@@ -20,7 +20,7 @@ from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostErr
 from nemo_ada.run.files import private_folder
 from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
 from nemo_ada.run.redaction import Redacted, hide, printable
-from nemo_ada.standing import LONGEST, elsewhere, with_whole_paths
+from nemo_ada.standing import LONGEST, stand_in, with_whole_paths
 
 # Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
 COMMANDS = {
@@ -189,7 +189,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    with private_folder(LONGEST) as folder, elsewhere(folder):
+    with private_folder(LONGEST) as folder, stand_in(folder):
         app()
 
 

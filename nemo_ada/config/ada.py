@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
-from nemo_ada.by_name import checked, made
+from nemo_ada.by_name import check_part, make_object
 from nemo_ada.config.conflicts import Facts, conflicts, refuse
 from nemo_ada.config.parsing import Section
 from nemo_ada.core.learning.factor import RANGE, compute_factors
@@ -134,7 +134,7 @@ class OwnExitSettings(Section):
     def rule(self, group: int) -> ExitRule:
         """Return the rule for groups of n = `group`. Raises UserError where it is none or does not work."""
         key = "reinforce_ada.sampling.exit.name"
-        rule = made(key, self.name, group, **self.arguments)
+        rule = make_object(key, self.name, group, **self.arguments)
         if not isinstance(rule, ExitRule):
             raise UserError(
                 f"{key}={self.name!r} is no exit rule; derive the class from {ExitRule.__module__}.ExitRule, as "
@@ -147,10 +147,10 @@ class OwnExitSettings(Section):
             raise UserError(f"{key}={self.name!r}: reads={sorted(unknown)} is not there; {sorted(readings)} are")
         reads = {name: offered[name] for name in map(readings.__getitem__, rule.reads)}
         pools = PoolView(np.array([0, 1, group]), np.array([1, 0, group]), **reads)
-        checked(key, self.name, lambda: int(rule.smallest_pool), int)
-        checked(key, self.name, lambda: rule.met(pools), bool, 3)
-        checked(key, self.name, lambda: rule.lacking(pools)[0], bool, 3)
-        checked(key, self.name, lambda: rule.lacking(pools)[1], bool, 3)
+        check_part(key, self.name, lambda: int(rule.smallest_pool), int)
+        check_part(key, self.name, lambda: rule.met(pools), bool, 3)
+        check_part(key, self.name, lambda: rule.lacking(pools)[0], bool, 3)
+        check_part(key, self.name, lambda: rule.lacking(pools)[1], bool, 3)
         return rule
 
 

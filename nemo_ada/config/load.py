@@ -30,7 +30,7 @@ from nemo_ada.config.paths import DATA_FILES, family, packaged, shipped
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import nodes, secret_keys, secret_values
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here, here, shown
+from nemo_ada.standing import get_users_folder, get_whole_path, show_path
 
 BACKENDS = ("embedded", "nemo_rl")
 RUN_DIR = "run_dir"
@@ -107,7 +107,7 @@ def _no_such_file(path: Path) -> UserError:
             f"configs/cpu/mini_sudoku.yaml {path.name}"
         )
     own = sorted(path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
-    known = [shown(file) for file in own if file.is_file()]
+    known = [show_path(file) for file in own if file.is_file()]
     known += [Path("configs") / folder / file.name for folder in FOLDERS
               for file in sorted(packaged(Path("configs", folder)).glob("*.yaml"))]  # fmt: skip
     names = {_plain_name(file): file for file in reversed(known)}
@@ -207,12 +207,14 @@ def find_code(config: DictConfig, paths: Sequence[Path], overrides: Sequence[str
         dotted = ".".join(key)
         beside = list(dict.fromkeys(file.parent for path in paths for file in family(path.resolve())))
         told = any(word.lstrip("+").startswith(tuple(_sections(dotted))) and name in word for word in overrides)
-        folders = [here(), *beside] if told else [*beside, here()]
+        folders = [get_users_folder(), *beside] if told else [*beside, get_users_folder()]
         form = ":".join(name.rsplit(".", 1)) if key[-1] == "class" and ":" not in name else name
         found = by_name.find(dotted, form, folders)
         _value(config, *key[:-1])[key[-1]] = name if found == form else found
         whose = next((path for path in reversed(paths) if _value(load_yaml(path), *key) == name), paths[0])
-        by_name.say(dotted, name, found, "the command line" if told else str(shown(from_here(Path(whose)))))
+        by_name.announce_file(
+            dotted, name, found, "the command line" if told else str(show_path(get_whole_path(Path(whose))))
+        )
 
 
 def _sections(dotted: str) -> list[str]:

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from nemo_ada.errors import UserError
 from nemo_ada.run.inputs import HUB_KEYS, PATH_KEYS
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import REPOSITORY, from_here, here, shown
+from nemo_ada.standing import REPOSITORY, get_users_folder, get_whole_path, show_path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 DATA_FILES = (".jsonl", ".parquet", ".csv", ".arrow")
@@ -27,8 +27,8 @@ def shipped(path: Path) -> Path:
 
     One into configs/ or recipes/ that is not in the working folder is the file of this package.
     """
-    path = from_here(path)
-    if not os.path.exists(path) and (inside := shown(path)).parts[:1] in (("configs",), ("recipes",)):
+    path = get_whole_path(path)
+    if not os.path.exists(path) and (inside := show_path(path)).parts[:1] in (("configs",), ("recipes",)):
         own = packaged(inside)
         return own if os.path.isfile(own) else path
     return path
@@ -75,7 +75,7 @@ def find_files(config: dict[str, Any], paths: Sequence[Path], words: Sequence[st
             if not isinstance(name, str) or not name:
                 continue
             folders = [folder for path in paths for file in family(path.resolve()) for folder in file.parents]
-            found = [file for folder in (here(), *folders) if (file := folder / name).is_file()]
+            found = [file for folder in (get_users_folder(), *folders) if (file := folder / name).is_file()]
             taken = next((file for file in found if _within(file, known)), None)
             if taken is None and found and not _named(name, words):
                 raise UserError(
@@ -108,7 +108,7 @@ def _from_here(section: Any, where: str = "") -> None:
         if isinstance(value, dict | list):
             _from_here(value, dotted)
         elif isinstance(value, str) and value and PATH_KEYS.fullmatch(dotted):
-            section[key] = folder_or_repository(dotted, value) if HUB_KEYS.fullmatch(dotted) else from_here(value)
+            section[key] = folder_or_repository(dotted, value) if HUB_KEYS.fullmatch(dotted) else get_whole_path(value)
 
 
 def folder_or_repository(key: str, name: str) -> str:
@@ -123,7 +123,7 @@ def folder_or_repository(key: str, name: str) -> str:
     """
     if len(name) > MAX_PATH or not name.isprintable():  # a chat template may stand in the place of its file
         return name
-    place = here() / os.path.expanduser(name)
+    place = get_users_folder() / os.path.expanduser(name)
     there = os.path.lexists(place) or ("*" in place.name and place.parent.is_dir())
     if there and REPOSITORY.fullmatch(name) and place.suffix not in DATA_FILES and not place.is_file():
         raise UserError(
@@ -131,4 +131,4 @@ def folder_or_repository(key: str, name: str) -> str:
             "start the command in another folder for the repository",
             key=key,
         )
-    return str(from_here(name)) if there else name
+    return str(get_whole_path(name)) if there else name

@@ -20,8 +20,8 @@ from nemo_ada import trust
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.learner.shape import HF_NAMES, PolicyShape
 from nemo_ada.cpu.settings import OptimizerSettings, RunConfig
-from nemo_ada.cpu.stack import Stack, model_shape
-from nemo_ada.cpu.supervision import demonstration_batches
+from nemo_ada.cpu.stack import Stack, choose_model_shape
+from nemo_ada.cpu.supervision import make_demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import verify_folder, write_atomically, write_folder
 from nemo_ada.tasks.protocol import Task
@@ -38,7 +38,7 @@ VERSION = 1  # increase it when this module makes another model from the same se
 
 def choose_base_folder(config: RunConfig, task: Task) -> Path:
     """The cache folder of this run's base model. Its name depends on everything that determines the model."""
-    shape = model_shape(config, task)
+    shape = choose_model_shape(config, task)
     facts = {
         "version": VERSION,
         "task": data_facts(config.task),
@@ -78,9 +78,9 @@ def prepare_base(
             raise UserError(f"cached base model: {damage}; remove the folder to train it again") from None
         return folder
     started = time.perf_counter()
-    learner = stack.learner(_make_learner_config(config, model_shape(config, task)), None)
+    learner = stack.learner(_make_learner_config(config, choose_model_shape(config, task)), None)
     base, demonstrations = config.base, task.splits().supervision
-    batches = demonstration_batches(demonstrations, task.tokenizer, base.batch_size, base.seed)
+    batches = make_demonstration_batches(demonstrations, task.tokenizer, base.batch_size, base.seed)
     for step, rows in enumerate(islice(batches, base.steps), start=1):
         metrics = learner.supervised(rows)
         if progress is not None:
@@ -122,7 +122,7 @@ def _measure_pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Pat
     PK is prompts x responses.
     """
     count = min(PROBE_PROMPTS, len(task.splits().train))
-    # An engine's process opens with a sampler. Nothing is drawn with this one, so its step, seed and features are any.
+    # The rollout opens with a sampler, of which only the bound of failed responses counts here. Step and seed are any.
     sampler = config.reinforce_ada.sampler(config.grpo.num_generations_per_prompt, 1, run_seed=0, features=1)
     stack.call("open", str(folder.resolve()), sampler, config.policy)
     measured = stack.call("measure_train", list(range(count)), PROBE_RESPONSES, 0)

@@ -13,7 +13,7 @@ from nemo_ada.config.load import load_words, plain
 from nemo_ada.config.parsing import Count, CountOrNone, Section, Size, parse
 from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
-from nemo_ada.standing import from_here
+from nemo_ada.standing import get_whole_path
 from nemo_ada.tasks.prompting import PromptFormat
 from nemo_ada.tasks.settings import TaskSettings
 
@@ -163,7 +163,7 @@ class BaseSettings(Section):
     """Peak learning rate (warm-up over 5 % of the steps, then linear decay to 0)."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of the initial weights and of the demonstrations' order."""
-    cache_dir: Annotated[str, AfterValidator(from_here), Field(validate_default=True)] = ".cache/base"
+    cache_dir: Annotated[str, AfterValidator(get_whole_path), Field(validate_default=True)] = ".cache/base"
     """Folder of the trained base models and the generated problems."""
 
 
@@ -229,7 +229,7 @@ class RunConfig(Section):
     def _names_a_folder(cls, run_dir: str) -> str:
         if not run_dir.strip():
             raise ValueError("names no folder; runs/NAME would work")
-        return from_here(run_dir)
+        return get_whole_path(run_dir)
 
     @field_validator("reinforce_ada", mode="before")
     @classmethod
@@ -249,6 +249,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent_sampling(self) -> Self:
+        # Refuses settings that contradict each other. The real number of tokens is not known before the task is made.
         self.reinforce_ada.plan(self.grpo.num_generations_per_prompt, max_new_tokens=1)
         self.reinforce_ada.check_rows(self.grpo.num_generations_per_prompt)
         return self

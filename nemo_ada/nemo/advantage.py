@@ -77,7 +77,9 @@ class AdaAdvantageEstimator:
         reward = float(batch["ada_reward"][weighed_R].mean()) if weighed_R.any() else 0.0
         rows = {"tokens_trained": counted_RT.sum(), "tokens_skipped": batch["ada_saved"].sum(),
                 "rows_skipped": skipped_R.sum()}  # fmt: skip
-        return add_prefix({"batch_reward": reward}) | own_metrics.named({name: float(n) for name, n in rows.items()})
+        return add_prefix({"batch_reward": reward}) | own_metrics.add_prefix(
+            {name: float(n) for name, n in rows.items()}
+        )
 
     def _remaining_share(self, mask: torch.Tensor, batch: Any) -> torch.Tensor:
         """Compute the share of the loss's denominator that remains in each row's optimizer step, [R].

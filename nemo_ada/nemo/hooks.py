@@ -32,7 +32,7 @@ from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import metrics as nemo_metrics
 from nemo_ada.nemo import trivial_groups
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
-from nemo_ada.nemo.features import prompt_features, request_features
+from nemo_ada.nemo.features import compute_prompt_features, compute_request_features
 from nemo_ada.nemo.rollouts.batches import BatchSource
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
@@ -42,7 +42,7 @@ from nemo_ada.nemo.training_batch import (
     build_batch,
     pool_metrics,
     pool_rewards,
-    shaped_rewards,
+    read_shaped_rewards,
 )
 from nemo_ada.rules.facts.upstream import (
     ASYNC_ROLLOUT,
@@ -166,8 +166,8 @@ class Hooks:
             "validate": self._validate,
             "_create_advantage_estimator": self._create_estimator,
             BASELINES: self._baseline_and_std,
-            SCALE: done_already,
-            SHAPE: done_already,
+            SCALE: leave_rewards,
+            SHAPE: leave_rewards,
         }
         optional = {PERFORMANCE: self._performance, trivial_groups.NAME: self._trivial}
         if self.settings.gym:
@@ -239,7 +239,7 @@ class Hooks:
 
     def _gym_hook(self, name: str) -> Callable[..., Any]:
         """Return the function that replaces NeMo-RL's rollout over NeMo-Gym."""
-        from nemo_ada.nemo.gym.step import of_rows, validated
+        from nemo_ada.nemo.gym.step import make_result, validate
 
         original, single = self._originals[name], self._originals[GYM_ROLLOUT.name]
         signature = inspect.signature(original)
@@ -249,10 +249,10 @@ class Hooks:
             batch = given.pop("input_batch")
             call = RolloutCall.of(original, given)
             if self._validating:
-                result, unlabelled = validated(call, batch, single, self.settings.longest, self.on_wait)
+                result, unlabelled = validate(call, batch, single, self.settings.longest, self.on_wait)
                 self._without_label += unlabelled
                 return result
-            return of_rows(*self.step(batch, call, one_by_one=True), call.tokenizer)
+            return make_result(*self.step(batch, call, one_by_one=True), call.tokenizer)
 
         return rollout
 
@@ -263,11 +263,11 @@ class Hooks:
         """
         batch = self._batch_of(rewards)
         moments = batch["ada_baseline"].to(rewards), batch["ada_std"].to(rewards)
-        return (*moments, trivial_groups.trivial(moments[1])) if self._marks_trivial_groups else moments
+        return (*moments, trivial_groups.find_trivial(moments[1])) if self._marks_trivial_groups else moments
 
     def _trivial(self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Return which rows dynamic sampling leaves out: those whose pool has one reward value."""
-        return trivial_groups.trivial(self._batch_of(rewards)["ada_std"]).to(rewards.device)
+        return trivial_groups.find_trivial(self._batch_of(rewards)["ada_std"]).to(rewards.device)
 
     def _batch_of(self, rewards: torch.Tensor) -> Any:
         """Return the batch of the last rollout. Raises InvariantError when the loop asks about other rows."""
@@ -317,8 +317,8 @@ class Hooks:
         metrics: dict[str, Any] = source.reported | measured | sampled.metrics
         self.lists = sampled.lists
         self._say(sampled)
-        steps = nemo_metrics.engine_steps_at_least(result, barrier=not one_by_one)
-        metrics |= nemo_metrics.named(skipped | source.metrics | {"engine_steps_at_least": steps})
+        steps = nemo_metrics.bound_engine_steps(result, barrier=not one_by_one)
+        metrics |= nemo_metrics.add_prefix(skipped | source.metrics | {"engine_steps_at_least": steps})
         self._tokens_drawn += metrics[TOKENS_DRAWN]
         self._estimator.logged = metrics
         return batch, metrics
@@ -327,7 +327,7 @@ class Hooks:
         """Features [P, F] for an estimator that needs them, else None."""
         if not self.settings.ada.estimator.needs_features:
             return None
-        return request_features(prompts.requests) if prompts.requests else prompt_features(prompts.logs)
+        return compute_request_features(prompts.requests) if prompts.requests else compute_prompt_features(prompts.logs)
 
     def _source(self, call: RolloutCall, prompts: Prompts, one_by_one: bool) -> Source:
         if prompts.requests:
@@ -351,7 +351,7 @@ class Hooks:
         }
         if not (changes or self.settings.gym) or len(result.response_id_N) == 0:
             return result.reward_N
-        reward_N = shaped_rewards(result, source)
+        reward_N = read_shaped_rewards(result, source)
         if not changes:
             return reward_N
         responses = [source.response(row) for row in result.response_id_N.tolist()]
@@ -365,7 +365,7 @@ class Hooks:
         return pool["total_reward"].numpy().astype(np.float64)
 
 
-def done_already(batch: Any, *_: Any, **__: Any) -> Any:
+def leave_rewards(batch: Any, *_: Any, **__: Any) -> Any:
     """Leave the rewards alone, because the rollout has scaled and shaped those of whole pools."""
     return batch
 

@@ -95,9 +95,9 @@ def install_hooks(
     with ExitStack() as stack:
         stack.enter_context(save_state_with_checkpoints(checkpointer, hooks.state_dict))
         if settings.loop.draws_ahead:
-            from nemo_ada.nemo.asynchronous.actors import adaptive_actors
+            from nemo_ada.nemo.asynchronous.actors import replace_actors
 
-            stack.enter_context(adaptive_actors(master_config, checkpointer))
+            stack.enter_context(replace_actors(master_config, checkpointer))
             stack.enter_context(raise_errors(loop))
         if hasattr(loop, "Logger"):  # a stand-in of the loop has none
             stack.enter_context(
@@ -144,7 +144,7 @@ def _check_hooks(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSett
     if Loop.of(Values(master_config)) is Loop.CONTROLLER:
         raise UserError(
             "async_rl: this is a config for the single controller, and grpo_train is another loop; give NeMo-RL's "
-            f"actor the arguments that {PLUG_IN}.plugged_in(config, actor_args) returns, or remove async_rl",
+            f"actor the arguments that {PLUG_IN}.plug_in(config, actor_args) returns, or remove async_rl",
             key="async_rl",
         )
     for target in PATCH_POINTS:

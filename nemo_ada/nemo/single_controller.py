@@ -1,7 +1,7 @@
 """Reinforce-Ada in NeMo-RL's single controller: two objects of its arguments, on the driver, and nothing else.
 
     actor_args, timings = setup_single_controller(config, tokenizer)
-    controller = SingleControllerActor.remote(master_config=config, actor_args=plugged_in(config, actor_args),
+    controller = SingleControllerActor.remote(master_config=config, actor_args=plug_in(config, actor_args),
                                               setup_timing_metrics=timings)
 
 - `rollout_manager`: a group draws waves until its session has enough. Its n rows have their advantages where NeMo-RL
@@ -49,7 +49,7 @@ LATEST = 64
 """Steps after which one that is still incomplete, such as the first one after a resume, is forgotten."""
 
 
-def plugged_in(master_config: Any, actor_args: Any) -> Any:
+def plug_in(master_config: Any, actor_args: Any) -> Any:
     """Return the arguments of the actor with our objects. Without the section `reinforce_ada:` they stay as they are.
 
     Args:
@@ -65,13 +65,13 @@ def plugged_in(master_config: Any, actor_args: Any) -> Any:
     # Rows without advantage leave the loss only where its mean is over the others: no later stage knows their tokens.
     leave = settings.placeholder_rows and not settings.keep_denominator
     manager = actor_args.rollout_manager
-    ours = as_subclass(
+    ours = make_subclass(
         manager,
         PluggedManager,
         settings=dataclasses.replace(settings, placeholder_rows=leave),
         rounds=max(read_lookahead(Values(as_dicts(master_config))), 1),
     )
-    ours._impl = as_subclass(manager._impl, PluggedRollout)
+    ours._impl = make_subclass(manager._impl, PluggedRollout)
     return dataclasses.replace(actor_args, rollout_manager=ours, advantage_estimator=CommittedAdvantage())
 
 
@@ -159,7 +159,7 @@ class PluggedRollout(AsyncRolloutImpl):  # type: ignore[misc]
         """
         self._steps.check()
         ticket, target, sample = int(input_sample[TICKET]), int(input_sample[TARGET]), input_sample
-        prompts = Prompts(_batch(sample), 1, whole=False, gym=False)
+        prompts = Prompts(_make_batch(sample), 1, whole=False, gym=False)
 
         async def respond(response_id: int, _: int) -> tuple[Response, dict[str, Any]]:
             completion, metrics = await self._run_single_rollout(sample, response_id)
@@ -249,14 +249,14 @@ class WholeSteps:
             raise
 
 
-def as_subclass(instance: Any, cls: Any, **attributes: Any) -> Any:
+def make_subclass(instance: Any, cls: Any, **attributes: Any) -> Any:
     """Return a copy of an object that has a subclass of its class and these attributes, too. The parts are shared."""
     copy = cls.__new__(cls)
     vars(copy).update({**vars(instance), **attributes})
     return copy
 
 
-def _batch(sample: Any) -> Any:
+def _make_batch(sample: Any) -> Any:
     """Return the batch of NeMo-RL's data loader that has this prompt only."""
     columns = {
         name: torch.as_tensor(value).reshape(1)

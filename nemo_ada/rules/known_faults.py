@@ -20,7 +20,7 @@ NLL = "loss_fn.positive_example_nll_weight"
 RELEASE = (
     "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorkerImpl._requires_nvrx_cuda_cache_release"
 )
-"""Says when a saver must forget where tensors were. The mended one asks whether the optimizer moves (4183)."""
+"""It says when a saver must forget where tensors were. The mended one asks whether the optimizer moves (4183)."""
 SYNCHRONIZED = "nemo_rl.models.megatron.setup._force_sync_optimizer_fp32_from_model"
 """Gives the optimizer's copies on the CPU the loaded weights. A NeMo-RL without it has the fault of issue 2371."""
 

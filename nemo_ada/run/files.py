@@ -30,7 +30,7 @@ from typing import IO, Any
 
 from nemo_ada import trust
 from nemo_ada.errors import UserError
-from nemo_ada.standing import users_temporary
+from nemo_ada.standing import get_users_temporary
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
@@ -67,7 +67,7 @@ def private_folder(longest: int = 4096) -> Iterator[Path]:
     Raises:
         UserError: All places are too long or cannot be written.
     """
-    first, users, refusal = Path(os.environ.get("TMPDIR") or "/tmp"), users_temporary(), ""
+    first, users, refusal = Path(os.environ.get("TMPDIR") or "/tmp"), get_users_temporary(), ""
     for place in dict.fromkeys([first, users, *map(Path, PLACES)]):
         prefix = "" if any(part.startswith(PRIVATE) for part in place.parts) else PRIVATE
         if len(os.fsencode(place)) + len(f"/{prefix}") + 8 > longest:
@@ -101,10 +101,10 @@ def _refuse_unsafe(place: Path) -> None:
 def new_folder(prefix: str) -> Path:
     """Make a folder below the user's TMPDIR that no other user can enter, and that stays."""
     try:
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=users_temporary()))
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=get_users_temporary()))
     except OSError as error:
         raise UserError(
-            f"TMPDIR={users_temporary()} cannot be used: {error.strerror}; make it, or set TMPDIR to another"
+            f"TMPDIR={get_users_temporary()} cannot be used: {error.strerror}; make it, or set TMPDIR to another"
         ) from None
 
 

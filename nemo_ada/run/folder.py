@@ -42,7 +42,7 @@ from nemo_ada.run.json_lines import Record, records
 from nemo_ada.run.provenance import environment, latest
 from nemo_ada.run.redaction import hide, hide_in
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here
+from nemo_ada.standing import get_whole_path
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ def _as_compared(key: str, value: Any) -> Any:
     if inputs.CODE.fullmatch(value):
         place, _, name = value.rpartition(":")
         return f"{Path(place).stem if place.startswith('/') else place.rpartition('.')[2]}:{name}"
-    return from_here(value) if inputs.PATH_KEYS.fullmatch(key) else value
+    return get_whole_path(value) if inputs.PATH_KEYS.fullmatch(key) else value
 
 
 def fingerprint(config: Mapping[str, Any]) -> str:
@@ -202,7 +202,7 @@ class RunDir:
         named = flatten(config).get("checkpointing.checkpoint_dir")
         folders = [
             (self.path, False),
-            (self.path / "checkpoints" if named is None else from_here(Path(str(named))), True),
+            (self.path / "checkpoints" if named is None else get_whole_path(Path(str(named))), True),
         ]
         for folder, deep in folders:
             try:

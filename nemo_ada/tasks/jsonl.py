@@ -19,7 +19,7 @@ from pathlib import Path
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, records
 from nemo_ada.run.files import some
-from nemo_ada.standing import from_here, here
+from nemo_ada.standing import get_users_folder, get_whole_path
 from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import (
     Demonstration,
@@ -70,7 +70,7 @@ class JsonlTask:
         self.layouts: Counter[str] = Counter()
         self.systems: Counter[str] = Counter()
         self._judge = make_judge(settings.verifier, settings.reward, key="task.reward")
-        self._path = from_here(Path(settings.path))
+        self._path = get_whole_path(Path(settings.path))
         rows = self._read()
         self._judge.try_on(rows[0].entry["reference"])
         if tokenizer is None:
@@ -154,7 +154,7 @@ class JsonlTask:
     def _read(self) -> list[Prompt]:
         path = str(self._path)
         if not self._path.exists() and "*" not in path:
-            raise UserError(f"task.path: {path!r} is no file (from {str(here())!r}); {FORMS}")
+            raise UserError(f"task.path: {path!r} is no file (from {str(get_users_folder())!r}); {FORMS}")
         rows: list[Prompt] = []
         names = self.settings
         try:

@@ -60,7 +60,7 @@ class Patience:
 
     def __init__(self, pid: int, seconds: float) -> None:
         self._pid, self._seconds = pid, seconds
-        self._begun, self._rested = self._cpu_seconds(), 0.0
+        self._begun, self._rested = self._read_cpu_seconds(), 0.0
         self._seen = time.monotonic(), self._begun
 
     def wait(self, connection: socket.socket, event: int) -> None:
@@ -76,19 +76,19 @@ class Patience:
         waiting, left = select.poll(), self._seconds
         waiting.register(connection, event)
         while not waiting.poll(math.ceil(1000 * min(max(left, 0.01), LOOK_S))):
-            left = self._seconds_left()
+            left = self._count_seconds_left()
             if left <= 0 and not waiting.poll(0):  # this thread may have waited for a core itself
                 raise TimeoutError
 
-    def _seconds_left(self) -> float:
+    def _count_seconds_left(self) -> float:
         """Look at the process, and return for how many seconds it may go on at least."""
         then, used_then = self._seen
-        self._seen = now, used = time.monotonic(), self._cpu_seconds()
+        self._seen = now, used = time.monotonic(), self._read_cpu_seconds()
         if not self._waits_for_a_core():
             self._rested += max(0.0, now - then - (used - used_then))
         return self._seconds - max(used - self._begun, self._rested)
 
-    def _cpu_seconds(self) -> float:
+    def _read_cpu_seconds(self) -> float:
         """Return the CPU seconds of the process.
 
         Those of the wall clock where it has ended: its connection will say so.

@@ -160,12 +160,12 @@ def start_engine(folder: Path, longest: int) -> Any:
     from safetensors.torch import save_file
 
     from nemo_ada.cpu.engine.vllm_engine import Engine, EngineConfig
-    from nemo_ada.cpu.learner.convert import random_weights
+    from nemo_ada.cpu.learner.convert import make_random_weights
     from nemo_ada.cpu.learner.shape import PolicyShape
 
     shape = PolicyShape(max_position_embeddings=longest + PROMPT_TOKENS)
     (folder / "config.json").write_text(json.dumps(shape.hf_config()))
-    save_file(random_weights(shape, 0), folder / "model.safetensors", {"format": "pt"})
+    save_file(make_random_weights(shape, 0), folder / "model.safetensors", {"format": "pt"})
     return Engine(EngineConfig(folder, max_model_len=longest + PROMPT_TOKENS, max_num_seqs=1024))
 
 

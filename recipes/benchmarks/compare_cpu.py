@@ -22,7 +22,7 @@ from tables import comparison_rows, markdown_table
 
 from nemo_ada.cli.progress import make_observer
 from nemo_ada.cpu.settings import RunConfig, load_run
-from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.stack import Stack, build_run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
 from nemo_ada.lab.report.run import Run
 from nemo_ada.run.job_control import EXIT_DONE
@@ -143,7 +143,7 @@ def main() -> int:
         for name in rates
     }
     first = next(iter(configs.values()))
-    task = run_task(first)
+    task = build_run_task(first)
     for config in configs.values():
         check_run(config, task)
     with Stack(first) as stack:

@@ -58,10 +58,10 @@ from measure import measure
 
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.cpu.base import REPORT, prepare_base
-from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
+from nemo_ada.cpu.rollout import HeldoutScores, StepData, choose_max_new_tokens
 from nemo_ada.cpu.settings import RunConfig, load_run
-from nemo_ada.cpu.stack import Stack, run_task
-from nemo_ada.cpu.trainer import Trainer, check_run, evaluation_seed
+from nemo_ada.cpu.stack import Stack, build_run_task
+from nemo_ada.cpu.trainer import Trainer, check_run, compute_evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
 from nemo_ada.run.files import locked, read_json, write_atomically
@@ -446,7 +446,7 @@ class BudgetTrainer(Trainer):
         return learned
 
     def _evaluate(self) -> None:
-        settings, seed = self.config.validation, evaluation_seed(self.config.grpo.seed, self.step)
+        settings, seed = self.config.validation, compute_evaluation_seed(self.config.grpo.seed, self.step)
         scores: HeldoutScores = self.stack.call("evaluate", None, settings.responses, settings.temperature, seed)
         costs, totals = asdict(self.totals), self.records
         self.points.append(
@@ -537,7 +537,7 @@ class Bench:
         if self._stack is None or self._base is None or self._place != place:
             self.close()
             config = self.protocol.config(job, folder)
-            self._task = run_task(config)
+            self._task = build_run_task(config)
             self._stack = self._exits.enter_context(Stack(config))
             while (lock := self.results.lock(f"base of {job.task}, {place[1]}")) is None:
                 time.sleep(WAIT_SECONDS)  # another process makes it
@@ -551,7 +551,7 @@ class Bench:
         folder = prepare_base(config, self._task, stack)
         path = self.results.folder / "bases" / f"{place[0]}-b{place[1]}-{folder.name[-8:]}.json"
         if not path.exists():
-            group, longest = config.grpo.num_generations_per_prompt, max_new_tokens(config.policy, self._task)
+            group, longest = config.grpo.num_generations_per_prompt, choose_max_new_tokens(config.policy, self._task)
             sampler = config.reinforce_ada.sampler(group, longest, run_seed=0, features=1)
             stack.call("open", str(folder.resolve()), sampler, config.policy)
             scores: HeldoutScores = stack.call("evaluate", None, self.protocol.of(place[0], "base_responses"), 1.0, 0)

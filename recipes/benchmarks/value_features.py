@@ -27,7 +27,7 @@ from nemo_ada.cpu.base import REPORT, choose_base_folder, prepare_base
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.stack import Stack
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.features import prompt_features
+from nemo_ada.nemo.features import compute_prompt_features
 from nemo_ada.run.files import read_json
 from nemo_ada.tasks.registry import build_task
 
@@ -89,7 +89,7 @@ def main() -> int:
     schedule = arguments.steps, arguments.prompts, arguments.group
     rows = []
     logs = [[{"token_ids": torch.tensor(tokens)}] for tokens in prompts]
-    kinds = {**hidden_states(folder, prompts), "hashed counts of the tokens (NeMo-RL)": prompt_features(logs)}
+    kinds = {**hidden_states(folder, prompts), "hashed counts of the tokens (NeMo-RL)": compute_prompt_features(logs)}
     for name, features_PF in kinds.items():
         for decay in arguments.decays:
             found = [

@@ -63,11 +63,11 @@ def test_a_run_whose_data_has_changed_does_not_go_on_in_silence(make, stack, tmp
     data = tmp_path / "own.jsonl"
     config = make("inputs", f"task.path={data}", "grpo.max_num_steps=2", "grpo.val_period=0")
     data.write_text((Path(make("x").task.path)).read_text())
-    training.Trainer(config, stack, embedded.run_task(config)).run()
+    training.Trainer(config, stack, embedded.build_run_task(config)).run()
     newest = RunDir(config.folder).newest_checkpoint()
     assert newest is not None
     assert (newest / "inputs.json").read_text() == (config.folder / "inputs.json").read_text()
     data.write_text(data.read_text() + '\n{"prompt": "999a", "answer": "1"}')
     again = config.model_copy(update={"resume": "auto"})
     with pytest.raises(UserError, match=r"data \(task.path\) changed"):
-        training.Trainer(again, stack, embedded.run_task(again)).run()
+        training.Trainer(again, stack, embedded.build_run_task(again)).run()

@@ -100,5 +100,5 @@ def test_training_names_the_prompts_of_pass_rates_that_it_does_not_ask(make, mod
     (tmp_path / "card.json").write_text(json.dumps({"prompts": {"chat_template_kwargs": QUIET, "system": None}}))
     config = make("card", f"policy.model_name={model}", f"task.path={tmp_path / 'dataset.jsonl'}")
     task = build_task(config.task, None, ModelTokenizer(model, config.policy.tokenizer))
-    ((key, text),) = training.run_warnings(config, task)
+    ((key, text),) = training.list_warnings(config, task)
     assert key == "task.path" and "dataset.jsonl was made with other prompts" in text and "chat_template_kwargs" in text

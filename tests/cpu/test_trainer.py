@@ -249,7 +249,7 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
         "base.seed=4",
         "stall_seconds=77",
     )
-    ours = embedded.learner_config(config, embedded.model_shape(config, task))
+    ours = embedded.make_learner_config(config, embedded.choose_model_shape(config, task))
     assert ours.loss == LossSettings(
         ratio_clip_min=0.1, ratio_clip_max=0.35, ratio_clip_c=4.0, entropy_coefficient=0.01
     )
@@ -263,8 +263,8 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
 
 def test_the_learners_defaults_are_those_of_the_yaml(task):
     config = parse(RunConfig, {"task": {"name": "mini_sudoku"}, "reinforce_ada": {"preset": "grpo"}})
-    shape = embedded.model_shape(config, task)
-    from_yaml = embedded.learner_config(config, shape)
+    shape = embedded.choose_model_shape(config, task)
+    from_yaml = embedded.make_learner_config(config, shape)
     assert from_yaml == replace(LearnerConfig(shape=shape), call_timeout_s=from_yaml.call_timeout_s)
 
 
@@ -278,7 +278,7 @@ def test_a_warm_up_takes_as_many_training_steps_whatever_the_number_of_updates(m
         "policy.megatron_cfg.scheduler.lr_warmup_iters=9",
     )
     assert config.updates_per_step == updates
-    assert embedded.learner_config(config, embedded.model_shape(config, task)).warmup_updates == 9 * updates
+    assert embedded.make_learner_config(config, embedded.choose_model_shape(config, task)).warmup_updates == 9 * updates
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -374,6 +374,6 @@ def test_a_folder_of_another_run_is_refused_before_any_work(make, monkeypatch):
     def work(*_arguments):
         raise AssertionError("the task was read")
 
-    monkeypatch.setattr("nemo_ada.cpu.trainer.run_task", work)
+    monkeypatch.setattr("nemo_ada.cpu.trainer.build_run_task", work)
     with pytest.raises(UserError, match="another configuration"):
         training.train(config)

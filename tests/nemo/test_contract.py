@@ -30,7 +30,7 @@ from nemo_ada.core.sampling.source import Outcomes
 from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.cpu import rollout as embedded
 from nemo_ada.cpu.settings import GenerationSettings, PolicySettings
-from nemo_ada.nemo.features import WIDTH, prompt_features
+from nemo_ada.nemo.features import WIDTH, compute_prompt_features
 from nemo_ada.nemo.install import install_hooks
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
@@ -52,7 +52,7 @@ def script(prompt, draw):
 
 
 def features():
-    return prompt_features(prompt_batch(PROMPTS)["message_log"])
+    return compute_prompt_features(prompt_batch(PROMPTS)["message_log"])
 
 
 @dataclass

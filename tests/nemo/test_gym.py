@@ -18,9 +18,9 @@ from nemo_ada.config.presets import ada_settings
 from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, UserError
 from nemo_ada.nemo import StepDroppedError, reinforce_ada
-from nemo_ada.nemo.features import WIDTH, request_features
+from nemo_ada.nemo.features import WIDTH, compute_request_features
 from nemo_ada.nemo.gym import actor as watched
-from nemo_ada.nemo.gym.request import canonical, prompt_id
+from nemo_ada.nemo.gym.request import compute_prompt_id, write_canonical
 from nemo_ada.nemo.rollouts.call import Prompts
 from tests.nemo.test_contract import RATES, TableSource, check_decided
 
@@ -88,15 +88,15 @@ def test_1_prompts_are_known_by_their_requests(gym, step):
     rows = [gym.row("p11="), gym.row("p12="), gym.row("p11="), gym.row("p11=", agent="another")]
     batch = gym.batch_of(rows)
     assert {len(log[0]["token_ids"]) for log in batch["message_log"]} == {0}
-    ids = [prompt_id(one) for one in batch["extra_env_info"]]
+    ids = [compute_prompt_id(one) for one in batch["extra_env_info"]]
     assert ids[0] == ids[2] and len({*ids}) == 3
-    features_PF = request_features([canonical(one) for one in batch["extra_env_info"]])
+    features_PF = compute_request_features([write_canonical(one) for one in batch["extra_env_info"]])
     assert (features_PF[0] == features_PF[2]).all() and (features_PF[0] != features_PF[1]).any()
     done = step(lambda prompt, draw: Made(float(draw % 2), turns=(3,)))
     for log in done.batch["message_log"]:
         assert len(log[0]["token_ids"]) > 0 and log[0]["role"] == "user"
     with pytest.raises(UserError, match="has no responses_create_params"):
-        prompt_id({"agent_ref": {"name": "a"}})
+        compute_prompt_id({"agent_ref": {"name": "a"}})
 
 
 def test_1_rows_without_advantage_have_a_token_of_their_prompt(gym, step):

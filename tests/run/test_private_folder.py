@@ -11,7 +11,7 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import new_folder, private_folder
-from nemo_ada.standing import elsewhere
+from nemo_ada.standing import stand_in
 from tests.people import OTHER, as_other, needs_two_users
 
 
@@ -55,7 +55,7 @@ def test_a_temporary_folder_with_a_long_path_is_left_out(tmp_path, monkeypatch):
 
 
 def test_within_a_command_the_users_temporary_folder_comes_before_others(temporary, caplog):
-    with private_folder() as outer, elsewhere(outer):
+    with private_folder() as outer, stand_in(outer):
         with private_folder() as inner:
             assert inner.parent == outer / "t" and len(inner.name) == 8, (
                 "a short name, because the place says whose it is"

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from nemo_ada.by_name import checked, made
+from nemo_ada.by_name import check_part, make_object
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.schema import STRICT, Bounds, ByKind, Positive
 from nemo_ada.errors import UserError
@@ -116,10 +116,10 @@ class Own:
 def _load_own(name: str, _arguments: str, settings: Own) -> Any:
     """Return the user's object. Raises UserError where it gives no number for a pass rate, or decreases."""
     key = "reinforce_ada.advantage.objective.name"
-    own = made(key, name, **settings.arguments)
+    own = make_object(key, name, **settings.arguments)
     rate_P = np.linspace(0.02, 0.98, 49)
-    value_P = np.asarray(checked(key, name, lambda: own.value(rate_P), float, len(rate_P)))
-    weight_P = np.asarray(checked(key, name, lambda: own.weight(rate_P), float, len(rate_P)))
+    value_P = np.asarray(check_part(key, name, lambda: own.value(rate_P), float, len(rate_P)))
+    weight_P = np.asarray(check_part(key, name, lambda: own.weight(rate_P), float, len(rate_P)))
     for what, fits_P in (
         ("value is no number", np.isfinite(value_P)),
         ("weight is no number", np.isfinite(weight_P)),

@@ -111,7 +111,7 @@ class PolicyShape:
     @property
     def parameters(self) -> int:
         """Number of parameters."""
-        return sum(math.prod(size) for size in hf_shapes(self).values())
+        return sum(math.prod(size) for size in list_hf_shapes(self).values())
 
     def check_parallel(self, tensor_parallel: int, pipeline_parallel: int) -> None:
         """Raise UserError unless the model splits evenly over these sizes. The message names sizes that work."""
@@ -170,7 +170,7 @@ class PolicyShape:
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if not isinstance(rope, Mapping):
             raise UserError(f"config.json: rope_parameters is {str(rope)[:80]!r}, not a mapping")
-        if what := next(_unsupported(config, rope), None):
+        if what := next(_find_unsupported(config, rope), None):
             raise UserError(f"config.json: {what}, which the CPU learner cannot run; choose a plain {kind} model")
         heads = config.get("num_attention_heads")
         defaults = {"initializer_range": cls.initializer_range, "rope_theta": cls.rope_theta}
@@ -190,7 +190,7 @@ class PolicyShape:
         )
 
 
-def _unsupported(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Iterator[str]:
+def _find_unsupported(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Iterator[str]:
     """Each feature of a config.json that the plain architectures lack."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
@@ -214,7 +214,7 @@ def _number(config: Mapping[str, Any], name: str, kind: str) -> Any:
     return value
 
 
-def hf_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
+def list_hf_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor of the Hugging Face model, in a fixed order."""
     head, hidden, ffn = shape.head_dim, shape.hidden_size, shape.ffn_hidden_size
     q, kv = shape.num_attention_heads * head, shape.num_query_groups * head

@@ -27,12 +27,12 @@ def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int
     """Train on the rows of a step.
 
     Returns:
-        What `summary` makes of the learner's metrics.
+        What `summarise` makes of the learner's metrics.
 
     Raises:
         InvariantError: A metric is not finite.
     """
-    return summary([update(learner, batch, step) for batch in mini_batches(data, config, step)], config)
+    return summarise([update(learner, batch, step) for batch in make_mini_batches(data, config, step)], config)
 
 
 def check_agreement(learner: LearnerGroup, data: StepData) -> None:
@@ -57,7 +57,7 @@ def check_agreement(learner: LearnerGroup, data: StepData) -> None:
         )
 
 
-def mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[TrainBatch]:
+def make_mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[TrainBatch]:
     """Yield the mini-batches of a step. Their order depends on the run's seed and the step.
 
     Rows without advantage are left out, unless the loss has an entropy term, which gives them a gradient. With
@@ -94,7 +94,7 @@ def update(learner: LearnerGroup, batch: TrainBatch, step: int) -> dict[str, flo
     return metrics | {"trained_rows": float(len(batch.length_R))}
 
 
-def summary(updates: Sequence[dict[str, float]], config: RunConfig) -> dict[str, float]:
+def summarise(updates: Sequence[dict[str, float]], config: RunConfig) -> dict[str, float]:
     """Return the means of the metrics of a step's updates, the number of updates, and the number of trained rows.
 
     `logger.gradient_cosine` adds the means of `OF_HALVES` over the updates that have them, and the number of updates

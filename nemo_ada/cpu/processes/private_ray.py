@@ -78,7 +78,7 @@ def start(folder: Path, **options: Any) -> None:
     Config.initialize("")
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _ends_when_stuck(), _patient_start(), listed(TOKEN, **SAFE), without_working_folder(JobConfig):
+            with _end_when_stuck(), _start_patiently(), listed(TOKEN, **SAFE), without_working_folder(JobConfig):
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -100,7 +100,7 @@ def start(folder: Path, **options: Any) -> None:
 
 
 @contextmanager
-def _ends_when_stuck() -> Iterator[None]:
+def _end_when_stuck() -> Iterator[None]:
     """Within the block this process has START_SECONDS. Then the kernel ends it, after its stack was written to stderr.
 
     Ray waits in C++ with the interpreter's lock, so no Python code could end it.
@@ -126,7 +126,7 @@ def _ends_when_stuck() -> Iterator[None]:
 
 
 @contextmanager
-def _patient_start() -> Iterator[None]:
+def _start_patiently() -> Iterator[None]:
     """Within the block a node has NODE_SECONDS to come up, and need not wait for its agents.
 
     The agents are two Python programs that import Ray. Ray itself waits 30 s for the node. The node waits 15 s for the

@@ -69,7 +69,7 @@ class Question:
     responses: Responses
 
 
-def response_seed(seed: int, uid: str, index: int) -> int:
+def compute_seed(seed: int, uid: str, index: int) -> int:
     """Return the seed of one response: 62 bits of a hash of seed, problem and index. vLLM takes a signed one of 64."""
     digest = hashlib.sha256(f"{seed}:{uid}:{index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 2
@@ -156,7 +156,7 @@ class Measurement:
         watch("responses", len(draws), len(draws))
 
     def _draw_of(self, question: Question, index: int) -> Draw:
-        return Draw(question, index, response_seed(self._drawing.seed, question.problem.uid, index))
+        return Draw(question, index, compute_seed(self._drawing.seed, question.problem.uid, index))
 
     def _keep(self, batch: Sequence[Drawn]) -> None:
         """Judge responses and write them down, those of each file together."""

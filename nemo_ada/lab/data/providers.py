@@ -99,8 +99,8 @@ class ResponseProvider(ABC):
     def __init__(self, folder: Path, limits: Limits) -> None:
         """Raises UserError where the longest prompt leaves no room for a response."""
         self.folder, self.limits = folder, limits
-        self.name, self.fingerprint = folder.name, model_fingerprint(folder)
-        self.length = _longest_sequence(folder, limits.max_prompt_tokens, limits.max_new_tokens)
+        self.name, self.fingerprint = folder.name, compute_fingerprint(folder)
+        self.length = _choose_length(folder, limits.max_prompt_tokens, limits.max_new_tokens)
 
     def new_tokens(self, request: Request) -> int:
         """Return the length of the longest possible response to this request, in tokens."""
@@ -297,7 +297,7 @@ def open_provider(access: Access, folder: Path, tokenizer: ModelTokenizer, limit
     return EngineProvider(folder, tokenizer, limits)
 
 
-def model_fingerprint(folder: Path) -> str:
+def compute_fingerprint(folder: Path) -> str:
     """Return 16 hex digits of a hash of the configuration, the tokenizer and samples of the weights.
 
     Samples are enough, and a checkpoint may have 100 GB.
@@ -316,7 +316,7 @@ def model_fingerprint(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def _longest_sequence(folder: Path, max_prompt_tokens: int, max_new_tokens: int) -> int:
+def _choose_length(folder: Path, max_prompt_tokens: int, max_new_tokens: int) -> int:
     """Return the tokens of prompt and response, or the model's positions where these are fewer, with a warning.
 
     Qwen2.5-Math has 4096 positions, for example. Responses to long prompts then end early.

@@ -21,7 +21,7 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import WORDS, Contamination
-from nemo_ada.lab.data.problem import Problem, excerpt, parse_record, problem_id
+from nemo_ada.lab.data.problem import Problem, compute_problem_id, make_excerpt, parse_record
 from nemo_ada.run.data_files import Raw
 from nemo_ada.run.json_lines import Record, parse_line, records
 from nemo_ada.tasks.prompting import ModelTokenizer
@@ -56,7 +56,7 @@ class Selection:
                 problem = parse_record(line, record, prompt_fields, answer_fields, judge)
             except ValueError as refusal:
                 facts = {"line": line, "stage": "read", "kind": "malformed"}
-                self.left_out.append({**facts, "reason": str(refusal), "excerpt": excerpt(raw)})
+                self.left_out.append({**facts, "reason": str(refusal), "excerpt": make_excerpt(raw)})
             else:
                 self.problems.append(problem)
         refused = {"malformed": len(self.left_out)} if self.left_out else {}
@@ -215,7 +215,7 @@ def read_pass_rates(path: Path) -> dict[str, Record]:
     line = 0
     try:
         for line, record in records(path):  # noqa: B007 - the message names it
-            uid: Any = record["id"] if "id" in record else problem_id(record["problem"])
+            uid: Any = record["id"] if "id" in record else compute_problem_id(record["problem"])
             if isinstance(record["pass_rate"], bool) or not 0.0 <= record["pass_rate"] <= 1.0:
                 raise ValueError("its pass rate is outside [0, 1]")
             rates[uid] = {key: record[key] for key in ("responses", "correct", "pass_rate") if key in record}

@@ -196,7 +196,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
         steady = find_steady_cap(lambda cap: simulated.steps_of(cap_seconds(planned, cap), model.clock, few))
     limit = None
     if options.step_seconds is not None:
-        limit = _step_cap(simulated, planned, forecast, work, model, options.step_seconds)
+        limit = _choose_step_cap(simulated, planned, forecast, work, model, options.step_seconds)
     costs, left_out = (
         _compare_costs(simulated, forecast, work, model, measured=history is not None) if options.compare else ((), ())
     )
@@ -206,7 +206,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     )  # fmt: skip
 
 
-def _step_cap(
+def _choose_step_cap(
     simulated: SimulatedRun,
     planned: Variant,
     forecast: Forecast,

@@ -94,11 +94,11 @@ class Run:
 
     def column(self, key: str) -> np.ndarray:
         """Return a metric over the steps [N], nan where it is missing."""
-        return np.array([as_number(record.get(key)) for record in self.steps], np.float64)
+        return np.array([read_number(record.get(key)) for record in self.steps], np.float64)
 
     def curve(self, axis: str, key: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of `axis` and of `key` over the evaluations that have both."""
-        points = [(as_number(record.get(axis)), as_number(record.get(key))) for record in self.evaluations]
+        points = [(read_number(record.get(axis)), read_number(record.get(key))) for record in self.evaluations]
         x, y = np.array(points, np.float64).reshape(-1, 2).T
         both = np.isfinite(x) & np.isfinite(y)
         return x[both], y[both]
@@ -161,7 +161,7 @@ def name_runs(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def as_number(value: Any) -> float:
+def read_number(value: Any) -> float:
     """Return a finite float, or nan for everything else that a damaged record may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return float("nan")
@@ -188,7 +188,7 @@ def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list
     damage: dict[int, str] = {}
     by_step: dict[float, dict[str, Any]] = {}
     for line, record in records(content, on_damage=damage.__setitem__):
-        step = as_number(record.get("step"))
+        step = read_number(record.get("step"))
         if step.is_integer() and 0 <= step <= MAX_STEP:
             by_step[step] = record
         else:

@@ -21,7 +21,7 @@ from nemo_ada.core.sampling.paths import StopRule, find_endings
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import UNKNOWN, Estimate
 from nemo_ada.lab.simulate import exact
-from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, no_spread
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, compute_no_spread
 
 GRPO, REFILL = "grpo", "dapo"
 ERRORS = 2.0  # standard errors of the mean length that a bound of tokens adds
@@ -69,7 +69,7 @@ class ByRate:
     zero_J: FloatArray | None
 
 
-def figures_by_rate(rule: StopRule, group: int) -> ByRate:
+def compute_by_rate(rule: StopRule, group: int) -> ByRate:
     """Compute the expectations of a rule."""
     found = []
     for p in RATE_J.tolist():
@@ -120,7 +120,7 @@ class Forecast:
         return Estimate(found.value, found.low * max(0.0, 1.0 - wider), found.high * (1.0 + wider))
 
 
-def rows(
+def make_rows(
     forecast: Forecast, names: Sequence[str] = (), max_responses: Sequence[int] = ()
 ) -> tuple[list[Row], list[str]]:
     """Compute the rows of presets and of DAPO's refill.
@@ -140,7 +140,7 @@ def rows(
     for name in names or (*presets(), REFILL):
         for cap in (None, *sorted(set(max_responses))):
             try:
-                row = _refill(forecast) if name == REFILL else _row(forecast, name, cap)
+                row = _make_refill_row(forecast) if name == REFILL else _make_row(forecast, name, cap)
             except UserError as unfit:
                 if names and cap is None:
                     raise
@@ -151,7 +151,7 @@ def rows(
     return found, left_out
 
 
-def _row(forecast: Forecast, name: str, cap: int | None) -> Row | None:
+def _make_row(forecast: Forecast, name: str, cap: int | None) -> Row | None:
     """Return the row of a preset. None where it has no cap that another one could replace.
 
     A single stream has as many responses as GRPO, each of a prompt of its own. A baseline that does not know the
@@ -169,10 +169,10 @@ def _row(forecast: Forecast, name: str, cap: int | None) -> Row | None:
     if single:
         return forecast.row(name, 1, ByRate(n * LABELS_J, n * RATE_J * (1.0 - RATE_J), None))
     plan, comparable = settings.plan(n, 1), settings.advantage.weighting == "reference"
-    return forecast.row(name, plan.stop.cap, figures_by_rate(plan.stop, n), comparable=comparable)
+    return forecast.row(name, plan.stop.cap, compute_by_rate(plan.stop, n), comparable=comparable)
 
 
-def _refill(forecast: Forecast) -> Row:
+def _make_refill_row(forecast: Forecast) -> Row:
     """DAPO's refill: NeMo-RL draws whole batches until as many groups have both labels as a step has prompts.
 
     What is missing after the last batch counts as groups without signal.
@@ -180,7 +180,7 @@ def _refill(forecast: Forecast) -> Row:
     from scipy.special import bdtr
 
     n, prompts = forecast.group, forecast.prompts
-    zero = forecast.mixture.share(no_spread(n))
+    zero = forecast.mixture.share(compute_no_spread(n))
     share_S = np.r_[zero.value, np.linspace(zero.low, zero.high, 50)]
     drawn = np.arange(1, MAX_BATCHES)  # another batch follows while fewer than `prompts` groups are mixed
     batches_S = 1.0 + np.array([bdtr(prompts - 1.0, drawn * prompts, 1.0 - share).sum() for share in share_S])
@@ -189,14 +189,14 @@ def _refill(forecast: Forecast) -> Row:
     )  # the mean of what is missing is the sum of P(at most k found) over k below `prompts`
     most_S = np.full(len(share_S), float(MAX_BATCHES))  # where one group in many has both labels, all batches are drawn
     signal_S = np.divide(1.0 - short_S, 1.0 - share_S, out=most_S, where=share_S < 1.0 - 1e-9)
-    each, count = forecast.tokens(n * LABELS_J), _over(batches_S)
+    each, count = forecast.tokens(n * LABELS_J), _enclose(batches_S)
     tokens = Estimate(each.value * count.value, each.low * count.low, each.high * count.high)
     return Row(
-        REFILL_ROW, None, _over(n * batches_S), tokens, _over(short_S).clipped(), _over(signal_S),
-        _over(signal_S / batches_S),
+        REFILL_ROW, None, _enclose(n * batches_S), tokens, _enclose(short_S).clipped(), _enclose(signal_S),
+        _enclose(signal_S / batches_S),
     )  # fmt: skip
 
 
-def _over(value_S: FloatArray) -> Estimate:
+def _enclose(value_S: FloatArray) -> Estimate:
     """Return the first value, with bounds around all of them."""
     return Estimate(float(value_S[0]), float(value_S.min()), float(value_S.max()))

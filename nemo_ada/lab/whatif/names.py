@@ -133,12 +133,12 @@ _SOUNDS = {
 """What a name sounds like that may hold a quantity, for proposals."""
 
 
-def metric(name: str) -> str:
+def clean_metric(name: str) -> str:
     """Return the name of a metric without `train/`, and without the run that a chart of Weights & Biases puts first."""
     return name.rpartition(" - ")[2].removeprefix("train/")
 
 
-def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def read_numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Return the finite numbers of a step by metric, also those of objects in it, with a slash between the names.
 
     Charts have columns for the smallest and largest value, too, and verl's file has all metrics in an object `data`.
@@ -146,23 +146,23 @@ def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     found: dict[str, float] = {}
     for name, value in record.items():
         if isinstance(value, Mapping) and prefix.count("/") < 4:  # deeper ones are no metrics, whatever a file holds
-            found |= numbers(value, "" if name in ("data", "metrics") and not prefix else f"{prefix}{name}/")
+            found |= read_numbers(value, "" if name in ("data", "metrics") and not prefix else f"{prefix}{name}/")
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             continue
         if name and not name.endswith(("__MIN", "__MAX")):
-            found[metric(f"{prefix}{name}")] = float(value)
+            found[clean_metric(f"{prefix}{name}")] = float(value)
     return found
 
 
 @cache
-def _pattern(name: str) -> re.Pattern[str]:
+def _compile_pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?:[^/]+/){{0,3}}{name}")
 
 
 def find_holders(name: str, there: Iterable[str]) -> list[str]:
     """Return the metrics of a log that a pattern of `SOURCES` means, the shortest first. Evaluations are none."""
-    found = [one for one in there if _pattern(name).fullmatch(one) and not _NOT_OF_STEPS.search(one)]
+    found = [one for one in there if _compile_pattern(name).fullmatch(one) and not _NOT_OF_STEPS.search(one)]
     return sorted(found, key=lambda one: (one.count("/"), one))
 
 
@@ -194,7 +194,7 @@ def is_step(record: Record, own: Mapping[str, str]) -> bool:
     prompts, texts = ({**FIELDS, **named}[what] for what in ("prompt", "text"))
     if find_field(record, prompts) is not MISSING or isinstance(find_field(record, texts), str | list):
         return False
-    there = numbers(record)
+    there = read_numbers(record)
     if any(find_holders(name, there) for source in SOURCES for name in source.names):
         return True
     # Parts of TRL's reward, a loss or the step of a chart say so, too. Then an error can propose the right column.

@@ -22,7 +22,7 @@ import ray
 
 from nemo_ada.core.sampling.schedulers import StopCheck
 from nemo_ada.nemo.data_plane.actor import AdaRolloutActor
-from nemo_ada.nemo.hooks import PERFORMANCE, Hooks, done_already
+from nemo_ada.nemo.hooks import PERFORMANCE, Hooks, leave_rewards
 from nemo_ada.nemo.launch.checkpoint import restore_state, save_state_with_checkpoints
 from nemo_ada.nemo.loop_log import correct_logger
 from nemo_ada.nemo.patch_points import replace_names
@@ -93,7 +93,7 @@ class DataPlaneHooks(Hooks):
             BASELINES: self._baseline_and_std,
             COMPONENTS: self._carried,
             SCALE: self._scaled,
-            SHAPE: done_already,
+            SHAPE: leave_rewards,
         }
         return ours | ({PERFORMANCE: self._measured} if PERFORMANCE in self._originals else {})
 

@@ -162,7 +162,7 @@ class PromptQueue:
             return self._delivered.as_dict() | {"started": sorted(self._started)}
 
 
-def saved_queue(checkpoint: str | Path | None) -> dict[str, Any] | None:
+def read_saved_queue(checkpoint: str | Path | None) -> dict[str, Any] | None:
     """Read the queue's state from a checkpoint of NeMo-RL. None without one.
 
     Raises:

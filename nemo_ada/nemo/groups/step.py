@@ -37,7 +37,7 @@ GROUP, RANK = "ada_group", "ada_rank"
 NEEDED = (GROUP, RANK, "ada_reward", "ada_weight", "ada_saved")
 
 
-def in_order(trajectories: Sequence[Any], seed: int, step: int) -> list[Any]:
+def sort_groups(trajectories: Sequence[Any], seed: int, step: int) -> list[Any]:
     """Sort the groups of a step into a seeded order. It does not depend on the order in which they finished.
 
     Args:
@@ -122,8 +122,8 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         skipped: Counter[str] = Counter()
         for group in groups:
             skipped.update(group["skipped"])
-        self.last_metrics = sampled.metrics | own_metrics.named(skipped)
-        self.last_metrics |= own_metrics.mean_reward(sampled.result)
+        self.last_metrics = sampled.metrics | own_metrics.add_prefix(skipped)
+        self.last_metrics |= own_metrics.compute_mean_reward(sampled.result)
         if rest.get("prev_logprobs") is not None and rest.get("generation_logprobs") is not None:
             self.last_metrics |= self._newest(pools, repeated_batch, mask, **rest)
         self._finished(sampled)
@@ -156,7 +156,7 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         if not token_RT.any() or not (prev_logprobs != 0).any():  # all are 0 if the learner did not compute them
             return {}
         error_RT = (prev_logprobs[newest_R] - generation_logprobs[newest_R])[:, 1:].abs().exp()
-        return own_metrics.named({"newest_prob_error": float(error_RT[token_RT].mean())})
+        return own_metrics.add_prefix({"newest_prob_error": float(error_RT[token_RT].mean())})
 
     def _drawn(self, batch: Any) -> BoolArray:
         """Find the rows of the batch that belong to a pool, [R]. The rows of prompts that are too long do not."""

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from nemo_ada.config.values import Values
-from nemo_ada.nemo.gym.actor import ENVIRONMENT, actors
+from nemo_ada.nemo.gym.actor import ENVIRONMENT, list_actors
 
 END_SECONDS = 30.0  # Gym ends its servers within seconds
 
@@ -56,4 +56,4 @@ def end_servers(environment: Any) -> None:
     """End Gym's servers, which are processes of their own."""
     if environment is not None:
         with suppress(Exception):  # an error here must not hide the error of the run
-            ray.get([actor.shutdown.remote() for actor in actors(environment)], timeout=END_SECONDS)
+            ray.get([actor.shutdown.remote() for actor in list_actors(environment)], timeout=END_SECONDS)

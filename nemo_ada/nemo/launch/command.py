@@ -52,7 +52,7 @@ from nemo_ada.run.folder import RunDir, identity
 from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
 from nemo_ada.run.start import named_cluster, without_working_folder
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here, share_temporary
+from nemo_ada.standing import get_whole_path, share_temporary
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         ProcessLostError: a process has died. Another attempt may succeed.
         StallError: a process does not answer. Another attempt may succeed.
     """
-    run_dir = RunDir(from_here(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR)))))
+    run_dir = RunDir(get_whole_path(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR)))))
     resume = resolved.get("resume", "never")
     run_dir.check(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
@@ -431,7 +431,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
             "resume=auto to continue it or name another folder"
         )
     saved = read_yaml(Path(newest) / "config.yaml", "the checkpoint's configuration", written=True)
-    old, new = (_comparable(config) for config in (saved, as_dicts(master_config)))
+    old, new = (_flatten_comparable(config) for config in (saved, as_dicts(master_config)))
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changed:
         shown = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed[:5])
@@ -447,7 +447,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
         )
 
 
-def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
+def _flatten_comparable(config: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted keys and values as JSON text, without the keys that may change between attempts."""
     values = {key: value for key, value in identity(config).items() if key not in DERIVED}
     return {key: json.dumps(value, default=str, sort_keys=True) for key, value in values.items()}

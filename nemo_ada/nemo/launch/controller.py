@@ -1,7 +1,7 @@
 """Trains with NeMo-RL's single controller, in the order of its examples/run_grpo_single_controller.py.
 
-The controller is a Ray actor of NeMo-RL's own class, which knows no files of a run. So the driver sets up
-and watches it.
+The controller is a Ray actor of NeMo-RL's own class, which knows no files of a run. So the driver sets it up, watches
+it, and keeps the files.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def run_controller(parts: Mapping[str, Any], control: JobControl, progress: Prog
     actor_class = importlib.import_module(version.CONTROLLER_MODULE).SingleControllerActor
     controller = actor_class.remote(
         master_config=config,
-        actor_args=importlib.import_module(PLUG_IN).plugged_in(config, parts["actor_args"]),
+        actor_args=importlib.import_module(PLUG_IN).plug_in(config, parts["actor_args"]),
         setup_timing_metrics=parts["timings"],
     )
     patience = float(Values(config).get("async_rl.stall_watchdog.stall_timeout_s", 600.0))
@@ -84,7 +84,7 @@ def run_controller(parts: Mapping[str, Any], control: JobControl, progress: Prog
         try:
             answer = ray.get(controller.ping.remote(), timeout=WATCH_SECONDS)
         except ray.exceptions.GetTimeoutError:
-            silent += 2 * WATCH_SECONDS
+            silent += 2 * WATCH_SECONDS  # the wait above and the one for the answer
             if silent > patience:
                 raise StallError(f"the single controller has not answered for {silent:.0f} s") from None
             continue
@@ -103,4 +103,4 @@ def _note_save(checkpointer: Any, control: JobControl) -> None:
     saved = 0 if newest is None else int(Path(newest).name.removeprefix("step_"))
     if saved > control.saved_step:
         control.status("running", saved)
-        control.observe_save(0.0)
+        control.observe_save(0.0)  # it took no time of the driver's

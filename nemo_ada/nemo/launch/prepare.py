@@ -1,6 +1,7 @@
 """`nemo-ada prepare` puts what a config loads from the hub into the shared cache. Then it loads it without a network.
 
-It loads it because a job's nodes may have no network, and a file that is missing should be seen here and not there.
+It loads everything again because a job's nodes may have no network, and a file that is missing should be seen here and
+not there.
 
 Both halves run as child processes, `python -m nemo_ada.nemo.launch.prepare fetch|load ITEMS`, because the libraries
 read HF_HOME and the proxies only once, from their environment.
@@ -49,7 +50,10 @@ def prepare(path: Path, overrides: Sequence[str], *, say: Callable[[str], object
 
 
 def find_isolation() -> tuple[Sequence[str], str]:
-    """Return a prefix that runs a command without a network, where the kernel allows it, and a name for that."""
+    """Return a prefix that runs a command without a network, where the kernel allows it, and a name for that.
+
+    Elsewhere a proxy that refuses takes its place. It stops the libraries, which obey it, and nothing that does not.
+    """
     try:
         allowed = start.run([*NAMESPACE, "true"], capture_output=True).returncode == 0
     except OSError:

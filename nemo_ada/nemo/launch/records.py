@@ -9,7 +9,7 @@ step:
     validation         -> val/... in evaluations.jsonl, with time/evaluation
     performance        -> performance/...
 
-engine_steps is the fewest steps that the rollout can have taken (metrics.engine_steps_at_least).
+engine_steps is the fewest steps that the rollout can have taken (metrics.bound_engine_steps).
 
 The time of sampling is NeMo-RL's `generation`, and that of the refit its `prepare_for_generation/total`. In
 asynchronous training they are `exposed_generation`, in which the learner waits for groups, and `weight_sync`. The

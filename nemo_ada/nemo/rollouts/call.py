@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.nemo.gym.request import AGENT, canonical, prompt_id
+from nemo_ada.nemo.gym.request import AGENT, compute_prompt_id, write_canonical
 from nemo_ada.nemo.rollouts.response import PACKED, Message
 
 
@@ -106,10 +106,10 @@ class Prompts:
         self.requests: list[str] = []
         if gym:
             rows = [self._pristine["extra_env_info"][position] for position in self.position_P]
-            self.requests, self.ids = [canonical(row) for row in rows], [prompt_id(row) for row in rows]
+            self.requests, self.ids = [write_canonical(row) for row in rows], [compute_prompt_id(row) for row in rows]
             self._pristine["agent_ref"] = [row.get(AGENT) for row in self._pristine["extra_env_info"]]
             return
-        self.ids = [_prompt_id(logs[position], names[position]) for position in self.position_P]
+        self.ids = [_compute_prompt_id(logs[position], names[position]) for position in self.position_P]
 
     def rows(self, prompts: list[int]) -> Any:
         """Return a new batch that a rollout may change. It has a row per entry of `prompts` (positions among the P)."""
@@ -138,7 +138,7 @@ class Prompts:
         return batch.select_indices(positions).repeat_interleave(1)
 
 
-def _prompt_id(log: list[Message], task_name: Any) -> str:
+def _compute_prompt_id(log: list[Message], task_name: Any) -> str:
     """Compute the id of a prompt. Equal prompts of a task have equal ids in all epochs, data sets and restarts."""
     digest = hashlib.sha256()
     for message in log:

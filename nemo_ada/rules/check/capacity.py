@@ -21,7 +21,7 @@ from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import CAPTURED, CAPTURED_BY_DEFAULT, OFFLOAD, OFFLOADS, VLLM_KWARGS, NemoConfig
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
-from nemo_ada.standing import here, shown
+from nemo_ada.standing import get_users_folder, show_path
 
 SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
 TIGHT = 0.9  # share of the GPU above which it may not fit, because the estimate leaves out fragmentation
@@ -159,10 +159,10 @@ def check_checkpoint_disk(config: NemoConfig, shape: ModelShape, *, site: bool =
         f"({parameters / 1e9:.1f} B x {each / parameters:g})"
     )
     free = shutil.disk_usage(existing).free
-    elsewhere = folder != here() / name
+    elsewhere = folder != get_users_folder() / name
     place = f"{existing}" + (" (RUN_ROOT)" if elsewhere else "")
     if free < need:
-        yield (error if site and (elsewhere or shown(Path(name)).is_absolute()) else warning)(
+        yield (error if site and (elsewhere or show_path(Path(name)).is_absolute()) else warning)(
             key,
             f"{text}, {free / GIB:.0f} GiB are free at {place} as seen from here; name another folder (RUN_ROOT in "
             "slurm/site.env is where jobs keep runs) or keep fewer",

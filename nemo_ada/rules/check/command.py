@@ -83,10 +83,10 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
 
     try:
         run = parse(RunConfig, config)
-        from nemo_ada.cpu.stack import run_task
-        from nemo_ada.cpu.trainer import check_run, run_warnings
+        from nemo_ada.cpu.stack import build_run_task
+        from nemo_ada.cpu.trainer import check_run, list_warnings
 
-        task = run_task(run)
+        task = build_run_task(run)
         shape = check_run(run, task)
     except UserError as problem:
         return [rulebook.make_finding(problem)]
@@ -96,7 +96,7 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
         ok("policy.model", text),
         ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts{_describe_layout(task)}"),
         ok("reinforce_ada.advantage", run.reinforce_ada.teaches(run.grpo.num_generations_per_prompt)),
-        *(warning(key, text) for key, text in run_warnings(run, task)),
+        *(warning(key, text) for key, text in list_warnings(run, task)),
         ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
            f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),
     ]  # fmt: skip

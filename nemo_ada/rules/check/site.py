@@ -22,7 +22,7 @@ from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import text_of
 from nemo_ada.run.folder import flatten
 from nemo_ada.run.inputs import files
-from nemo_ada.standing import here, shown
+from nemo_ada.standing import get_users_folder, show_path
 
 SERVER = "https://api.wandb.ai"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")
@@ -180,8 +180,8 @@ def _read_text(path: Path) -> str:
 
 def find_job_folder(name: str) -> Path:
     """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
-    path, root = shown(Path(name)), read_site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
-    return here() / (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path)
+    path, root = show_path(Path(name)), read_site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
+    return get_users_folder() / (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path)
 
 
 def check_folders(values: Values) -> Findings:

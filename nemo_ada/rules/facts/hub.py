@@ -76,7 +76,10 @@ def _keep_letters(name: str) -> str:
 
 
 def find_missing_files(folder: Path, *, weights: bool) -> list[str]:
-    """Return what a model's or tokenizer's folder lacks. A link of the cache without its file counts as missing."""
+    """Return what a model's or tokenizer's folder lacks. A link of the cache without its file counts as missing.
+
+    The hub's cache has links to its files, and one that was copied or cleaned in part may lack these.
+    """
     lacks = [] if any((folder / name).exists() for name in TOKENIZER) else [TOKENIZER[0]]
     if not weights:
         return lacks

@@ -13,7 +13,7 @@ from pathlib import Path
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.start import TimeoutExpired, run
-from nemo_ada.standing import from_here, here
+from nemo_ada.standing import get_users_folder, get_whole_path
 from nemo_ada.trust import read_found
 
 CODE = Path(__file__).resolve().parents[3]
@@ -33,13 +33,13 @@ def find_project() -> Path:
     for: bash runs it, and a download may hold one.
     """
     named = os.environ.get(HOME_VARIABLE)
-    return from_here(Path(named)) if named else CODE
+    return get_whole_path(Path(named)) if named else CODE
 
 
 def find_site_file() -> Path:
     """Return the file that batch scripts read: NEMO_ADA_SITE, else slurm/site.env in the project's folder."""
     named = os.environ.get(SITE_VARIABLE)
-    return from_here(Path(named)) if named else find_project() / SITE
+    return get_whole_path(Path(named)) if named else find_project() / SITE
 
 
 def describe_site() -> str:
@@ -47,7 +47,8 @@ def describe_site() -> str:
     path = find_site_file()
     if path.is_file():
         return str(path)
-    found = next((folder / SITE for folder in (here(), *here().parents) if (folder / SITE).is_file()), None)
+    users = get_users_folder()
+    found = next((folder / SITE for folder in (users, *users.parents) if (folder / SITE).is_file()), None)
     other = "" if found is None else f"; {found} is nobody's settings until {SITE_VARIABLE}={found} names it"
     return f"{path} is not there; {SITE_VARIABLE}=FILE names another{other}"
 

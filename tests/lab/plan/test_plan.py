@@ -29,7 +29,7 @@ from nemo_ada.lab.plan.forecast import Forecast, SamplingTimeModel, Time
 from nemo_ada.lab.plan.history import History
 from nemo_ada.lab.plan.job_slots import parse_time, plan_slots
 from nemo_ada.lab.plan.planned_run import PlannedRun, Schedule
-from nemo_ada.lab.plan.render import _steady_line, render
+from nemo_ada.lab.plan.render import _describe_steady, render
 from nemo_ada.lab.plan.roofline import LEVERS
 from nemo_ada.lab.plan.sampling import (
     SimulatedRun,
@@ -294,7 +294,7 @@ def test_where_no_cap_makes_phases_even_the_evenest_is_named():
     evenest = find_steady_cap(lambda cap: free if cap is None else narrow.get(cap, free))
     assert evenest.max_seconds == 9.0 and evenest.uncapped > STEADY and evenest.cut == 0.25
     assert evenest.capped == pytest.approx(np.quantile([10.0] * 9 + [12.5], 0.95) / 10)
-    assert _steady_line(evenest).endswith("25% of the prompts another response")
+    assert _describe_steady(evenest).endswith("25% of the prompts another response")
     useless = find_steady_cap(lambda cap: free)
     assert useless.max_seconds is None and useless.capped == useless.uncapped
 
