@@ -215,7 +215,7 @@ def check_loading(values: Values) -> Findings:
 def _check_loaded(part: Mapping[str, Any], path: Path, here: str) -> Findings:
     names = [str(part.get(key) or default) for key, default in (("input_key", "input"), ("output_key", "output"))]
     try:
-        written = list(islice(records(path, refuse), MOST_LOADED))
+        written = list(islice(read_records(path, refuse_line), MOST_LOADED))
     except (DamagedLine, UserError):  # another rule says it
         return
     first = written[0][1] if written else {}
