@@ -22,7 +22,7 @@ from nemo_ada.config.parsing import Size
 from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import MAX_TEXT, open_to_read, read_bounded
-from nemo_ada.tasks.prompting import ModelTokenizer, positions
+from nemo_ada.tasks.prompting import ModelTokenizer, read_max_positions
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -322,7 +322,7 @@ def _choose_length(folder: Path, max_prompt_tokens: int, max_new_tokens: int) ->
     Qwen2.5-Math has 4096 positions, for example. Responses to long prompts then end early.
     """
     wanted = max_prompt_tokens + max_new_tokens
-    limit = positions(folder)
+    limit = read_max_positions(folder)
     if limit is None or wanted <= limit:
         return wanted
     if limit <= max_prompt_tokens:
