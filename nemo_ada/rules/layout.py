@@ -47,8 +47,8 @@ def check_gpus(config: NemoConfig, shape: ModelShape) -> Findings:
         if shape.experts % learner.ep:
             yield error(
                 f"{LEARNER}.expert_model_parallel_size",
-                f"{shape.experts} experts do not divide by EP {learner.ep}; {join_numbers(find_divisors(shape.experts))} "
-                "would work",
+                f"{shape.experts} experts do not divide by EP {learner.ep}; "
+                f"{join_numbers(find_divisors(shape.experts))} would work",
             )
     elif learner.ep > 1:
         yield error(
