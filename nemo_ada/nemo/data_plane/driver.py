@@ -92,12 +92,12 @@ class DataPlaneHooks(Hooks):
             "_create_advantage_estimator": self._create_estimator,
             BASELINES: self._get_baseline_and_std,
             COMPONENTS: self._choose_columns,
-            SCALE: self._leave_rewards,
+            SCALE: self._note_batch,
             SHAPE: leave_rewards,
         }
         return ours | ({PERFORMANCE: self._hand_out_counts} if PERFORMANCE in self._originals else {})
 
-    def _leave_rewards(self, carry: Any, *args: Any, **kwargs: Any) -> Any:
+    def _note_batch(self, carry: Any, *args: Any, **kwargs: Any) -> Any:
         """Leave the rewards alone, because the rollout has scaled those of whole pools. The loop calls this first."""
         self.current = carry
         return carry
