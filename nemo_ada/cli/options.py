@@ -26,7 +26,7 @@ class Fields:
     Args:
         names: The fields.
         of: The section, where the parameter is a dict.
-        unset: What an option says about its default then.
+        unset: With `of`: what the help says happens where the option is not given.
         renamed: The name of an option -> its field.
     """
 
@@ -36,7 +36,11 @@ class Fields:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that its parameters name with `Fields`, and whole paths."""
+    """Give a command the options that its parameters name with `Fields`.
+
+    Its paths are made absolute, those of its fields as well, because the command stands in a private folder while it
+    runs (`nemo_ada.standing`).
+    """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     marked: dict[str, tuple[Fields, Any, Any]] = {}
@@ -49,6 +53,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(parameter.replace(kind=KEYWORD))
 
+    @with_whole_paths
     def run(*words: Any, **given: Any) -> None:
         for name, (mark, kind, default) in marked.items():
             values = _read_values(mark, kind, {option: given.pop(option, None) for option in mark.field_of})
@@ -56,7 +61,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 given[name] = default.model_copy(update=values)
             else:
                 given[name] = values if default is None else replace(default, **values)
-        with_whole_paths(command)(*words, **given)
+        command(*words, **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -249,6 +249,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent_sampling(self) -> Self:
+        # Refuses settings that contradict each other. The real number of tokens is not known before the task is made.
         self.reinforce_ada.plan(self.grpo.num_generations_per_prompt, max_new_tokens=1)
         self.reinforce_ada.check_rows(self.grpo.num_generations_per_prompt)
         return self

@@ -16,7 +16,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.bounds import check_bounds
 from nemo_ada.rules.choices import NAMES
-from nemo_ada.rules.data import check_datasets, check_prompt_files
+from nemo_ada.rules.data import check_datasets, check_loading, check_prompt_files
 from nemo_ada.rules.engine import ENGINE
 from nemo_ada.rules.facts.models import ModelShape, find_shape
 from nemo_ada.rules.facts.nemo_config import NemoConfig, name_other_learner
@@ -36,7 +36,7 @@ Rule = Callable[[Values], Findings]
 RULES: tuple[Rule, ...] = (
     *NAMES, *SETUP, *ENGINE, *KNOWN_FAULTS, *LORA, *GYM_RULES, *METHOD,
     check_controller_needs, check_controller_sizes, check_ignored_settings, check_datasets,
-    check_prompt_files,
+    check_loading, check_prompt_files,
 )  # fmt: skip
 """Every rule that needs neither a model's shape nor NeMo-RL's own key names, which `apply_rules` asks for by itself."""
 

@@ -32,7 +32,7 @@ OPTIONS = frozenset(("options", "choices", "endings", "opa", "option_a", "option
 """Columns in which data sets keep the options of multiple choice."""
 _NAMED = re.compile(r"\(?[A-Ja-j]\)?|\d(?:\.0)?")  # how a reference names an option
 _MARK = re.compile(r"^\s*\(?[A-J]\s*[).:]\s*")  # in front of an option
-ANY = Reader()
+ANY = Reader()  # of a reference that no verifier will judge
 MAX_PRESENT = 120  # characters of a record's column names in a reason
 _ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "developer": "system"}
 
@@ -43,7 +43,7 @@ class Pair:
 
     Attributes:
         prompt: The text of the user's message.
-        answer: The reference answer as text.
+        answer: What the reference says, as text: for a reader, and to tell equal references.
         reference: The reference as the record has it, which is what a judge takes.
         value: What is compared: the text, or for a reward of the user's the reference as it is.
         system: The system message of a list of messages, else an empty text.
@@ -95,7 +95,7 @@ def pair_of(
         if messages is None or messages.assistant is None:
             raise
         column, reference = name, messages.assistant
-    if not reader.own:
+    if not reader.own:  # a reward of the user's may take the options from elsewhere
         _refuse_options(record, prompt, reference)
     try:
         read = reader.read(reference)
@@ -203,7 +203,7 @@ def _content(name: str, content: Any) -> str:
     if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
         for part in content:
             kind = str(part.get("type", "text"))
-            if not kind.endswith("text") or not isinstance(part.get("text"), str):  # a table has `text` in each part
+            if not kind.endswith("text") or not isinstance(part.get("text"), str):  # Arrow gives each part all columns
                 raise ValueError(f"its {name!r} has a message with a part of type {kind[:40]!r}; only text is read")
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):

@@ -1,6 +1,7 @@
 """`nemo-ada train` reads YAMLs and words with the reader of `check`, which reads NeMo-RL's files as NeMo-RL does."""
 
 import importlib
+import json
 import os
 import runpy
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from nemo_ada.config.load import load_yaml
+from nemo_ada.config.values import Values
+from nemo_ada.rules import data
 from nemo_ada.rules.check.command import examine
 from nemo_ada.rules.facts.config_file import load_config
 
@@ -57,3 +60,46 @@ def test_a_job_takes_the_words_that_check_takes(word, monkeypatch):
     monkeypatch.syspath_prepend(HOME)
     launch = importlib.import_module("nemo_ada.nemo.launch.command")
     assert launch.load(CONFIG, [word]) == load_config(CONFIG, [word])
+
+
+PAIR = {"problem": "1 + 1?", "gt": "2"}
+FILES = {  # content -> what the run makes of it, by the level of the finding
+    "same.jsonl": ("ok", [PAIR]),
+    "numbers.jsonl": ("ok", [PAIR | {"gt": 2}, PAIR | {"gt": 2.5}]),
+    "same.csv": ("ok", "problem,gt\n1 + 1?,2\n"),
+    "messages.jsonl": ("error", [PAIR | {"messages": [{"role": "user", "content": "another"},
+                                                      {"role": "assistant", "content": "7"}]}]),
+    "dates.jsonl": ("error", [PAIR | {"gt": "2024-01-01"}]),
+    "twice.jsonl": ("error", '{"problem": "a", "problem": "b", "gt": "2"}\n'),
+    "semicolons.csv": ("error", "problem;gt\n1 + 1?;2\n"),
+    "missing.csv": ("error", "problem,gt\n1 + 1?,NA\n"),
+    "zeros.csv": ("warning", "problem,gt\n1 + 1?,007\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_check_knows_what_the_loader_of_a_job_makes_of_a_file(name, tmp_path):
+    level, content = FILES[name]
+    path = tmp_path / name
+    path.write_text(content if isinstance(content, str) else "".join(json.dumps(row) + "\n" for row in content))
+    section = f"data.train={{data_path: {path}, input_key: problem, output_key: gt}}"
+    values = Values(load_config(CONFIG, [section]))
+    found = [*data.check_dataset(values), *data.check_loading(values)]
+    assert {one.level for one in found} - {"ok"} == {level} - {"ok"}, found
+    try:
+        theirs = importlib.import_module("nemo_rl.data.datasets.response_datasets.response_dataset").ResponseDataset
+    except ImportError as problem:
+        pytest.skip(f"NeMo-RL's own loader cannot be imported here: {problem}")
+    try:
+        read = [[turn["content"] for turn in row["messages"]] for row in theirs(str(path), "problem", "gt").dataset]
+    except Exception as problem:  # noqa: BLE001 - of datasets and of pyarrow
+        read = str(problem)
+    written = [list(row.values())[:2] for row in content] if isinstance(content, list) else [["1 + 1?", 2]]
+    assert (read == written) is (level == "ok"), read
+
+
+def test_a_file_has_no_other_split_than_train(tmp_path):
+    (tmp_path / "set.jsonl").write_text(json.dumps(PAIR) + "\n")
+    section = f"{{data_path: {tmp_path}/set.jsonl, input_key: problem, output_key: gt, split: test}}"
+    (found,) = data.check_loading(Values(load_config(CONFIG, [f"data.train={section}"])))
+    assert "the split 'train' only" in found.message

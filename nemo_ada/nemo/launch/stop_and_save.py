@@ -87,7 +87,7 @@ class Progress:
             for name in ("total_steps", "current_step", "current_epoch", "consumed_samples")
         )
         if dataloader is None:
-            return cls(in_epoch, in_epoch, 0, samples, 1, prompts)
+            return cls(in_epoch, in_epoch, 0, samples, 1, prompts)  # its current_step counts all steps, without epochs
         return cls(
             total_steps=steps,
             current_step=in_epoch,
@@ -135,7 +135,7 @@ class SamplingStopCheck:
             progress.reason = progress.signals[0]
             return "drain"
         if (self._control.run_dir / STOP_FILE).exists():
-            return "drain"
+            return "drain"  # the step completes, and check_save reads from the file why
         return None
 
 
@@ -217,7 +217,7 @@ def time_saves(checkpointer: Any, control: JobControl, progress: Progress) -> It
 
     def timed(end: Callable[..., Any]) -> Callable[..., Any]:
         def finalize(*args: Any, **kwargs: Any) -> Any:
-            for checkpoint in args[:1]:
+            for checkpoint in args[:1]:  # its folder
                 RunDir(control.run_dir).copy_inputs(Path(checkpoint))
             result = end(*args, **kwargs)
             seconds = time.monotonic() - started[0]
