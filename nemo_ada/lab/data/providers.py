@@ -134,13 +134,13 @@ class EngineProvider(ResponseProvider):
                     number += 1
                 if not keys:
                     return
-                ended = [(keys.pop(cast(int, done.request_id)), self._response(done)) for done in engine.step()]
+                ended = [(keys.pop(cast(int, done.request_id)), self._read_response(done)) for done in engine.step()]
                 if ended:
                     yield ended
         finally:
             engine.close()
 
-    def _response(self, done: Any) -> MeasuredResponse:
+    def _read_response(self, done: Any) -> MeasuredResponse:
         if done.payload is None:
             raise InvariantError(f"the engine gave no response: {done.error}")
         ids = done.payload.token_ids.tolist()

@@ -308,7 +308,7 @@ def _make_forecast(
     rollout = replace(run.rollout, prompts_per_step=prompts, prompts=prompts)
     fitted = SamplingTimeModel.fit(history)
     ran = replace(simulated, run=replace(run, rollout=rollout)).steps_of(past_variant, fitted.clock)
-    model = fitted.calibrated(history, ran)
+    model = fitted.calibrate(history, ran)
     work = simulated.steps_of(planned, model.clock)
     carried = None
     if past != (planned, run.rollout.prompts_per_step):
@@ -344,7 +344,7 @@ def _compare_costs(
         responses = float(np.median(work.responses_S))
         trained = (prompt + count_trained_tokens(work, compute_live_share(run, ada, work))) / base
         trained *= run.rollout.rows / planned.rollout.rows
-        step = forecast.with_sampling(seconds, trained)
+        step = forecast.exchange_sampling(seconds, trained)
         zero_signal = None if ada.advantage.baseline == "shrunk" else work.zero_signal
         return Cost(name, responses, seconds, step, zero_signal, work.utilisation, trained)
 
@@ -378,10 +378,10 @@ def _divide_by_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Rooflin
 
     No step has shown that the optimizer moves faster through pinned memory. So the near end has NeMo-RL's way.
     """
-    ends = (NEAR, NEAR.refit * roofline.with_levers(0).refit), (FAR, FAR.refit * roofline.refit)
+    ends = (NEAR, NEAR.refit * roofline.pull_levers(0).refit), (FAR, FAR.refit * roofline.refit)
 
     def steps(cost: Cost) -> list[float]:
-        return [forecast.with_sampling(end.sampling * cost.sampling, cost.trained, refit) for end, refit in ends]
+        return [forecast.exchange_sampling(end.sampling * cost.sampling, cost.trained, refit) for end, refit in ends]
 
     grpo = next((steps(cost) for cost in costs if cost.name == "grpo"), None)
     if grpo is None:
@@ -402,11 +402,11 @@ def _add_levers(
     """
     rollout, ada = simulated.run.rollout, parse_ada_settings({"preset": "grpo"})
     for count, name in enumerate(("GRPO, NeMo-RL as it is", *(f"+ {lever}" for lever in LEVERS))):
-        other = roofline.with_levers(count)
+        other = roofline.pull_levers(count)
         model = SamplingTimeModel.of_roofline(other, simulated.lengths.mean_tokens)
         work = simulated.steps_of(make_variant(ada, rollout.group, rollout.longest), model.clock)
         seconds = float(np.median(model.seconds(work)))
-        step = forecast.with_sampling(seconds, (prompt + count_trained_tokens(work, 1.0)) / base)
+        step = forecast.exchange_sampling(seconds, (prompt + count_trained_tokens(work, 1.0)) / base)
         step += other.refit - roofline.refit
         yield Cost(name, float(np.median(work.responses_S)), seconds, step, work.zero_signal, work.utilisation)
 

@@ -192,7 +192,7 @@ def _make_refill_row(forecast: Forecast) -> Row:
     each, count = forecast.tokens(n * LABELS_J), _enclose(batches_S)
     tokens = Estimate(each.value * count.value, each.low * count.low, each.high * count.high)
     return Row(
-        REFILL_ROW, None, _enclose(n * batches_S), tokens, _enclose(short_S).clipped(), _enclose(signal_S),
+        REFILL_ROW, None, _enclose(n * batches_S), tokens, _enclose(short_S).clip(), _enclose(signal_S),
         _enclose(signal_S / batches_S),
     )  # fmt: skip
 

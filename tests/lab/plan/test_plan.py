@@ -113,7 +113,7 @@ def test_p95_of_a_step_is_its_95th_percentile(past):
     long = replace(history, sampling_S=np.linspace(1.0, 2.0, 60), update_S=np.zeros(60), refit_S=np.zeros(60),
                    engine_steps_S=np.full(60, 10.0), tokens_S=np.full(60, 1000.0))  # fmt: skip
     flat = SimulatedSteps(np.full(9, 10.0), np.full(9, 1000.0), np.full(9, 99.0), np.ones(9), 0.0, 0.0, 0.0)
-    pace = SamplingTimeModel.fit(long).calibrated(long, flat)
+    pace = SamplingTimeModel.fit(long).calibrate(long, flat)
     from nemo_ada.lab.plan.forecast import StepWork, forecast_from_history
 
     work = StepWork(flat, 20, 2000, 200, 16, rows=180)

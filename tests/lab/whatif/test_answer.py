@@ -49,7 +49,7 @@ def fitted(log, first=None):
 
 def extremes(mixture, value_J):
     """The weights with the smallest and with the largest mean of a quantity, of all that fit the log."""
-    return [mixture._extreme(sign * value_J, np.ones(len(RATE_J)))[1] for sign in (1.0, -1.0)]
+    return [mixture._find_extreme(sign * value_J, np.ones(len(RATE_J)))[1] for sign in (1.0, -1.0)]
 
 
 def rates(count, seed=0, a=0.4, b=0.8):
