@@ -140,6 +140,7 @@ class OwnExitSettings(Section):
                 f"{key}={self.name!r} is no exit rule; derive the class from {ExitRule.__module__}.ExitRule, as "
                 "recipes/extend/exit.py does"
             )
+        # Three small pools, with what the rule says that it reads. One that reads more fails here, and not in a run.
         offered: dict[str, Any] = {"squares": lambda: np.zeros(3), "tokens": lambda: np.array([9, 9, 18 * group])}
         offered["waves"] = lambda: np.zeros(3, np.int64)
         readings = {"rewards": "squares", "tokens": "tokens", "waves": "waves"}
