@@ -209,7 +209,7 @@ class Trainer:
                 self._start()
                 self.control.status("running", self.step)
                 reason = self._loop()
-                code, message = self.control.ended(self.step, reason, saved=self._saved_at == self.step)
+                code, message = self.control.report_end(self.step, reason, saved=self._saved_at == self.step)
             except (ProcessLostError, StallError):
                 with suppress(OSError):  # a full disk must not hide the error
                     self.stack.keep_stacks(config.folder / "stacks")
@@ -251,7 +251,7 @@ class Trainer:
         )
         run_dir = str(config.folder.resolve())
         self.stack.call("open", str(base_folder.resolve()), sampler, config.policy, run_dir, seconds=START_SECONDS)
-        newest = self.run_dir.resume_point() if config.resume == "auto" else None
+        newest = self.run_dir.find_resume_point() if config.resume == "auto" else None
         for _, warning in list_warnings(config, task):
             self.observer.on_message(f"warning: {warning}")
         if newest is not None:
@@ -265,9 +265,9 @@ class Trainer:
         """Train until the last step. Returns the reason of an early stop, or None."""
         grpo, saving = self.config.grpo, self.config.checkpointing
         while self.step < grpo.max_num_steps:
-            reason = self.control.stop_reason()
+            reason = self.control.find_stop_reason()
             if reason is None and not self._train_step():
-                reason = self.control.stop_reason() or "sampling was told to drop its step"
+                reason = self.control.find_stop_reason() or "sampling was told to drop its step"
             if reason is not None:
                 self._save()
                 return reason
