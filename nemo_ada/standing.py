@@ -3,7 +3,7 @@
 Libraries look for files in the working folder: settings of W&B, `matplotlibrc`, `.env`, modules, folders with the name
 of a model. Whoever can write there would decide what they do, and next year they look for another name. So a command
 notes the folder in which the user started it, and leaves for a private folder that is empty. What it starts stands
-there, too. A path that the user wrote means the user's folder, so it is made absolute where it is read (`from_here`).
+there, too. A path that the user wrote means the user's folder, so `get_whole_path` makes it absolute where it is read.
 
 Temporary files have the same fault: libraries keep compiled code, locks and sockets in /tmp under names that anyone can
 guess, such as torchinductor_USER, and load what they find there. So TMPDIR is a folder in the private one.
@@ -40,12 +40,12 @@ _user: list[str] = []  # the folder of the user, once this process has left it
 _temporary: list[str | None] = []  # TMPDIR of the user, once this process has another
 
 
-def here() -> Path:
+def get_users_folder() -> Path:
     """Return the folder in which the user started the command."""
     return Path(_user[-1] if _user else os.getcwd())
 
 
-def from_here(path: _Path) -> _Path:
+def get_whole_path(path: _Path) -> _Path:
     """Return a path that the user wrote as one that this process can open, with `~` as the user's home.
 
     It stays as it is where this process stands in the user's folder.
@@ -59,23 +59,24 @@ def with_whole_paths(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def run(*words: Any, **given: Any) -> Any:
-        return command(*map(_whole, words), **{name: _whole(value) for name, value in given.items()})
+        return command(*map(_make_whole, words), **{name: _make_whole(value) for name, value in given.items()})
 
     return run
 
 
-def _whole(value: Any) -> Any:
+def _make_whole(value: Any) -> Any:
     if isinstance(value, list):
-        return [_whole(one) for one in value]
-    return from_here(value) if isinstance(value, Path) else value
+        return [_make_whole(one) for one in value]
+    return get_whole_path(value) if isinstance(value, Path) else value
 
 
-def shown(path: Path) -> Path:
+def show_path(path: Path) -> Path:
     """Return a path for messages: below the user's folder as the user would write it."""
-    return path.relative_to(_user[-1]) if _user and path != here() and path.is_relative_to(_user[-1]) else path
+    below = _user and path != get_users_folder() and path.is_relative_to(_user[-1])
+    return path.relative_to(_user[-1]) if below else path
 
 
-def users_temporary() -> Path:
+def get_users_temporary() -> Path:
     """Return the folder for temporary files that stay. Python itself takes another one where it cannot be written."""
     return Path((_temporary[-1] if _temporary else os.environ.get(TMPDIR)) or "/tmp")
 
@@ -87,10 +88,10 @@ def share_temporary() -> None:
     """
     tempfile.gettempdir()  # Python asks the variable once
     if _temporary:
-        _name_temporary(_temporary[-1])
+        _set_temporary(_temporary[-1])
 
 
-def _name_temporary(folder: str | None) -> None:
+def _set_temporary(folder: str | None) -> None:
     if folder is None:
         os.environ.pop(TMPDIR, None)
     else:
@@ -98,7 +99,7 @@ def _name_temporary(folder: str | None) -> None:
 
 
 @contextmanager
-def elsewhere(folder: Path) -> Iterator[None]:
+def stand_in(folder: Path) -> Iterator[None]:
     """Stand in a private folder within the block, with temporary files in it.
 
     The variables of the environment that hold paths are made absolute, because a library would look for them from the
@@ -110,23 +111,23 @@ def elsewhere(folder: Path) -> Iterator[None]:
         raise UserError("the working folder was deleted; change into another one, such as with cd ~") from None
     for name, value in os.environ.items():
         if (name.endswith(PLACES) or name in MORE_PLACES) and "://" not in value:
-            os.environ[name] = os.pathsep.join(_absolute(name, part, before) for part in value.split(os.pathsep))
+            os.environ[name] = os.pathsep.join(_make_absolute(name, part, before) for part in value.split(os.pathsep))
     _user.append(before)
     _temporary.append(os.environ.get(TMPDIR))
     os.chdir(folder)
     (folder / "t").mkdir(mode=0o700, exist_ok=True)
-    _name_temporary(str(folder / "t"))
+    _set_temporary(str(folder / "t"))
     cached, tempfile.tempdir = tempfile.tempdir, None
     try:
         yield
     finally:
         tempfile.tempdir = cached
-        _name_temporary(_temporary.pop())
+        _set_temporary(_temporary.pop())
         _user.pop()
         os.chdir(before)
 
 
-def _absolute(name: str, path: str, folder: str) -> str:
+def _make_absolute(name: str, path: str, folder: str) -> str:
     """Return an entry of a variable as an absolute path, where it is one. A name of a program and a flag stay.
 
     So does a repository of the hub in a variable for a model: a folder of that name may be in the way, and the

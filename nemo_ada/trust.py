@@ -52,28 +52,32 @@ def open_found(path: "os.PathLike[str] | str", works: str = "", *, links: bool =
     try:
         named = os.stat(name, dir_fd=inside, follow_symlinks=False)
         follow = links and stat.S_ISLNK(named.st_mode)
-        problem = _prefixed("it is a link", _fault_of_owner(named)) if follow else ""
+        problem = _add_prefix("it is a link", _judge_owner(named)) if follow else ""
         if problem:
-            raise refusal(path, problem, works)
+            raise make_refusal(path, problem, works)
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
         file = os.fdopen(os.open(name, flags, dir_fd=inside), "rb")
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             problem = "it is a pipe, a device or a folder, not a file"
-        problem = problem or _fault(file.fileno()) or _prefixed(f"its folder {folder}", _fault(inside, sticky=True))
+        problem = (
+            problem
+            or _find_fault(file.fileno())
+            or _add_prefix(f"its folder {folder}", _find_fault(inside, sticky=True))
+        )
     except OSError as error:
         error.filename = os.fspath(path)
         if error.errno == errno.ENXIO:
-            raise refusal(path, "it is a socket, not a file", works) from None
+            raise make_refusal(path, "it is a socket, not a file", works) from None
         if error.errno == errno.ELOOP and not follow:
             if links:
-                raise refusal(path, "it became a link while it was opened", works) from None
+                raise make_refusal(path, "it became a link while it was opened", works) from None
             raise UserError(f"{path} is a link, and what it leads to may be any file of yours; copy the file") from None
         raise
     finally:
         os.close(inside)
     if problem:
         file.close()
-        raise refusal(path, problem, works)
+        raise make_refusal(path, problem, works)
     return file
 
 
@@ -102,8 +106,10 @@ def read_beside(path: "os.PathLike[str] | str", owner: int, most: int = MAX_BYTE
         status = os.fstat(source.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise UserError(f"{path} is a pipe or a device, not a file")
-        if status.st_uid not in _owners() | {owner}:
-            raise UserError(f"{path} belongs to {_person(status.st_uid)}, and the named code to {_person(owner)}")
+        if status.st_uid not in _list_owners() | {owner}:
+            raise UserError(
+                f"{path} belongs to {_describe_user(status.st_uid)}, and the named code to {_describe_user(owner)}"
+            )
         if status.st_mode & stat.S_IWOTH:
             raise UserError(f"every user may write {path} (chmod o-w would close it)")
         text = source.read(most + 1)
@@ -140,9 +146,9 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            problem = _fault(inside)
+            problem = _find_fault(inside)
             if problem:
-                raise refusal(place, problem, works)
+                raise make_refusal(place, problem, works)
             for name in sorted(os.listdir(inside)):
                 entry = os.path.join(place, name)
                 below = os.stat(name, dir_fd=inside, follow_symlinks=False)
@@ -158,10 +164,10 @@ def check_tree(top: "os.PathLike[str] | str", works: str = "", *, links: bool = 
                 if stat.S_ISDIR(below.st_mode):
                     waiting += [entry] if deep else []
                 elif not stat.S_ISREG(below.st_mode):
-                    raise refusal(entry, "it is a pipe or a device, not a file", works)
-                problem = "" if stat.S_ISDIR(below.st_mode) else _fault_of(below, entry)
+                    raise make_refusal(entry, "it is a pipe or a device, not a file", works)
+                problem = "" if stat.S_ISDIR(below.st_mode) else _judge_status(below, entry)
                 if problem:
-                    raise refusal(entry, problem, works)
+                    raise make_refusal(entry, problem, works)
         finally:
             os.close(inside)
 
@@ -171,21 +177,21 @@ def check_folder(path: "os.PathLike[str] | str", works: str = "") -> None:
     _refuse_strangers_links(path, works)
     inside = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        problem = _fault(inside)
+        problem = _find_fault(inside)
     finally:
         os.close(inside)
     if problem:
-        raise refusal(path, problem, works)
+        raise make_refusal(path, problem, works)
 
 
-def refusal(path: object, problem: str, works: str = "") -> UserError:
+def make_refusal(path: object, problem: str, works: str = "") -> UserError:
     """Return the error for something that was found and is not ours."""
     return UserError(f"{path} is not used: {problem}" + (f"; {works}" if works else ""))
 
 
-def closed_to_others(gid: int) -> bool:
+def is_closed_to_others(gid: int) -> bool:
     """Return whether this group has no member but the user, root and the owner of this program."""
-    ours = _owners()
+    ours = _list_owners()
     try:
         group = grp.getgrgid(gid)
     except KeyError:
@@ -196,7 +202,7 @@ def closed_to_others(gid: int) -> bool:
     if members - ours:
         return False
     # A directory service may list nobody. Then only a private group's name shows whose it is.
-    return group.gr_name in {_name(uid) for uid in ours} or bool(members)
+    return group.gr_name in {_name_user(uid) for uid in ours} or bool(members)
 
 
 def _refuse_strangers_links(folder: "os.PathLike[str] | str", works: str) -> None:
@@ -213,43 +219,45 @@ def _refuse_strangers_links(folder: "os.PathLike[str] | str", works: str) -> Non
             return
         shared = stat.S_ISVTX | stat.S_IWOTH
         if stat.S_ISLNK(status.st_mode) and holder.st_mode & shared == shared:
-            problem = _prefixed(f"{place} is a link", _fault_of_owner(status))
+            problem = _add_prefix(f"{place} is a link", _judge_owner(status))
             if problem:
-                raise refusal(folder, problem, works)
+                raise make_refusal(folder, problem, works)
         place = above
 
 
-def _owners() -> "set[int]":
+def _list_owners() -> "set[int]":
     """Return the ids of those whose files are used: the user, root and the owner of this program."""
     return {os.geteuid(), 0, os.stat(__file__).st_uid}
 
 
-def _fault(descriptor: int, *, sticky: bool = False) -> str:
+def _find_fault(descriptor: int, *, sticky: bool = False) -> str:
     """Return why what was opened is not used. Empty where it is, as with `sticky` in a folder that has this bit."""
     status = os.fstat(descriptor)
     if sticky and status.st_mode & stat.S_ISVTX:  # strangers replace nothing in it
-        return _fault_of_owner(status)
-    return _fault_of(status, descriptor)
+        return _judge_owner(status)
+    return _judge_status(status, descriptor)
 
 
-def _fault_of_owner(status: os.stat_result) -> str:
-    if status.st_uid in _owners():
+def _judge_owner(status: os.stat_result) -> str:
+    if status.st_uid in _list_owners():
         return ""
-    return f"it belongs to {_person(status.st_uid)}, and this process is {_person(os.geteuid())}"
+    return f"it belongs to {_describe_user(status.st_uid)}, and this process is {_describe_user(os.geteuid())}"
 
 
-def _fault_of(status: os.stat_result, place: "int | str") -> str:
-    problem = _fault_of_owner(status)
+def _judge_status(status: os.stat_result, place: "int | str") -> str:
+    problem = _judge_owner(status)
     if problem:
         return problem
     if status.st_mode & stat.S_IWOTH:
         return "every user may write it (chmod o-w would close it)"
-    if status.st_mode & stat.S_IWGRP and not (closed_to_others(status.st_gid) and not _acl(place)):
-        return f"the group {_group(status.st_gid)} may write it, which has other members (chmod g-w would close it)"
+    if status.st_mode & stat.S_IWGRP and not (is_closed_to_others(status.st_gid) and not _has_acl(place)):
+        return (
+            f"the group {_name_group(status.st_gid)} may write it, which has other members (chmod g-w would close it)"
+        )
     return ""
 
 
-def _acl(place: "int | str") -> bool:
+def _has_acl(place: "int | str") -> bool:
     """Return whether users are named that may do what the group's bits say."""
     try:
         return bool(os.getxattr(place, ACL))
@@ -257,23 +265,23 @@ def _acl(place: "int | str") -> bool:
         return False
 
 
-def _prefixed(what: str, problem: str) -> str:
+def _add_prefix(what: str, problem: str) -> str:
     return f"{what}: {problem}" if problem else ""
 
 
-def _name(uid: int) -> str:
+def _name_user(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
 
 
-def _person(uid: int) -> str:
-    name = _name(uid)
+def _describe_user(uid: int) -> str:
+    name = _name_user(uid)
     return f"user {uid}" if name == str(uid) else f"user {name} ({uid})"
 
 
-def _group(gid: int) -> str:
+def _name_group(gid: int) -> str:
     try:
         return grp.getgrgid(gid).gr_name
     except KeyError:

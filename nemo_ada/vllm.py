@@ -36,10 +36,10 @@ _OTHERS = {
     if name not in COLLECTED
 }
 """The other fields with their defaults. Where an output has these defaults, it says nothing but tokens and can wait."""
-_others, _DEFAULTS = attrgetter(*_OTHERS), tuple(_OTHERS.values())
+_read_others, _DEFAULTS = attrgetter(*_OTHERS), tuple(_OTHERS.values())
 
 
-class Step:
+class StepLogprobs:
     """The log-probabilities of a step, in place of vLLM's LogprobsLists.
 
     vLLM's scheduler calls nothing of them but `slice_request`, and cuts each request's part out of them at once. Here
@@ -69,17 +69,17 @@ class Step:
         return self._first
 
 
-Part = tuple[Step, int, int]
+Part = tuple[StepLogprobs, int, int]
 """The log-probabilities of a request in a step: the step, vLLM's number of the request in it, and its tokens."""
 
 
-def cut(part: Part) -> LogprobsLists:
+def cut_part(part: Part) -> LogprobsLists:
     """Return a part as vLLM would have cut it."""
     step, row, positions = part
     return step.lists.slice_request(row, positions)
 
 
-def joined(parts: list[Part], columns: int) -> LogprobsLists:
+def join_parts(parts: list[Part], columns: int) -> LogprobsLists:
     """Return the log-probabilities of some steps. vLLM's columns of a step are as many as any request asked for.
 
     vLLM's sampler leaves ids and ranks out where it returns the whole vocabulary unsorted. Its front end reads nothing
@@ -93,7 +93,7 @@ def joined(parts: list[Part], columns: int) -> LogprobsLists:
             np.array(logprobs, lists.logprobs.dtype)[:, None],
             np.array(ranks, lists.sampled_token_ranks.dtype),
         )
-    every = [cut(part) for part in parts]
+    every = [cut_part(part) for part in parts]
     every = [one for one in every if len(one.sampled_token_ranks)] or every[:1]
     return LogprobsLists(
         np.concatenate([one.logprob_token_ids[..., :columns] for one in every]),
@@ -118,11 +118,11 @@ class Collected:
     tokens: list[int] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
 
-    def into(self, output: EngineCoreOutput) -> None:
+    def move_into(self, output: EngineCoreOutput) -> None:
         """Give everything to an output."""
         output.new_token_ids = self.tokens
         if self.parts:
-            output.new_logprobs = joined(self.parts, self.columns)
+            output.new_logprobs = join_parts(self.parts, self.columns)
 
 
 class FewMessages:
@@ -138,11 +138,11 @@ class FewMessages:
         """Return a scheduler for an engine. The arguments are those of vLLM's schedulers."""
         unnamed = copy.copy(vllm_config.scheduler_config)
         unnamed.scheduler_cls = None
-        return _collecting(unnamed.get_scheduler_cls())(vllm_config, *args, **kwargs)
+        return _make_collecting(unnamed.get_scheduler_cls())(vllm_config, *args, **kwargs)
 
 
 @functools.cache
-def _collecting(scheduler: type) -> type:
+def _make_collecting(scheduler: type) -> type:
     """Return a scheduler's class with the collecting part. Its name tells logs and tracebacks what it is made of."""
     return type(f"FewMessages{scheduler.__name__}", (Collecting, scheduler), {})
 
@@ -177,31 +177,31 @@ class Collecting(Scheduler):
             self._stopped = False
         lists = model_runner_output.logprobs
         if lists:
-            model_runner_output.logprobs = Step(lists)
+            model_runner_output.logprobs = StepLogprobs(lists)
         try:
             messages = super().update_from_output(scheduler_output, model_runner_output)
         finally:
             model_runner_output.logprobs = lists
         for message in messages.values():
-            message.outputs = self._due(message.outputs)
+            message.outputs = self._take_due(message.outputs)
         return messages
 
-    def _due(self, outputs: list[EngineCoreOutput]) -> list[EngineCoreOutput]:
+    def _take_due(self, outputs: list[EngineCoreOutput]) -> list[EngineCoreOutput]:
         """Return the outputs that are sent now, with all that was kept back of their responses."""
         due, kept = [], self._collected  # a step has an output per response: every call here counts
         for output in outputs:
             collected = kept.get(output.request_id) or self._begin(output)
             part: Any = output.new_logprobs
             if collected is None:
-                output.new_logprobs = None if part is None else cut(part)
+                output.new_logprobs = None if part is None else cut_part(part)
                 due.append(output)
                 continue
             collected.tokens += output.new_token_ids
             if part is not None:
                 collected.parts.append(part)
-            if len(collected.tokens) >= TOKENS or not _says_no_more(output):
+            if len(collected.tokens) >= TOKENS or not _has_only_tokens(output):
                 del kept[output.request_id]
-                collected.into(output)
+                collected.move_into(output)
                 due.append(output)
         return due
 
@@ -215,10 +215,10 @@ class Collecting(Scheduler):
         return collected
 
 
-def _says_no_more(output: EngineCoreOutput) -> bool:
+def _has_only_tokens(output: EngineCoreOutput) -> bool:
     """Return whether an output has nothing but tokens and log-probabilities."""
     try:
-        return output.finish_reason is None and _others(output) == _DEFAULTS
+        return output.finish_reason is None and _read_others(output) == _DEFAULTS
     except ValueError:  # an array, which has no one truth
         return False
 

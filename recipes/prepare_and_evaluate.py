@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.main import app, run_guarded
 from nemo_ada.cpu.base import prepare_base
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.stack import Stack
@@ -81,7 +81,7 @@ def nemo_ada(*arguments: object) -> None:
     began = time.perf_counter()
     words = [str(argument) for argument in arguments]
     print("\n$ nemo-ada", *words, flush=True)
-    code = guarded(lambda: app(words, standalone_mode=False))
+    code = run_guarded(lambda: app(words, standalone_mode=False))
     print(f"({time.perf_counter() - began:.1f} s)", flush=True)
     if code:
         raise SystemExit(code)

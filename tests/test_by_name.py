@@ -23,7 +23,7 @@ def fresh() -> Iterator[None]:
     """No test sees the modules of another one, and none changes the import path."""
     before = list(sys.path)
     yield
-    for module in by_name.modules():
+    for module in by_name.list_modules():
         del sys.modules[module.__name__]
     assert sys.path == before
 
@@ -106,14 +106,14 @@ def test_two_folders_with_a_module_of_one_name_do_not_mix(tmp_path: Path) -> Non
 def test_a_file_is_opened_once(tmp_path: Path, monkeypatch) -> None:
     """A file that changes while it is loaded gives what was read, not a mixture."""
     file = write(tmp_path / "mine.py", "def score():\n    return 'first'\n")
-    read = by_name._read
+    read = by_name._read_source
 
     def then_changed(path: Path, owner: int) -> bytes:
         source = read(path, owner)
         write(path, "def score():\n    return 'second'\n")
         return source
 
-    monkeypatch.setattr(by_name, "_read", then_changed)
+    monkeypatch.setattr(by_name, "_read_source", then_changed)
     assert by_name.load("key", f"{file}:score")() == "first"
 
 
@@ -151,4 +151,4 @@ def test_code_can_be_pickled_where_it_is_sent(tmp_path: Path) -> None:
     """A dataclass asks sys.modules for its own module."""
     write(tmp_path / "mine.py", "from dataclasses import dataclass\n\n@dataclass\nclass Rule:\n    n: int = 1\n")
     assert by_name.load("key", f"{tmp_path}/mine.py:Rule")().n == 1
-    assert [module.__name__ for module in by_name.modules()] == ["mine"]
+    assert [module.__name__ for module in by_name.list_modules()] == ["mine"]

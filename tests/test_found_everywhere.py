@@ -19,13 +19,20 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.config.paths import folder_or_repository
+from nemo_ada.config.paths import resolve_folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, set_wandb_server
 from nemo_ada.rules.check.site import find_job_folder
 from nemo_ada.rules.facts import site
 from nemo_ada.run.folder import RunDir
-from nemo_ada.standing import elsewhere, from_here, here, share_temporary, shown, users_temporary
+from nemo_ada.standing import (
+    get_users_folder,
+    get_users_temporary,
+    get_whole_path,
+    share_temporary,
+    show_path,
+    stand_in,
+)
 from nemo_ada.tasks.reasoning import MiniSudoku
 from nemo_ada.tasks.settings import MiniSudokuSettings
 from tests.lab.data.fake_server import completion, model_folder, serving
@@ -272,11 +279,11 @@ def test_wandb_gets_the_server_of_the_users_home_or_its_own(tmp_path: Path, monk
 @pytest.mark.parametrize("key", ["policy.model_name", "task.path", "--tokenizer"])
 def test_a_folder_with_the_name_of_a_repository_is_in_the_way(tmp_path: Path, monkeypatch, key: str) -> None:
     monkeypatch.chdir(tmp_path)
-    assert folder_or_repository(key, "Qwen/Qwen2.5-Math-7B") == "Qwen/Qwen2.5-Math-7B"
+    assert resolve_folder_or_repository(key, "Qwen/Qwen2.5-Math-7B") == "Qwen/Qwen2.5-Math-7B"
     (tmp_path / "Qwen/Qwen2.5-Math-7B").mkdir(parents=True)
     with pytest.raises(UserError, match=r"write \./Qwen/Qwen2\.5-Math-7B for the folder, or start the command in"):
-        folder_or_repository(key, "Qwen/Qwen2.5-Math-7B")
-    assert folder_or_repository(key, "./Qwen/Qwen2.5-Math-7B") == "./Qwen/Qwen2.5-Math-7B"
+        resolve_folder_or_repository(key, "Qwen/Qwen2.5-Math-7B")
+    assert resolve_folder_or_repository(key, "./Qwen/Qwen2.5-Math-7B") == "./Qwen/Qwen2.5-Math-7B"
 
 
 @pytest.mark.long
@@ -311,7 +318,7 @@ def test_bash_gets_the_text_of_site_env_that_was_looked_at(tmp_path: Path, monke
         return content
 
     monkeypatch.setattr(site, "read_found", then_changed)
-    assert site.site_setting("HF_HOME") == "/looked/at"
+    assert site.read_site_setting("HF_HOME") == "/looked/at"
 
 
 def test_a_process_stands_elsewhere_and_knows_where_its_user_stands(tmp_path: Path, monkeypatch) -> None:
@@ -320,12 +327,12 @@ def test_a_process_stands_elsewhere_and_knows_where_its_user_stands(tmp_path: Pa
     monkeypatch.chdir(tmp_path / "user")
     monkeypatch.setenv("HF_HOME", "models")
     monkeypatch.setenv("PYTHONPATH", f"models{os.pathsep}{os.pathsep}none")
-    assert from_here("x") == "x" and here() == tmp_path / "user"
-    with elsewhere(tmp_path / "private"):
-        assert Path.cwd() == tmp_path / "private" and here() == tmp_path / "user"
-        assert from_here("a/../x") == f"{tmp_path}/user/x" and from_here(Path("/x")) == Path("/x")
-        assert from_here("~/x") == os.path.expanduser("~/x")
-        assert shown(tmp_path / "user" / "x") == Path("x") and shown(Path("/x")) == Path("/x")
+    assert get_whole_path("x") == "x" and get_users_folder() == tmp_path / "user"
+    with stand_in(tmp_path / "private"):
+        assert Path.cwd() == tmp_path / "private" and get_users_folder() == tmp_path / "user"
+        assert get_whole_path("a/../x") == f"{tmp_path}/user/x" and get_whole_path(Path("/x")) == Path("/x")
+        assert get_whole_path("~/x") == os.path.expanduser("~/x")
+        assert show_path(tmp_path / "user" / "x") == Path("x") and show_path(Path("/x")) == Path("/x")
         assert (
             find_job_folder("runs/x") == find_job_folder(f"{tmp_path}/user/runs/x") == tmp_path / "user" / "runs" / "x"
         )
@@ -343,10 +350,10 @@ def test_temporary_files_lie_in_a_private_folder_and_other_nodes_get_the_users(
     else:
         monkeypatch.setenv("TMPDIR", given)
     before = tempfile.tempdir
-    with elsewhere(tmp_path):
+    with stand_in(tmp_path):
         mine = tempfile.gettempdir()
         assert mine == os.environ["TMPDIR"] == f"{tmp_path}/t" and os.stat(mine).st_mode & 0o777 == 0o700
-        assert users_temporary() == Path(given or "/tmp")
+        assert get_users_temporary() == Path(given or "/tmp")
         share_temporary()  # NeMo-RL gives its environment to workers on all nodes
         assert os.environ.get("TMPDIR") == given and tempfile.gettempdir() == mine
     assert os.environ.get("TMPDIR") == given and tempfile.tempdir == before
@@ -370,7 +377,7 @@ def test_a_variable_means_the_users_folder_also_where_a_library_makes_it_later(
     (tmp_path / "user" / "1").touch()
     monkeypatch.chdir(tmp_path / "user")
     monkeypatch.setenv(name, value)
-    with elsewhere(tmp_path / "private"):
+    with stand_in(tmp_path / "private"):
         assert os.environ[name] == means.format(user=tmp_path / "user")
 
 

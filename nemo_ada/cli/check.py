@@ -11,11 +11,11 @@ import typer
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import check_walltime
 from nemo_ada.lab.plan.job_slots import parse_time
-from nemo_ada.lab.plan.sbatch import job_fits
+from nemo_ada.lab.plan.sbatch import check_job
 from nemo_ada.rules.check.cluster import check_cluster
 from nemo_ada.rules.check.command import examine, write_report
 from nemo_ada.rules.facts.cards import KEY as CARD
-from nemo_ada.rules.finding import exit_code
+from nemo_ada.rules.finding import choose_exit_code
 from nemo_ada.run.job_control import EXIT_USER_ERROR
 from nemo_ada.run.redaction import hide
 
@@ -32,7 +32,7 @@ def check(
         str | None, typer.Option(help="GPUs to judge for, such as A100-80GB (default: the config's)")
     ] = None,
     site: Annotated[
-        bool, typer.Option("--site", help="on a login node: ask SLURM what will not work for a run of slots")
+        bool, typer.Option("--site", help="on a login node: ask SLURM which of its settings break a run of slots")
     ] = False,
     gpus_per_node: Annotated[str, typer.Option(help="GPUs per node of the job, such as 8 or h100:8")] = "",
     verbose: Annotated[bool, typer.Option("--verbose", help="also print what is right and what was skipped")] = False,
@@ -45,11 +45,11 @@ def check(
     """
     words = [*(overrides or []), *([] if card is None else [f"{CARD}={card}"])]
     findings = examine(config, words, on_gpu=gpu, verifier=verifier)
-    if time is not None and exit_code(findings) != EXIT_USER_ERROR:
+    if time is not None and choose_exit_code(findings) != EXIT_USER_ERROR:
         findings.extend(check_walltime(config, words, time))
     with suppress(UserError, OSError):  # a configuration that cannot be read has a finding already
-        findings.extend(job_fits(config, words, nodes=nodes, gpus=gpus_per_node))
+        findings.extend(check_job(config, words, nodes=nodes, gpus=gpus_per_node))
     if site:
         findings.extend(check_cluster(None if time is None else parse_time(time)))
-    typer.echo(hide(write_report(findings, as_json=as_json, verbose=verbose)))
-    raise typer.Exit(exit_code(findings))
+    typer.echo(hide(write_report(findings, as_json=as_json, verbose=verbose)))  # a finding may quote a key of the user
+    raise typer.Exit(choose_exit_code(findings))

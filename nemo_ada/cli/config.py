@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nemo_ada.errors import UserError
-from nemo_ada.standing import shown
+from nemo_ada.standing import show_path
 
 UNSET = "(not set)"
 
@@ -33,31 +33,31 @@ def config(
             "--diff OTHER` compares"
         )
     if keys:
-        _print_keys([] if config is None else [str(shown(config)), *(overrides or [])])
+        _print_keys([] if config is None else [str(show_path(config)), *(overrides or [])])
         return
     if config is None:
         raise UserError(
             "`nemo-ada config` needs a YAML, such as in `nemo-ada config configs/cpu/mini_sudoku.yaml`, or --keys"
         )
-    from nemo_ada.run.folder import changed_keys, flatten
+    from nemo_ada.run.folder import find_changed_keys, flatten
     from nemo_ada.run.redaction import hide
 
-    resolved = _resolved(config, overrides or [])
+    resolved = _resolve(config, overrides or [])
     if diff is None:
         import yaml
 
         typer.echo(hide(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)), nl=False)
         return
-    old, new = flatten(_resolved(diff / "config.yaml" if diff.is_dir() else diff, [])), flatten(resolved)
-    lines = [f"{key}: {old.get(key, UNSET)} -> {new.get(key, UNSET)}" for key in changed_keys(old, new)]
+    old, new = flatten(_resolve(diff / "config.yaml" if diff.is_dir() else diff, [])), flatten(resolved)
+    lines = [f"{key}: {old.get(key, UNSET)} -> {new.get(key, UNSET)}" for key in find_changed_keys(old, new)]
     typer.echo(hide("\n".join(lines)) if lines else f"{config} and {diff} resolve to the same")
 
 
-def _resolved(path: Path, overrides: list[str]) -> dict[str, Any]:
+def _resolve(path: Path, overrides: list[str]) -> dict[str, Any]:
     """Return what a run would get. Defaults of the CPU back end are filled in. NeMo-RL's come from its own files."""
     from nemo_ada.config.load import backend_of
     from nemo_ada.config.parsing import parse
-    from nemo_ada.config.presets import SECTION, ada_settings
+    from nemo_ada.config.presets import SECTION, parse_ada_settings
     from nemo_ada.cpu.settings import RunConfig
     from nemo_ada.rules.facts.config_file import load_config
 
@@ -65,20 +65,20 @@ def _resolved(path: Path, overrides: list[str]) -> dict[str, Any]:
     if backend_of(loaded) == "embedded":
         return parse(RunConfig, loaded).model_dump(mode="json")
     if SECTION in loaded:
-        loaded[SECTION] = ada_settings(loaded[SECTION]).model_dump(mode="json")
+        loaded[SECTION] = parse_ada_settings(loaded[SECTION]).model_dump(mode="json")
     return loaded
 
 
 def _print_keys(words: list[str]) -> None:
     """Print the settings whose keys contain all words."""
-    from nemo_ada.config.keys import settings
-    from nemo_ada.config.parsing import meant
+    from nemo_ada.config.keys import list_settings
+    from nemo_ada.config.parsing import find_meant
     from nemo_ada.cpu.settings import RunConfig
 
-    found = settings(RunConfig)
+    found = list_settings(RunConfig)
     shown = [setting for setting in found if all(word in setting.key for word in words)]
     if not shown:
-        close = meant(words[0], [setting.key for setting in found])
+        close = find_meant(words[0], [setting.key for setting in found])
         works = f"did you mean {' or '.join(close)}?" if close else "`nemo-ada config --keys` lists all"
         raise UserError(f"no setting has {' and '.join(words)} in its key; {works}")
     for setting in shown:

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from nemo_ada import by_name
 from nemo_ada.cli.options import Fields, with_options
-from nemo_ada.cli.progress import counted
-from nemo_ada.config.paths import folder_or_repository
+from nemo_ada.cli.progress import count_on_terminal
+from nemo_ada.config.paths import resolve_folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import Excluded
 from nemo_ada.lab.data.measure import SamplingSpec
@@ -24,7 +24,7 @@ from nemo_ada.lab.data.providers import Access, Limits, open_provider
 from nemo_ada.lab.data.stages import BANDS, parse_band
 from nemo_ada.lab.evaluation.benchmark import Benchmark, find_benchmarks
 from nemo_ada.run.files import read_bounded
-from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
+from nemo_ada.tasks.prompting import ModelTokenizer, find_differences, read_contract
 from nemo_ada.verify.audit import describe_kinds
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message
@@ -68,8 +68,10 @@ def prepare(
     """Read, de-duplicate, check references, drop long prompts, measure pass rates, keep a band, write a card."""
     if access.server is not None and model is None:
         raise UserError(f"--server={access.server} needs --model, the folder of the served model, for its tokenizer")
-    problems = problems.model_copy(update={"source": source, "system": text_from(system)} | own_reward(problems.reward))
-    named = model if tokenizer is None else folder_or_repository("--tokenizer", tokenizer)
+    problems = problems.model_copy(
+        update={"source": source, "system": read_text(system)} | read_reward(problems.reward)
+    )
+    named = model if tokenizer is None else resolve_folder_or_repository("--tokenizer", tokenizer)
     encoder = ModelTokenizer(named, problems.prompt_format()) if named else None
     provider = None
     if model is not None and encoder is not None:
@@ -88,7 +90,7 @@ def prepare(
             for one in find_benchmarks(exclude or [], {})
         ],
     )
-    with counted() as watch:
+    with count_on_terminal() as watch:
         card = run(plan, out, watch)
     _show(card, out)
 
@@ -108,19 +110,19 @@ def _show(card: dict[str, Any], out: Path) -> None:
     console.print(Text(f"the reasons are in {out / 'rejected.jsonl'}"), soft_wrap=True)
 
 
-def own_reward(name: str | None) -> dict[str, str]:
+def read_reward(name: str | None) -> dict[str, str]:
     """Return the setting of a reward of the command line, with the whole path of its code, and say which it is."""
     if name is None:
         return {}
     found = by_name.find("--reward", name)
-    by_name.say("--reward", name, found, "the command line")
+    by_name.announce_file("--reward", name, found, "the command line")
     return {"reward": found}
 
 
 def say_other_prompts(model: Path, encoder: ModelTokenizer, of: str = "") -> None:
     """Print where the prompts differ from those that the model was trained with."""
     contract = read_contract(model)
-    if contract is not None and (found := differences(contract, encoder.contract())):
+    if contract is not None and (found := find_differences(contract, encoder.make_contract())):
         typer.echo(
             f"note: {model} was trained with other prompts than {of or 'this command'} asks: {'; '.join(found)}; "
             "--template, --system, --suffix and --chat-template-kwargs ask alike",
@@ -128,7 +130,7 @@ def say_other_prompts(model: Path, encoder: ModelTokenizer, of: str = "") -> Non
         )
 
 
-def text_from(path: Path | None) -> str | None:
+def read_text(path: Path | None) -> str | None:
     """Read the trimmed text of a small file. The result is None without a path."""
     if path is None:
         return None

@@ -15,10 +15,10 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from nemo_ada import __version__
-from nemo_ada.cli.data import say_other_prompts, text_from
+from nemo_ada.cli.data import read_text, say_other_prompts
 from nemo_ada.cli.options import Fields, with_options
-from nemo_ada.cli.progress import counted
-from nemo_ada.config.paths import folder_or_repository
+from nemo_ada.cli.progress import count_on_terminal
+from nemo_ada.config.paths import resolve_folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.measure import SamplingSpec
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
@@ -28,7 +28,7 @@ from nemo_ada.lab.evaluation.results import Evaluation, compare_evaluations, fin
 from nemo_ada.lab.evaluation.statistics import FEW
 from nemo_ada.run.files import write_result
 from nemo_ada.tasks.heldout import HELDOUT
-from nemo_ada.tasks.prompting import ModelTokenizer, positions
+from nemo_ada.tasks.prompting import ModelTokenizer, read_max_positions
 
 CHANGES = Fields(
     "max_new_tokens", "max_prompt_tokens", "verifier", "reward", "unfinished", "template", "suffix",
@@ -90,19 +90,19 @@ def evaluate(
             f"{'--out' if data else '--data'} is needed, because {model} is in no CPU run's folder with {HELDOUT}, "
             f"such as in `nemo-ada eval {model} --data my.jsonl --out runs/eval`; presets: {', '.join(list_presets())}"
         )
-    benchmarks = find_benchmarks(data, {**changes, "system": text_from(system)})
-    if "max_prompt_tokens" not in changes and access.server is None and (room := positions(model)) is not None:
+    benchmarks = find_benchmarks(data, {**changes, "system": read_text(system)})
+    if "max_prompt_tokens" not in changes and access.server is None and (room := read_max_positions(model)) is not None:
         half = {"max_prompt_tokens": max(room // 2, 1)}  # of a small model; the rest is for the response
         benchmarks = [one.model_copy(update=half) if one.max_prompt_tokens >= room else one for one in benchmarks]
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
     limits = replace(limits, max_prompt_tokens=prompts, max_new_tokens=new_tokens)
-    words = model if tokenizer is None else folder_or_repository("--tokenizer", tokenizer)
+    words = model if tokenizer is None else resolve_folder_or_repository("--tokenizer", tokenizer)
     provider = open_provider(access, model, ModelTokenizer(words), limits)
     encoders = {one.name: ModelTokenizer(words, one.prompt_format()) for one in benchmarks}
     for name, encoder in encoders.items():
         say_other_prompts(model, encoder, name)
-    with counted() as watch:
+    with count_on_terminal() as watch:
         content = run(benchmarks, lambda benchmark: encoders[benchmark.name], provider, drawing, out, watch)
     _show(content, drawing.k, out)
 
@@ -111,17 +111,17 @@ def _show(content: Mapping[str, Any], k: int, out: Path) -> None:
     """Print all tables of one evaluation."""
     benchmarks = content["benchmarks"]
     title = f"{content['settings']['model']['name']}: mean with 95 % interval over prompts ({out})"
-    _print(title, [_scores("benchmark", *row) for row in [*benchmarks.items(), ("overall", content["overall"])]])
+    _print(title, [_make_scores("benchmark", *row) for row in [*benchmarks.items(), ("overall", content["overall"])]])
     for name, summary in benchmarks.items():
         for column, groups in summary["groups"].items():
-            shown = [{column: value[:60], "prompts": own["prompts"], f"avg@{k}": _cell(own[f"avg@{k}"])}
+            shown = [{column: value[:60], "prompts": own["prompts"], f"avg@{k}": _format_cell(own[f"avg@{k}"])}
                      for value, own in groups.items()]  # fmt: skip
             _print(f"{name} by {column}", shown)
     _note_few(benchmarks)
 
 
-def _scores(column: str, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    scores = {score: _cell(value) for score, value in row.items() if score.startswith(("avg@", "pass@", "maj@"))}
+def _make_scores(column: str, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    scores = {score: _format_cell(value) for score, value in row.items() if score.startswith(("avg@", "pass@", "maj@"))}
     lengths = {"tokens": f"{row['mean_tokens']:.0f}", "finished": f"{row['finished']:.3f}"}
     counts = {"timed out": row["timed_out"], "unjudged": row["unjudged"], "left out": row["rejected_problems"]}
     return {column: name, "prompts": row["prompts"], **scores, **lengths, **counts}
@@ -140,13 +140,13 @@ def compare(
     if out is not None:
         write_result(out, json.dumps({"made_by": f"nemo-ada {__version__}", **rows}, indent=1) + "\n", "--out")
     title = f"{second} minus {first}: points of avg@k over the same prompts"
-    _print(title, [_difference(name, row) for name, row in rows.items()])
+    _print(title, [_make_difference(name, row) for name, row in rows.items()])
     _note_few(rows)
     for difference in find_setting_differences(a, b):
         typer.echo(f"note: the two were evaluated differently: {difference}")
 
 
-def _difference(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+def _make_difference(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     interval = f"{100 * row['difference']:+.1f} [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]"
     return {
         "": name,
@@ -160,7 +160,7 @@ def _difference(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _cell(value: Mapping[str, float]) -> str:
+def _format_cell(value: Mapping[str, float]) -> str:
     if not value["prompts"]:
         return "-"
     return f"{100 * value['mean']:.1f} [{100 * value['low']:.1f}, {100 * value['high']:.1f}]"

@@ -19,8 +19,8 @@ from nemo_ada import __version__
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import private_folder
 from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
-from nemo_ada.run.redaction import Redacted, hide, printable
-from nemo_ada.standing import LONGEST, elsewhere, with_whole_paths
+from nemo_ada.run.redaction import Redacted, hide, make_printable
+from nemo_ada.standing import LONGEST, stand_in, with_whole_paths
 
 # Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
 COMMANDS = {
@@ -139,7 +139,7 @@ def _options(
     logging.basicConfig(level=level, format="%(message)s", handlers=[handler])
 
 
-def guarded(command: Callable[[], object]) -> int:
+def run_guarded(command: Callable[[], object]) -> int:
     """Run a command. Turn known errors into one line and an exit code."""
     try:
         command()
@@ -155,14 +155,14 @@ def guarded(command: Callable[[], object]) -> int:
         if error.errno not in USERS_PATHS:
             return _say("failed", error, EXIT_FAILED)
         name = "" if error.filename is None else f": {os.fsdecode(error.filename)[:200]}"
-        return _say("error", f"{error.strerror}{name}{_owner(error)}", EXIT_USER_ERROR)
+        return _say("error", f"{error.strerror}{name}{_name_owner(error)}", EXIT_USER_ERROR)
     except Exception as error:  # noqa: BLE001 - the last boundary: our own defects, without secrets
-        sys.stderr.write(printable(hide("".join(traceback.format_exception(error)))))
+        sys.stderr.write(make_printable(hide("".join(traceback.format_exception(error)))))
         return EXIT_FAILED
     return 0
 
 
-def _owner(error: OSError) -> str:
+def _name_owner(error: OSError) -> str:
     """Say whose file or folder refused this process, as the end of a message. Empty for another error."""
     if error.errno not in (errno.EACCES, errno.EPERM) or error.filename is None:
         return ""
@@ -178,18 +178,18 @@ def _say(kind: str, error: object, code: int) -> int:
     from rich.markup import escape
 
     Console(stderr=True).print(
-        f"[bold red]{kind}:[/] {escape(printable(hide(str(error))))}", highlight=False, soft_wrap=True
+        f"[bold red]{kind}:[/] {escape(make_printable(hide(str(error))))}", highlight=False, soft_wrap=True
     )
     return code
 
 
 def main() -> None:
     """Entry point of `nemo-ada`. What it runs stands in a private folder (standing.py)."""
-    sys.exit(guarded(_run))
+    sys.exit(run_guarded(_run))
 
 
 def _run() -> None:
-    with private_folder(LONGEST) as folder, elsewhere(folder):
+    with private_folder(LONGEST) as folder, stand_in(folder):
         app()
 
 

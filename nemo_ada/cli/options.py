@@ -26,7 +26,7 @@ class Fields:
     Args:
         names: The fields.
         of: The section, where the parameter is a dict.
-        unset: What an option says about its default then.
+        unset: With `of`: what the help says happens where the option is not given.
         renamed: The name of an option -> its field.
     """
 
@@ -36,7 +36,11 @@ class Fields:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that its parameters name with `Fields`, and whole paths."""
+    """Give a command the options that its parameters name with `Fields`.
+
+    Its paths are made absolute, those of its fields as well, because the command stands in a private folder while it
+    runs (`nemo_ada.standing`).
+    """
     signature = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     marked: dict[str, tuple[Fields, Any, Any]] = {}
@@ -45,18 +49,19 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         if marks and isinstance(marks[0], Fields):
             default = None if marks[0].of else parameter.default
             marked[name] = marks[0], marks[0].of or kind, default
-            parameters += _options(*marked[name])
+            parameters += _make_parameters(*marked[name])
         else:
             parameters.append(parameter.replace(kind=KEYWORD))
 
+    @with_whole_paths
     def run(*words: Any, **given: Any) -> None:
         for name, (mark, kind, default) in marked.items():
-            values = _values(mark, kind, {option: given.pop(option, None) for option in mark.field_of})
+            values = _read_values(mark, kind, {option: given.pop(option, None) for option in mark.field_of})
             if isinstance(default, BaseModel):
                 given[name] = default.model_copy(update=values)
             else:
                 given[name] = values if default is None else replace(default, **values)
-        with_whole_paths(command)(*words, **given)
+        command(*words, **given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -64,13 +69,13 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _options(mark: Fields, kind: Any, default: Any) -> list[inspect.Parameter]:
+def _make_parameters(mark: Fields, kind: Any, default: Any) -> list[inspect.Parameter]:
     """Return typer's parameters for the fields of a section."""
     hints, about = get_type_hints(kind, include_extras=True), TypeAdapter(kind).json_schema()["properties"]
     made = []
     for name, field in mark.field_of.items():
         usual, text = getattr(default, field, None), " ".join(about[field]["description"].split()).removesuffix(".")
-        read, how = _read(hints[field])
+        read, how = _choose_reader(hints[field])
         words = text if text[1:2].isupper() else text[:1].lower() + text[1:]
         told = how + words + (f" (default: {mark.unset})" if mark.unset else "")
         option = typer.Option(*[f"-{name}"] * (len(name) == 1), f"--{name.replace('_', '-')}", help=told)
@@ -80,7 +85,7 @@ def _options(mark: Fields, kind: Any, default: Any) -> list[inspect.Parameter]:
     return made
 
 
-def _read(hint: Any) -> tuple[Any, str]:
+def _choose_reader(hint: Any) -> tuple[Any, str]:
     """Return what typer reads for a field, and how that is written where its type does not say it."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -88,12 +93,12 @@ def _read(hint: Any) -> tuple[Any, str]:
     if origin is dict:
         return str, "JSON; "
     if origin is tuple:
-        return list[_read(arguments[0])[0]], "repeatable; "  # type: ignore[misc]
+        return list[_choose_reader(arguments[0])[0]], "repeatable; "  # type: ignore[misc]
     inner = [one for one in arguments if one is not NoneType]
-    return _read(inner[0]) if inner else (hint, "")
+    return _choose_reader(inner[0]) if inner else (hint, "")
 
 
-def _values(mark: Fields, kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _read_values(mark: Fields, kind: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the checked values of the fields that were given. Raises UserError that names the options."""
     hints = get_type_hints(kind, include_extras=True)
     values = {name: value for name, value in given.items() if value is not None and value != []}
@@ -104,11 +109,11 @@ def _values(mark: Fields, kind: Any, given: Mapping[str, Any]) -> dict[str, Any]
     try:
         found = parse(create_model("Options", __config__=Section.model_config, **kinds), values)
     except UserError as problem:
-        raise UserError("\n".join(map(_of_option, str(problem).splitlines()))) from None
+        raise UserError("\n".join(map(_name_option, str(problem).splitlines()))) from None
     return {mark.field_of[name]: getattr(found, name) for name in values}
 
 
-def _of_option(line: str) -> str:
+def _name_option(line: str) -> str:
     """Return a message about a field as one about its option."""
     name, sign, rest = line.partition("=")
     return f"--{name.replace('_', '-')}{sign}{rest}"

@@ -13,7 +13,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.command import PlanOptions, make_plan
 from nemo_ada.lab.plan.job_slots import format_time
 from nemo_ada.lab.plan.render import render
-from nemo_ada.lab.plan.sbatch import TIMES, sbatch_options
+from nemo_ada.lab.plan.sbatch import TIMES, choose_sbatch_options
 from nemo_ada.rules.facts.cards import KEY as CARD
 
 SLOT = TIMES[0]
@@ -54,7 +54,7 @@ def plan(
         unused = [option for option, value in others.items() if value is not None]
         if unused:
             raise UserError(f"{unused[0]} has no effect on sbatch's options: leave it or --sbatch out")
-        typer.echo("\n".join(sbatch_options(config, words, TIMES if time is None else (time,), options)))
+        typer.echo("\n".join(choose_sbatch_options(config, words, TIMES if time is None else (time,), options)))
         return
     result = make_plan(config, words, options)
     typer.echo(render(result, as_json=as_json, price=price))

@@ -19,7 +19,7 @@ LINE_SECONDS = 60.0
 """A log gets a line when something begins, when it ends, and at most once in so many seconds between."""
 
 
-def step_line(record: Mapping[str, Any]) -> str:
+def format_step(record: Mapping[str, Any]) -> str:
     """One line for a step. The share of groups without signal is n/a where such a group has a gradient."""
     share, grpo = record.get("ada/zero_signal_groups"), record.get("ada/zero_signal_groups_if_grpo")
     return (
@@ -31,24 +31,24 @@ def step_line(record: Mapping[str, Any]) -> str:
     )
 
 
-def evaluation_line(record: Mapping[str, Any]) -> str:
+def format_evaluation(record: Mapping[str, Any]) -> str:
     """One line for an evaluation."""
     scores = "  ".join(f"{name[4:]} {value:.3f}" for name, value in record.items() if name.startswith("val/"))
     return f"eval after step {record['step']}: {scores}"
 
 
-def observer() -> Observer:
+def make_observer() -> Observer:
     """Return an Observer that prints a line for each step and evaluation."""
     say = Console(highlight=False, soft_wrap=True, markup=False).print
     return Observer(
         on_base=lambda step, steps, loss: say(f"base {step}/{steps}  loss {loss:.3f}") if step % 100 == 0 else None,
         on_message=say,
-        on_step=lambda record: say(step_line(record)),
-        on_evaluation=lambda record: say(evaluation_line(record)),
+        on_step=lambda record: say(format_step(record)),
+        on_evaluation=lambda record: say(format_evaluation(record)),
     )
 
 
-class _Unfailing:
+class _IgnoringStream:
     """A text stream on which writing never fails. After the first failure the rest is lost."""
 
     def __init__(self, stream: Any) -> None:
@@ -61,26 +61,26 @@ class _Unfailing:
     def _try(self, call: Callable[..., Any], *given: str) -> Any:
         try:
             return call(*given)
-        except OSError:
+        except OSError:  # from now on the stream itself leads nowhere, so that no later write of anybody fails
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
 
 
 @contextmanager
-def unfailing_output() -> Iterator[None]:
+def ignore_closed_output() -> Iterator[None]:
     """Within the block a closed terminal, a broken pipe or a full disk under the log is no error of the command."""
-    out, err = _Unfailing(sys.stdout), _Unfailing(sys.stderr)
+    out, err = _IgnoringStream(sys.stdout), _IgnoringStream(sys.stderr)
     with redirect_stdout(out), redirect_stderr(err):
         try:
             yield
         finally:
-            out.flush()  # Python would end with exit code 120
+            out.flush()  # what is left would fail when Python ends, and Python would end with exit code 120
             err.flush()
 
 
 @contextmanager
-def counted() -> Iterator[Callable[[str, int, int], None]]:
+def count_on_terminal() -> Iterator[Callable[[str, int, int], None]]:
     """Yields watch(name, done, total): a bar per name on a terminal, elsewhere lines."""
     console, known, said = Console(stderr=True, highlight=False, markup=False), dict[str, Any](), dict[str, float]()
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

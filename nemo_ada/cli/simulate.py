@@ -22,7 +22,7 @@ from yaml import YAMLError
 
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.presets import load_presets, parse_ada_settings
 from nemo_ada.core.learning.factor import SHOWN_P
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
@@ -85,21 +85,25 @@ def simulate(
     if objective:
         per_prompt = None if max_samples is None else max_samples / prompts
 
-        def taught(name: str) -> teaching.Taught:
-            return teaching.compute_taught(name, _ada(name, words), 1 if name == "ada_single" else group, per_prompt)
+        def compute(name: str) -> teaching.Taught:
+            return teaching.compute_taught(
+                name, _read_ada(name, words), 1 if name == "ada_single" else group, per_prompt
+            )
 
-        lessons = _of_presets(names, taught)
+        lessons = _make_each(names, compute)
         _print({"pass_rates": SHOWN_P.tolist(), "presets": lessons}, teaching.render_taught(lessons), as_json)
         return
-    rates = simulation.BetaRates(*_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
+    rates = (
+        simulation.BetaRates(*_parse_pair(beta)) if pass_rates is None else simulation.MeasuredRates.read(pass_rates)
+    )
     setting = simulation.Setting(rates, prompts, lengths, seed_count, slots=slots)
     caps = Budget(max_samples=max_samples, max_tokens=max_tokens, max_seconds=max_steps)
-    variants = _of_presets(names, lambda name: make_preset_variant(name, _ada(name, words), group, lengths, caps))
+    variants = _make_each(names, lambda name: make_preset_variant(name, _read_ada(name, words), group, lengths, caps))
     rows = simulation.compare_variants(variants, setting)
     _print(rows, simulation.render_table(rows), as_json)
 
 
-def _ada(name: str, words: Sequence[str]) -> AdaSettings:
+def _read_ada(name: str, words: Sequence[str]) -> AdaSettings:
     """Return a preset with the user's settings over it."""
     try:
         own = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)))
@@ -108,13 +112,13 @@ def _ada(name: str, words: Sequence[str]) -> AdaSettings:
         raise UserError(
             f"{' '.join(words)[:100]}: write key=value, such as sampling.max_responses=16 ({why})"
         ) from None
-    return ada_settings({"preset": name, **cast(dict[str, Any], own)})
+    return parse_ada_settings({"preset": name, **cast(dict[str, Any], own)})
 
 
-def _of_presets(names: Sequence[str] | None, make: Callable[[str], Made]) -> list[Made]:
+def _make_each(names: Sequence[str] | None, make: Callable[[str], Made]) -> list[Made]:
     """Return what is made of each preset. Without names, all are taken, and those that do not fit named on stderr."""
     made = []
-    for name in names or presets():
+    for name in names or load_presets():
         try:
             made.append(make(name))
         except UserError as unfit:
@@ -154,7 +158,7 @@ def _check_effect(context: typer.Context) -> None:
 def _print_exact(names: Sequence[str], words: Sequence[str], group: int, pass_rate: float, as_json: bool) -> None:
     if len(names) > 1:
         raise UserError(f"--pass-rate takes one preset, not {len(names)}")
-    settings = _ada(names[0], words)
+    settings = _read_ada(names[0], words)
     if not 0.0 <= pass_rate <= 1.0:
         raise UserError(f"--pass-rate={pass_rate} must lie between 0 and 1")
     plan = settings.plan(group, 1)
@@ -174,7 +178,7 @@ def _print_exact(names: Sequence[str], words: Sequence[str], group: int, pass_ra
             typer.echo(f"{name:20} {value:.4f}")
 
 
-def _pair(text: str) -> tuple[float, float]:
+def _parse_pair(text: str) -> tuple[float, float]:
     try:
         a, b = (float(part) for part in text.split(","))
     except ValueError:

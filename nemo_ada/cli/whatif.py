@@ -39,18 +39,18 @@ def whatif(
     --group how many responses a prompt got.
     """
     from nemo_ada.lab.whatif.answer import answer, read_log
-    from nemo_ada.lab.whatif.render import as_json, introduction, sentences, table
+    from nemo_ada.lab.whatif.render import make_table, write_introduction, write_json, write_sentences
 
     for path in logs:
         if not path.exists():
             raise UserError(f"{path}: no such file or folder; `nemo-ada whatif --help` lists the logs that it reads")
     found = answer(read_log(logs, _columns(column or []), values), options)
     if json:
-        typer.echo(as_json(found))
+        typer.echo(write_json(found))
         return
-    typer.echo(f"{sentences(found)}\n\n{introduction(found)}")
+    typer.echo(f"{write_sentences(found)}\n\n{write_introduction(found)}")
     console = Console()
-    (console if console.is_terminal else Console(width=WIDTH)).print(table(found))
+    (console if console.is_terminal else Console(width=WIDTH)).print(make_table(found))
 
 
 def _columns(pairs: list[str]) -> dict[str, str]:

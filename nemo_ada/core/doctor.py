@@ -50,7 +50,7 @@ class Doctor:
         first, self.first = self.first, False
         alive = metrics[f"{PREFIX}live_rows"] > 0 or not len(result.reward_N)
         self.dead = 0 if alive else self.dead + 1
-        causes = self._causes(result, metrics)
+        causes = self._describe_causes(result, metrics)
         if alive:
             one_sided = len(result.reward_N) > 0 and (result.positive_N.all() or not result.positive_N.any())
             told = first and (one_sided or metrics[f"{PREFIX}truncated"] > MANY_CUT)
@@ -63,7 +63,7 @@ class Doctor:
             raise UserError(f"{sentence}; reinforce_ada.stop_after_dead_steps={self.stop_after} ends the run")
         return (sentence,) if self.dead & (self.dead - 1) == 0 else ()  # after 1, 2, 4, 8, ... of them
 
-    def _causes(self, result: SamplingResult, metrics: Mapping[str, float]) -> str:
+    def _describe_causes(self, result: SamplingResult, metrics: Mapping[str, float]) -> str:
         """Return what is seen in the responses, and what to look at."""
         causes = []
         count, cut = len(result.reward_N), metrics[f"{PREFIX}truncated"]

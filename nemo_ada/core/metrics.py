@@ -1,4 +1,4 @@
-"""The table of metrics (algorithm.md section 7). `named` and `listed` refuse every other name.
+"""The table of metrics (algorithm.md section 7). `add_prefix` and `add_prefix_to_lists` refuse every other name.
 
 Names are logged with the prefix `ada/`. In NeMo-RL they appear as `train/ada/...`.
 """
@@ -88,14 +88,14 @@ LISTS: Mapping[str, str] = {
 ROUNDING = 1e-9
 
 
-def rate_histogram(rate_P: FloatArray) -> list[int]:
+def count_rates(rate_P: FloatArray) -> list[int]:
     """Count the prompts in each of RATE_BINS."""
     inner_P = np.clip(np.floor(rate_P * EIGHTHS + 0.5), 1, EIGHTHS - 1)
     bin_P = np.where(rate_P <= ROUNDING, 0, np.where(rate_P >= 1.0 - ROUNDING, EIGHTHS, inner_P)).astype(np.int64)
     return [int(count) for count in np.bincount(bin_P, minlength=len(RATE_BINS))]
 
 
-def calibration(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> dict[str, list[int]]:
+def count_by_prediction(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> dict[str, list[int]]:
     """Count responses and correct responses by tenths of the predicted pass rate.
 
     Args:
@@ -108,7 +108,7 @@ def calibration(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> 
     return {name: np.bincount(bin_P, count_P, TENTHS).astype(np.int64).tolist() for name, count_P in counts.items()}
 
 
-def explained_variance(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> float | None:
+def compute_explained_variance(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArray) -> float | None:
     """Compute the share of the labels' variance that the predictions explain. None when all labels are equal.
 
     Args:
@@ -123,19 +123,19 @@ def explained_variance(predicted_P: FloatArray, pos_P: IntArray, total_P: IntArr
     return 1.0 - error / (pos * (total - pos) / total)
 
 
-def named(values: Mapping[str, float]) -> dict[str, float]:
+def add_prefix(values: Mapping[str, float]) -> dict[str, float]:
     """Add the prefix to the metrics of a step. Raises InvariantError for a name that is not in the table."""
-    _check(values, TABLE)
+    _check_names(values, TABLE)
     return {PREFIX + name: float(value) for name, value in values.items()}
 
 
-def listed(values: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+def add_prefix_to_lists(values: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
     """Add the prefix to metrics of LISTS. Raises InvariantError for a name that is not in LISTS."""
-    _check(values, LISTS)
+    _check_names(values, LISTS)
     return {PREFIX + name: list(value) for name, value in values.items()}
 
 
-def _check(values: Mapping[str, object], table: Mapping[str, str]) -> None:
+def _check_names(values: Mapping[str, object], table: Mapping[str, str]) -> None:
     unknown = sorted(set(values) - set(table))
     if unknown:
         raise InvariantError(f"metrics that are not in the table: {', '.join(unknown)}")

@@ -26,14 +26,21 @@ from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.core.doctor import Doctor
 from nemo_ada.core.learning.rows import Selection, StepRows, select, weigh
 from nemo_ada.core.learning.settings import RowSettings
-from nemo_ada.core.metrics import PREFIX, calibration, explained_variance, listed, named, rate_histogram
+from nemo_ada.core.metrics import (
+    PREFIX,
+    add_prefix,
+    add_prefix_to_lists,
+    compute_explained_variance,
+    count_by_prediction,
+    count_rates,
+)
 from nemo_ada.core.prompts.allocation import Allocation
 from nemo_ada.core.prompts.estimators import PassRateEstimator
 from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
-from nemo_ada.core.sampling.groups import GroupPool, group_metrics
+from nemo_ada.core.sampling.groups import GroupPool, compute_group_metrics
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.sampling.result import SamplingResult, joined
+from nemo_ada.core.sampling.result import SamplingResult, join_results
 from nemo_ada.core.sampling.schedulers import StopCheck, run_sampling
 from nemo_ada.core.sampling.session import SamplingSession, check_failures
 from nemo_ada.core.sampling.source import ResponseSource
@@ -74,18 +81,18 @@ class SampledStep:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("zero_signal_groups")}
         if self.predicted_P is not None:
             result = self.result
-            share = explained_variance(self.predicted_P, result.first_pos_P, result.first_size_P)
+            share = compute_explained_variance(self.predicted_P, result.first_pos_P, result.first_size_P)
             metrics |= {} if share is None else {"explained_variance": share}
-        return named(metrics) | {name: float(count) for name, count in failed.items()}
+        return add_prefix(metrics) | {name: float(count) for name, count in failed.items()}
 
     @property
     def lists(self) -> dict[str, list[int]]:
         """The step's metrics with several values (metrics.LISTS)."""
         result, predicted_P = self.result, self.predicted_P
-        lists = {"pass_rate_histogram": rate_histogram(result.rate_F)}
+        lists = {"pass_rate_histogram": count_rates(result.rate_F)}
         if predicted_P is not None:
-            lists |= calibration(predicted_P, result.first_pos_P, result.first_size_P)
-        return listed(lists)
+            lists |= count_by_prediction(predicted_P, result.first_pos_P, result.first_size_P)
+        return add_prefix_to_lists(lists)
 
 
 class AdaSampler:
@@ -146,25 +153,27 @@ class AdaSampler:
         Returns:
             The step, or None when `stop_check` dropped it. A dropped step changes nothing in the sampler.
         """
-        prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
+        prior_P = None if self.estimator is None else self.estimator.predict_beta(prompt_ids, features_PF)
         uid_P = np.arange(len(prompt_ids), dtype=np.int64)
-        state = StepState(self.plan, uid_P, first_wave_P=self._first_waves(step, prior_P), reserve=reserve)
+        state = StepState(self.plan, uid_P, first_wave_P=self._allocate_first_waves(step, prior_P), reserve=reserve)
         session = SamplingSession(state, run_seed=self.run_seed, step=step, latency=self.latency, names_P=prompt_ids)
         result = run_sampling(session, source, stop_check=stop_check)
         if session.dropped:
             return None
-        raw_reward_N, metrics = result.reward_N, self._summary(result) | dict(seen())
+        raw_reward_N, metrics = result.reward_N, self._summarise(result) | dict(seen())
         if final_rewards is not None:
             result = replace(result, reward_N=final_rewards(result))
         selection = self.select(step, result, len(prompt_ids) - reserve)
         rows = weigh(result, selection, self.rows, prior_P=prior_P)
         self._learn(prompt_ids, result, features_PF)
-        return self._examined(step, SampledStep(result, rows, raw_reward_N, metrics, self._predicted(prior_P, result)))
+        return self._examine(
+            step, SampledStep(result, rows, raw_reward_N, metrics, self._compute_predicted(prior_P, result))
+        )
 
-    def _summary(self, result: SamplingResult) -> dict[str, float]:
+    def _summarise(self, result: SamplingResult) -> dict[str, float]:
         return summarise(result, self.plan.budget) | {"truncated": mean(result.tokens_N >= self.plan.max_new_tokens)}
 
-    def _examined(self, step: int, sampled: SampledStep) -> SampledStep:
+    def _examine(self, step: int, sampled: SampledStep) -> SampledStep:
         """Add what the doctor says. Raises UserError where the settings end the run after so many dead steps."""
         return replace(sampled, warnings=self.doctor.examine(step, sampled.result, sampled.metrics))
 
@@ -172,7 +181,9 @@ class AdaSampler:
         """Choose the rows of a result with `batch` groups. A group chooses the same rows alone and within a step."""
         return select(result, self.rows, batch, run_seed=self.run_seed, step=step)
 
-    def _predicted(self, prior_P: tuple[FloatArray, FloatArray] | None, result: SamplingResult) -> FloatArray | None:
+    def _compute_predicted(
+        self, prior_P: tuple[FloatArray, FloatArray] | None, result: SamplingResult
+    ) -> FloatArray | None:
         """Compute the pass rate that the estimator predicted for each prompt, if it predicts pass rates."""
         if prior_P is None or (self.rows.shrunk_baseline and not self._rewards_are_labels(result)):
             return None
@@ -225,30 +236,30 @@ class AdaSampler:
         step, prompt_ids = pools[0].step, [pool.prompt_id for pool in pools]
         if any(pool.step != step for pool in pools):
             raise InvariantError(f"groups of steps {sorted({pool.step for pool in pools})} in one batch")
-        result = joined([pool.result for pool in pools])
+        result = join_results([pool.result for pool in pools])
         issued = int(result.issued_P.sum())
         failed = [pool.prompt_id for pool in pools if pool.result.failures]
         check_failures(Counter(result.failures), issued, 0, self.plan.max_failed_share, f"of step {step}", failed)
         features = [pool.features_F for pool in pools if pool.features_F is not None]
         features_PF = np.stack(features) if features else None
-        prior_P = None if self.estimator is None else self.estimator.beta(prompt_ids, features_PF)
+        prior_P = None if self.estimator is None else self.estimator.predict_beta(prompt_ids, features_PF)
         selection = self.select(step, result, len(pools)) if selection is None else selection
         rows = weigh(result, selection, self.rows, prior_P=prior_P)
         self._learn(prompt_ids, result, features_PF)
-        metrics = self._summary(result) | group_metrics(pools)
-        return self._examined(
-            step, SampledStep(result, rows, result.reward_N, metrics, self._predicted(prior_P, result))
+        metrics = self._summarise(result) | compute_group_metrics(pools)
+        return self._examine(
+            step, SampledStep(result, rows, result.reward_N, metrics, self._compute_predicted(prior_P, result))
         )
 
-    def _first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
+    def _allocate_first_waves(self, step: int, prior_P: tuple[FloatArray, FloatArray] | None) -> IntArray | None:
         """Compute the responses per prompt of the estimation variant. None for the other variants."""
         if self.allocation is None or prior_P is None:
             return None
         a_P, b_P = prior_P
-        tie_P = seeds.uniform(
+        tie_P = seeds.draw_uniform(
             self.run_seed, step, np.arange(len(a_P), dtype=np.int64), 0, stream=seeds.SeedStream.ALLOCATION
         )
-        return self.allocation.responses(a_P / (a_P + b_P), self.plan.group_size, tie_P)
+        return self.allocation.compute_responses(a_P / (a_P + b_P), self.plan.group_size, tie_P)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint must hold: numbers, lists and arrays."""

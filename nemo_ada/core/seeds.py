@@ -20,7 +20,7 @@ BitArray = NDArray[np.uint64]
 
 _WORD = (1 << 64) - 1
 SEED_BITS = 31
-SHUFFLE_STREAM = 7  # the stream of `shuffled`, whose numbers do not depend on a uid
+SHUFFLE_STREAM = 7  # the stream of `shuffle_rows`, whose numbers do not depend on a uid
 
 
 class SeedStream(IntEnum):
@@ -32,26 +32,26 @@ class SeedStream(IntEnum):
     PRIORITY = 3  # 4 to 6 were streams that are gone
 
 
-def bits64(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> BitArray:
+def hash_bits(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> BitArray:
     """Compute 64 hashed bits per (run seed, step, uid, index, stream). The arrays broadcast against each other."""
-    hashed_N = mix64(_unsigned(uid_N) ^ _stream_state(run_seed, step, int(stream)))
-    return mix64(hashed_N ^ _unsigned(index_N))
+    hashed_N = mix64(_make_unsigned(uid_N) ^ _hash_stream(run_seed, step, int(stream)))
+    return mix64(hashed_N ^ _make_unsigned(index_N))
 
 
 @lru_cache(maxsize=64)
-def _stream_state(run_seed: int, step: int, stream: int) -> BitArray:
+def _hash_stream(run_seed: int, step: int, stream: int) -> BitArray:
     state = np.zeros(1, np.uint64)
     for word in (run_seed, step, stream):
         state = mix64(state ^ np.uint64(int(word) & _WORD))
     return state
 
 
-def uniform(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> FloatArray:
-    """Compute uniform numbers in [0, 1) with 53 random bits each, from the same hash as `bits64`."""
-    return (bits64(run_seed, step, uid_N, index_N, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def draw_uniform(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray | int, stream: int) -> FloatArray:
+    """Compute uniform numbers in [0, 1) with 53 random bits each, from the same hash as `hash_bits`."""
+    return (hash_bits(run_seed, step, uid_N, index_N, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def response_seed(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray) -> IntArray:
+def compute_response_seed(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray) -> IntArray:
     """Sampling seed of response `index` of each prompt occurrence, in [0, 2**31), which every engine accepts.
 
     The prompt's hash is the start, and a bijection of 31-bit words spreads the indices. So two responses of one prompt
@@ -60,7 +60,7 @@ def response_seed(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray) 
     """
     low31 = np.uint64((1 << SEED_BITS) - 1)
     with np.errstate(over="ignore"):
-        word_N = (bits64(run_seed, step, uid_N, 0, SeedStream.RESPONSE) + _unsigned(index_N)) & low31
+        word_N = (hash_bits(run_seed, step, uid_N, 0, SeedStream.RESPONSE) + _make_unsigned(index_N)) & low31
         for multiplier, shift in ((0x7FEB352D, 16), (0x846CA68B, 15), (0x2C1B3C6D, 17)):
             word_N ^= word_N >> np.uint64(shift)
             word_N = (word_N * np.uint64(multiplier)) & low31
@@ -68,7 +68,7 @@ def response_seed(run_seed: int, step: int, uid_N: IntArray, index_N: IntArray) 
     return word_N.astype(np.int64)
 
 
-def shuffled(prompt_R: IntArray, run_seed: int, step: int) -> IntArray:
+def shuffle_rows(prompt_R: IntArray, run_seed: int, step: int) -> IntArray:
     """Return the numbers of a step's rows R, with the prompts in a seeded order and the rows of a prompt together.
 
     Both back ends cut rows into updates in this order. In the order in which prompts were chosen or finished, the
@@ -91,5 +91,5 @@ def mix64(word_N: BitArray) -> BitArray:
     return word_N
 
 
-def _unsigned(value_N: IntArray | int) -> BitArray:
+def _make_unsigned(value_N: IntArray | int) -> BitArray:
     return np.atleast_1d(np.asarray(value_N, dtype=np.int64)).view(np.uint64)

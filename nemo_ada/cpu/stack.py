@@ -19,7 +19,7 @@ from nemo_ada.cpu.learner.shape import PolicyShape
 from nemo_ada.cpu.model_folder import read_shape
 from nemo_ada.cpu.processes import actors as processes
 from nemo_ada.cpu.processes import private_ray
-from nemo_ada.cpu.rollout import Rollout, max_new_tokens, model_tokenizer
+from nemo_ada.cpu.rollout import Rollout, choose_max_new_tokens, load_tokenizer
 from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import private_folder, text_of, write_atomically
@@ -34,26 +34,26 @@ WEIGHT_COPIES = 3  # number of copies of the weights for which the object store 
 GCS_SECONDS = 10  # a head on this machine that does not answer for longer will not come back
 
 
-def run_task(config: RunConfig) -> Task:
+def build_run_task(config: RunConfig) -> Task:
     """The task of a run, with the tokenizer of its model. Raises UserError for a file that cannot be used."""
-    return build_task(config.task, Path(config.base.cache_dir), model_tokenizer(config.policy))
+    return build_task(config.task, Path(config.base.cache_dir), load_tokenizer(config.policy))
 
 
-def model_shape(config: RunConfig, task: Task) -> PolicyShape:
+def choose_model_shape(config: RunConfig, task: Task) -> PolicyShape:
     """Shape of the small model that a run without `policy.model_name` makes."""
     return PolicyShape(
         **config.policy.model.model_dump(),
         vocab_size=task.tokenizer.vocab_size,
-        max_position_embeddings=max(128, task.max_prompt_tokens + max_new_tokens(config.policy, task)),
+        max_position_embeddings=max(128, task.max_prompt_tokens + choose_max_new_tokens(config.policy, task)),
     )
 
 
-def packs(config: RunConfig) -> bool:
+def packs_rows(config: RunConfig) -> bool:
     """Return whether the learner packs rows. With a small model it pads them, as it did for the published numbers."""
     return config.policy.model_name is not None and config.policy.sequence_packing.enabled
 
 
-def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
+def make_learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
     """Settings of a run's learner. Raises UserError when the model does not split into the layout."""
     policy = config.policy
     return LearnerConfig(
@@ -62,7 +62,7 @@ def learner_config(config: RunConfig, shape: PolicyShape) -> LearnerConfig:
         pipeline_parallel=policy.megatron_cfg.pipeline_model_parallel_size,
         data_parallel=policy.data_parallel_size,
         micro_batch_size=policy.train_micro_batch_size,
-        packed_tokens=policy.sequence_packing.train_mb_tokens if packs(config) else None,
+        packed_tokens=policy.sequence_packing.train_mb_tokens if packs_rows(config) else None,
         threads=policy.threads,
         optimizer=policy.megatron_cfg.optimizer,
         max_grad_norm=policy.max_grad_norm,
@@ -116,7 +116,7 @@ class Stack:
                 num_cpus=4,
                 log_to_driver=False,
                 configure_logging=False,
-                object_store_memory=_object_store_bytes(self._config),
+                object_store_memory=_choose_object_store_bytes(self._config),
             )
         finally:
             if before is None:
@@ -135,7 +135,7 @@ class Stack:
             if self._rollout_pid:
                 with suppress(ray.exceptions.RayError):  # Ray may have lost its head. The process is ended below
                     ray.kill(self._rollout, no_restart=True)
-                processes.end([self._rollout_pid], grace=2.0)
+                processes.end_processes([self._rollout_pid], grace=2.0)
             ray.shutdown()
             os.environ.pop(processes.STACKS, None)
             self._files.close()
@@ -206,7 +206,7 @@ class Stack:
             raise ProcessLostError(f"the rollout died during `{method}`: {str(error).splitlines()[0]}") from None
 
 
-def _object_store_bytes(config: RunConfig) -> int:
+def _choose_object_store_bytes(config: RunConfig) -> int:
     """Size of Ray's object store, in which the weights pass from the learner to the engine."""
     if config.policy.model_name is None:
         return OBJECT_STORE_BYTES

@@ -12,7 +12,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.tasks.protocol import Demonstration, Tokenizer
 
 
-def demonstration_batches(
+def make_demonstration_batches(
     demonstrations: Sequence[Demonstration], tokenizer: Tokenizer, batch_size: int, seed: int
 ) -> Iterator[TokenRows]:
     """Endless shuffled passes over the demonstrations.

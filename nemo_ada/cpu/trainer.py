@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.core.metrics import named
+from nemo_ada.core.metrics import add_prefix
 from nemo_ada.core.prompts.order import PromptOrder
 from nemo_ada.cpu import checkpoint
 from nemo_ada.cpu.base import prepare_base
@@ -29,17 +29,17 @@ from nemo_ada.cpu.learner.shape import PolicyShape
 from nemo_ada.cpu.learner.update import OF_HALVES, check_agreement, train_on
 from nemo_ada.cpu.model_folder import check_model_folder
 from nemo_ada.cpu.processes.actors import START_SECONDS
-from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
+from nemo_ada.cpu.rollout import HeldoutScores, StepData, choose_max_new_tokens
 from nemo_ada.cpu.settings import RunConfig
-from nemo_ada.cpu.stack import Stack, learner_config, model_shape, packs, run_task
+from nemo_ada.cpu.stack import Stack, build_run_task, choose_model_shape, make_learner_config, packs_rows
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import json_of, touch, write_atomically
 from nemo_ada.run.folder import CONTRACT, RunDir
-from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
+from nemo_ada.run.job_control import JobControl, find_key_to_lower, handle_signals
 from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.jsonl import JsonlTask
-from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
+from nemo_ada.tasks.prompting import ModelTokenizer, find_differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
 
@@ -101,16 +101,16 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
     """
     model, own = config.policy.model_name, "policy.model"
     if model is None:
-        shape = model_shape(config, task)
+        shape = choose_model_shape(config, task)
     else:
         shape, own = check_model_folder(model, task.tokenizer.vocab_size), f"policy.model_name={model}"
-    learner_config(config, shape)
+    make_learner_config(config, shape)
     if shape.head_dim not in ENGINE_HEAD_DIMS:
         raise UserError(
             f"{own}: attention heads of {shape.head_dim} do not work with vLLM on a CPU; choose hidden_size and "
             f"num_attention_heads for heads of one of {', '.join(map(str, ENGINE_HEAD_DIMS))}"
         )
-    longest = max_new_tokens(config.policy, task)
+    longest = choose_max_new_tokens(config.policy, task)
     length = task.max_prompt_tokens + longest
     if length > shape.max_position_embeddings:
         raise UserError(
@@ -132,9 +132,9 @@ def check_run(config: RunConfig, task: Task) -> PolicyShape:
     return shape
 
 
-def run_warnings(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
+def list_warnings(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
     """Say what a run can do, but hardly is what its user wants: (key, sentence)."""
-    yield from _other_prompts(config, task)
+    yield from _describe_other_prompts(config, task)
     if isinstance(task, JsonlTask):
         yield from (("task.path", f"{task.settings.path}: {sentence}") for sentence in task.audit())
     count = len(task.splits().train)
@@ -147,11 +147,11 @@ def run_warnings(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
         )
 
 
-def _other_prompts(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
+def _describe_other_prompts(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
     """Say where the model, or the pass rates of the data, were made with prompts that differ from the run's."""
     if not isinstance(task.tokenizer, ModelTokenizer):
         return
-    now, before = task.tokenizer.contract(), {}
+    now, before = task.tokenizer.make_contract(), {}
     if config.policy.model_name is not None:
         before["policy.model_name", config.policy.model_name] = read_contract(Path(config.policy.model_name))
     if isinstance(config.task, JsonlSettings):
@@ -159,7 +159,7 @@ def _other_prompts(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
             card = json_of(Path(config.task.path).with_name("card.json"))
             before["task.path", config.task.path] = card.get("prompts")
     for (key, value), contract in before.items():
-        if contract and (found := differences(contract, now)):
+        if contract and (found := find_differences(contract, now)):
             yield (
                 key,
                 f"{key}={value} was made with other prompts than this run's: {'; '.join(found)}; set policy.tokenizer "
@@ -167,7 +167,7 @@ def _other_prompts(config: RunConfig, task: Task) -> Iterator[tuple[str, str]]:
             )
 
 
-def evaluation_seed(run_seed: int, step: int) -> int:
+def compute_evaluation_seed(run_seed: int, step: int) -> int:
     """Compute the engine's seed for the evaluation after a step. It differs between runs and between steps."""
     return int(np.random.SeedSequence([run_seed, step, EVALUATION_STREAM]).generate_state(1)[0])
 
@@ -209,7 +209,7 @@ class Trainer:
                 self._start()
                 self.control.status("running", self.step)
                 reason = self._loop()
-                code, message = self.control.ended(self.step, reason, saved=self._saved_at == self.step)
+                code, message = self.control.report_end(self.step, reason, saved=self._saved_at == self.step)
             except (ProcessLostError, StallError):
                 with suppress(OSError):  # a full disk must not hide the error
                     self.stack.keep_stacks(config.folder / "stacks")
@@ -218,7 +218,7 @@ class Trainer:
             except BaseException as error:
                 with suppress(OSError):
                     self.control.status("failed", self.step)
-                if advice := key_to_lower(error, self._memory_keys):
+                if advice := find_key_to_lower(error, self._memory_keys):
                     raise InvariantError(f"{error}; {advice}") from error
                 raise
             finally:
@@ -230,7 +230,7 @@ class Trainer:
     @property
     def _memory_keys(self) -> dict[str, str]:
         """A part of an error's text -> the setting that needs less memory."""
-        packed = packs(self.config)
+        packed = packs_rows(self.config)
         learner = "policy.sequence_packing.train_mb_tokens" if packed else "policy.train_micro_batch_size"
         return {"learner": learner, "the rollout": "policy.generation.max_num_seqs"}
 
@@ -238,21 +238,21 @@ class Trainer:
         config, task = self.config, self.task
         shape = check_run(config, task)
         if isinstance(task.tokenizer, ModelTokenizer):
-            contract = task.tokenizer.contract()
+            contract = task.tokenizer.make_contract()
             write_atomically(config.folder / CONTRACT, json.dumps(contract, indent=1, ensure_ascii=False) + "\n")
-        write_heldout(config.folder, task, config.task, max_new_tokens(config.policy, task))
+        write_heldout(config.folder, task, config.task, choose_max_new_tokens(config.policy, task))
         base_folder = prepare_base(config, task, self.stack, self.observer.on_base)
-        self._learner = self.stack.learner(learner_config(config, shape), base_folder)
+        self._learner = self.stack.learner(make_learner_config(config, shape), base_folder)
         sampler = config.reinforce_ada.sampler(
             config.grpo.num_generations_per_prompt,
-            max_new_tokens(config.policy, task),
+            choose_max_new_tokens(config.policy, task),
             run_seed=config.grpo.seed,
             features=shape.hidden_size,
         )
         run_dir = str(config.folder.resolve())
         self.stack.call("open", str(base_folder.resolve()), sampler, config.policy, run_dir, seconds=START_SECONDS)
-        newest = self.run_dir.resume_point() if config.resume == "auto" else None
-        for _, warning in run_warnings(config, task):
+        newest = self.run_dir.find_resume_point() if config.resume == "auto" else None
+        for _, warning in list_warnings(config, task):
             self.observer.on_message(f"warning: {warning}")
         if newest is not None:
             self._load(newest)
@@ -265,9 +265,9 @@ class Trainer:
         """Train until the last step. Returns the reason of an early stop, or None."""
         grpo, saving = self.config.grpo, self.config.checkpointing
         while self.step < grpo.max_num_steps:
-            reason = self.control.stop_reason()
+            reason = self.control.find_stop_reason()
             if reason is None and not self._train_step():
-                reason = self.control.stop_reason() or "sampling was told to drop its step"
+                reason = self.control.find_stop_reason() or "sampling was told to drop its step"
             if reason is not None:
                 self._save()
                 return reason
@@ -292,7 +292,7 @@ class Trainer:
                 self._sampler_state = self.stack.call("sampler_state")
                 self._ahead = self._draw(step + 1, self.position + data.used)
         with self._phase("update", times):
-            if not self._agreed and ahead is None:
+            if not self._agreed and ahead is None:  # responses that were drawn ahead come from other weights
                 check_agreement(self.learner, data)
                 self._agreed = True
             learned = self._update(data, step)
@@ -310,9 +310,9 @@ class Trainer:
         record = {
             "step": step,
             **{f"train/{name}": value for name, value in learned.items() if name not in MEASURED},
-            **named({name: value for name, value in learned.items() if name in MEASURED}),
+            **add_prefix({name: value for name, value in learned.items() if name in MEASURED}),
             **data.metrics,
-            **(named({"response_age": float(ahead is not None)}) if asynchronous.enabled else {}),
+            **(add_prefix({"response_age": float(ahead is not None)}) if asynchronous.enabled else {}),
             "engine_steps": data.engine_steps,
             **{f"time/{name}": value for name, value in times.items()},
             "time/step": seconds,
@@ -353,7 +353,7 @@ class Trainer:
         settings = self.config.validation
         count = len(self.task.splits().heldout)
         indices = None if settings.max_prompts is None else list(range(min(settings.max_prompts, count)))
-        seed = evaluation_seed(self.config.grpo.seed, self.step)
+        seed = compute_evaluation_seed(self.config.grpo.seed, self.step)
         times: dict[str, float] = {}
         with self._phase("evaluation", times):
             scores: HeldoutScores = self.stack.call("evaluate", indices, settings.responses, settings.temperature, seed)
@@ -414,7 +414,7 @@ class Trainer:
             touch(self.config.folder / "DROP")
 
         try:
-            with on_signals(stop):
+            with handle_signals(stop):
                 yield
         finally:
             (self.config.folder / "DROP").unlink(missing_ok=True)
@@ -431,7 +431,7 @@ def train(config: RunConfig, observer: Observer | None = None) -> Outcome:
         UserError: the run cannot work. It is raised before any process starts.
     """
     RunDir(config.folder).check(config.model_dump(mode="json"), resume=config.resume == "auto")
-    task = run_task(config)
+    task = build_run_task(config)
     check_run(config, task)
     with Stack(config) as stack:
         return Trainer(config, stack, task, observer).run()

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import in_use, text_of
-from nemo_ada.run.redaction import hide, printable
+from nemo_ada.run.files import is_in_use, text_of
+from nemo_ada.run.redaction import hide, make_printable
 from nemo_ada.run.start import SubprocessError, run
 from nemo_ada.run.yaml_file import read_mapping
 
@@ -94,7 +94,7 @@ def read_status(folder: Path, slurm: Queue | None = None) -> dict[str, Any]:
     if not any((folder / name).exists() for name in MARKS):
         raise UserError(f"{folder} holds no run: name the run_dir of a `nemo-ada train`, or `all`")
     status, pace, beat = (read_mapping(folder / name) for name in ("status.json", "pace.json", "heartbeat"))
-    saved, steps = (_as_count(mapping.get(key)) for mapping, key in ((pace, "saved_step"), (status, "max_steps")))
+    saved, steps = (_read_count(mapping.get(key)) for mapping, key in ((pace, "saved_step"), (status, "max_steps")))
     attempts, left_out = (_read_table(folder / name) for name in ("attempts.tsv", "left_out.tsv"))
     last = attempts[-1] if attempts else []
     array = find_array(folder)
@@ -105,11 +105,11 @@ def read_status(folder: Path, slurm: Queue | None = None) -> dict[str, Any]:
         "run": str(folder),
         "state": _describe_state(folder, status, array, None if slurm is None else slots),
         "gpu_hours": _count_gpu_hours(folder, attempts),
-        "step": _as_count(status.get("step")),
+        "step": _read_count(status.get("step")),
         "max_steps": steps,
         "saved_step": saved,
         "phase": str(beat.get("phase"))[:MOST_LETTERS],
-        "silent_seconds": _seconds_since_write(folder / "heartbeat"),
+        "silent_seconds": _measure_age(folder / "heartbeat"),
         "median_step_seconds": beat.get("median_step_seconds"),
         "job": array,
         "slurm": slurm is not None,
@@ -143,11 +143,11 @@ def read_state(folder: Path) -> str:
     state = status.get("state")
     if state != "running":
         return str(state)[:MOST_LETTERS] if isinstance(state, str) else "unknown"
-    held = in_use(folder / "lock")
+    held = is_in_use(folder / "lock")
     if held is False and not os.path.exists(folder / "lock"):
-        pid = _as_count(status.get("pid"))
+        pid = _read_count(status.get("pid"))
         held = None if pid is None else Path(f"/proc/{pid}").exists()
-    ages = [age for name in ("heartbeat", "status.json") if (age := _seconds_since_write(folder / name)) is not None]
+    ages = [age for name in ("heartbeat", "status.json") if (age := _measure_age(folder / name)) is not None]
     silent = held is None and min(ages, default=math.inf) > SILENT_SECONDS
     return GONE if held is False or silent else state
 
@@ -224,7 +224,7 @@ def render_status(status: Mapping[str, Any]) -> str:
         lines.append(f"  last error: {status['error']}")
     if status["remedy"]:
         lines.append(f"  {status['remedy']}" + (f"; log: {status['log']}" if status["log"] else ""))
-    return printable(hide("\n".join(lines)))
+    return make_printable(hide("\n".join(lines)))
 
 
 def find_runs(root: Path) -> list[Path]:
@@ -235,7 +235,7 @@ def find_runs(root: Path) -> list[Path]:
     for place in root.iterdir():
         with suppress(OSError):  # a file, or a folder that is closed to us
             found += [folder for folder in ([place] if _is_run(place) else place.iterdir()) if _is_run(folder)]
-    return sorted(found, key=lambda folder: _seconds_since_write(folder / "heartbeat") or math.inf)
+    return sorted(found, key=lambda folder: _measure_age(folder / "heartbeat") or math.inf)
 
 
 def _is_run(folder: Path) -> bool:
@@ -254,7 +254,7 @@ def _read_table(path: Path) -> list[list[str]]:
     return [line for line in lines if len(line) >= LEAST]
 
 
-def _as_count(value: object) -> int | None:
+def _read_count(value: object) -> int | None:
     """Return a count, None for everything else that a damaged file may hold."""
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
         return int(value)
@@ -266,7 +266,7 @@ def _read_cell(line: Sequence[str], column: int) -> str:
     return line[column] if len(line) > column else ""
 
 
-def _seconds_since_write(path: Path) -> float | None:
+def _measure_age(path: Path) -> float | None:
     """Return the seconds since a file was written, None where it is missing."""
     try:
         return max(0.0, time.time() - path.stat().st_mtime)
@@ -302,8 +302,8 @@ def _count_gpu_hours(folder: Path, attempts: Sequence[Sequence[str]]) -> float |
     found = dict(re.findall(r"^  (gpus_per_node|num_nodes): (\d{1,6})$", cluster[1] if cluster else "", re.M))
     if "gpus_per_node" not in found or not attempts:
         return None
-    last = time.time() - (_seconds_since_write(folder / "heartbeat") or 0.0)  # of an attempt that has written no end
-    spans = [(_as_count(_read_cell(line, ENDED)) or last) - (_as_count(line[STARTED]) or last) for line in attempts]
+    last = time.time() - (_measure_age(folder / "heartbeat") or 0.0)  # of an attempt that has written no end
+    spans = [(_read_count(_read_cell(line, ENDED)) or last) - (_read_count(line[STARTED]) or last) for line in attempts]
     return sum(max(0.0, span) for span in spans) / 3600 * int(found["gpus_per_node"]) * int(found.get("num_nodes", 1))
 
 
@@ -327,7 +327,7 @@ def _count_slots_left(attempts: Sequence[Sequence[str]], saved: int | None, step
     """Return how many slots the rest takes at the mean gain of those that met the wall; None before the first."""
     if saved is None or steps is None:
         return None
-    marks = [_as_count(line[SAVED]) or 0 for line in attempts] + [saved]
+    marks = [_read_count(line[SAVED]) or 0 for line in attempts] + [saved]
     gains = [
         after - before
         for line, before, after in zip(attempts, marks, marks[1:], strict=False)

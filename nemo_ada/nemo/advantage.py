@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nemo_ada.core.metrics import named
+from nemo_ada.core.metrics import add_prefix
 from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.settings import NemoSettings
@@ -59,15 +59,15 @@ class AdaAdvantageEstimator:
         if not torch.equal(rewards.detach().cpu().float(), repeated_batch["ada_reward"]):
             raise InvariantError("the rewards changed, or changed places, after the advantages were computed")
         live_R = (advantage_R != 0) & (repeated_batch["ada_weight"] > 0)
-        self.counted = named({"live_rows": float(live_R.sum())})
+        self.counted = add_prefix({"live_rows": float(live_R.sum())})
         if self._settings.dynamic:
-            self.counted |= self._of_filtered(mask, repeated_batch)
+            self.counted |= self._summarise_filtered(mask, repeated_batch)
             self.logged.update(self.counted)
         if self._settings.placeholder_rows and self._settings.keep_denominator:
-            advantage_R = advantage_R * self._remaining_share(mask, repeated_batch)
+            advantage_R = advantage_R * self._compute_remaining_share(mask, repeated_batch)
         return advantage_R.to(mask.device).unsqueeze(-1).expand(mask.shape).clone()
 
-    def _of_filtered(self, mask: torch.Tensor, batch: Any) -> dict[str, float]:
+    def _summarise_filtered(self, mask: torch.Tensor, batch: Any) -> dict[str, float]:
         """Compute metrics of the rows that dynamic sampling kept.
 
         The rows may come from several rollout calls, so the metrics of one call do not show them.
@@ -77,9 +77,11 @@ class AdaAdvantageEstimator:
         reward = float(batch["ada_reward"][weighed_R].mean()) if weighed_R.any() else 0.0
         rows = {"tokens_trained": counted_RT.sum(), "tokens_skipped": batch["ada_saved"].sum(),
                 "rows_skipped": skipped_R.sum()}  # fmt: skip
-        return named({"batch_reward": reward}) | own_metrics.named({name: float(n) for name, n in rows.items()})
+        return add_prefix({"batch_reward": reward}) | own_metrics.add_prefix(
+            {name: float(n) for name, n in rows.items()}
+        )
 
-    def _remaining_share(self, mask: torch.Tensor, batch: Any) -> torch.Tensor:
+    def _compute_remaining_share(self, mask: torch.Tensor, batch: Any) -> torch.Tensor:
         """Compute the share of the loss's denominator that remains in each row's optimizer step, [R].
 
         It is the denominator without the rows that left the loss, divided by the denominator with them.

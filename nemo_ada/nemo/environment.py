@@ -57,8 +57,8 @@ class MathJudge(EnvironmentInterface):
         Returns:
             NeMo-RL's EnvironmentReturn. Rewards are in [0, 1], and NaN without a verdict.
         """
-        texts = [_text_of(log, asked=False) for log in message_log_batch]
-        prompts = [_text_of(log, asked=True) for log in message_log_batch]
+        texts = [_read_text(log, asked=False) for log in message_log_batch]
+        prompts = [_read_text(log, asked=True) for log in message_log_batch]
         references = [info["ground_truth"] for info in metadata]
         verdicts = self._judge.verdicts([
             Response(text, reference, prompt=prompt)  # response.py sees the cut
@@ -66,7 +66,7 @@ class MathJudge(EnvironmentInterface):
         ])  # fmt: skip
         self._say_boxes(texts)
         return EnvironmentReturn(
-            observations=[{"role": "environment", "content": _observation(v.label, v.cause)} for v in verdicts],
+            observations=[{"role": "environment", "content": _make_observation(v.label, v.cause)} for v in verdicts],
             metadata=metadata,
             next_stop_strings=[None] * len(verdicts),
             rewards=torch.tensor([float("nan") if v.label is None else v.label for v in verdicts]),
@@ -99,12 +99,12 @@ class MathJudge(EnvironmentInterface):
         return batch, {}
 
 
-def _text_of(log: list[dict[str, Any]], *, asked: bool) -> str:
+def _read_text(log: list[dict[str, Any]], *, asked: bool) -> str:
     """Return what the model has written, or what it was asked."""
     return "".join(str(turn["content"]) for turn in log if (turn["role"] != "assistant") == asked)
 
 
-def _observation(label: float | None, cause: str | None) -> str:
+def _make_observation(label: float | None, cause: str | None) -> str:
     return NO_VERDICT + str(cause) if label is None else (CORRECT if label > 0 else INCORRECT)
 
 
@@ -128,7 +128,7 @@ def register(sections: Mapping[str, Any] | None = None) -> None:
     from nemo_rl.environments.utils import ENV_REGISTRY, register_env
 
     named = {name: section.get("class") for name, section in (sections or {}).items() if isinstance(section, Mapping)}
-    users = {name: _actor_of(f"env.{name}.class", str(path)) for name, path in named.items() if path}
+    users = {name: _name_actor(f"env.{name}.class", str(path)) for name, path in named.items() if path}
     for name, path in {ADA_MATH: f"{__name__}.AdaMathEnvironment", **users}.items():
         if name in ENV_REGISTRY:
             if name in users and ENV_REGISTRY[name]["actor_class_fqn"] != path:
@@ -138,11 +138,11 @@ def register(sections: Mapping[str, Any] | None = None) -> None:
         register_env(name, path)
 
 
-def _actor_of(key: str, name: str) -> str:
+def _name_actor(key: str, name: str) -> str:
     """Return the name by which NeMo-RL finds a user's class. Workers get the code with the class, not from a folder."""
     actor = by_name.load(key, name if ":" in name else ":".join(name.rsplit(".", 1)))
     if not hasattr(actor, "options"):
         raise UserError(f"{key}={name} is no Ray actor class; put @ray.remote in front of it")
-    for module in by_name.modules():
+    for module in by_name.list_modules():
         ray.cloudpickle.register_pickle_by_value(module)
     return f"{actor.__module__}.{name.rpartition(':' if ':' in name else '.')[2]}"

@@ -30,17 +30,17 @@ BUCKETS = 62
 WIDTH = BUCKETS + 2  # the last two are the log length and the share of distinct tokens
 
 
-def prompt_features(logs: Sequence[Sequence[Message]]) -> NDArray[np.float64]:
+def compute_prompt_features(logs: Sequence[Sequence[Message]]) -> NDArray[np.float64]:
     """Features [P, WIDTH] of prompts, from the token ids of their messages. Equal prompts have equal features."""
-    return _sketches([np.concatenate([message["token_ids"].cpu().numpy() for message in log]) for log in logs])
+    return _compute_sketches([np.concatenate([message["token_ids"].cpu().numpy() for message in log]) for log in logs])
 
 
-def request_features(requests: Sequence[str]) -> NDArray[np.float64]:
+def compute_request_features(requests: Sequence[str]) -> NDArray[np.float64]:
     """Features [P, WIDTH] of prompts over NeMo-Gym, from the words and signs of their requests."""
-    return _sketches([np.array([crc32(word.encode()) for word in WORDS.findall(text)]) for text in requests])
+    return _compute_sketches([np.array([crc32(word.encode()) for word in WORDS.findall(text)]) for text in requests])
 
 
-def _sketches(tokens_PT: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+def _compute_sketches(tokens_PT: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
     features_PF = np.zeros((len(tokens_PT), WIDTH))
     for row_F, numbers_T in zip(features_PF, tokens_PT, strict=True):
         tokens_T = numbers_T.astype(np.uint64)

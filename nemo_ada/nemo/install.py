@@ -32,7 +32,7 @@ from nemo_ada.rules.facts.upstream import (
     ROLLOUTS,
     SAMPLE_ROLLOUT,
     SYNC_LOOP,
-    gym_point,
+    choose_gym_point,
 )
 from nemo_ada.rules.method import uses_reinforce_ada
 
@@ -87,7 +87,7 @@ def install_hooks(
     originals |= {name: getattr(loop, name) for name in (PERFORMANCE, trivial_groups.NAME) if hasattr(loop, name)}
     if settings.gym:
         originals |= {GYM_ROLLOUT.name: getattr(rollouts, GYM_ROLLOUT.name)}
-        originals |= {gym_point(loop).name: getattr(loop, gym_point(loop).name)}
+        originals |= {choose_gym_point(loop).name: getattr(loop, choose_gym_point(loop).name)}
     hooks = Hooks(master_config, settings, originals, stop_check, marks_trivial_groups=marks_trivial_groups)
     state = restore_state(checkpointer)
     if state is not None:
@@ -95,9 +95,9 @@ def install_hooks(
     with ExitStack() as stack:
         stack.enter_context(save_state_with_checkpoints(checkpointer, hooks.state_dict))
         if settings.loop.draws_ahead:
-            from nemo_ada.nemo.asynchronous.actors import adaptive_actors
+            from nemo_ada.nemo.asynchronous.actors import replace_actors
 
-            stack.enter_context(adaptive_actors(master_config, checkpointer))
+            stack.enter_context(replace_actors(master_config, checkpointer))
             stack.enter_context(raise_errors(loop))
         if hasattr(loop, "Logger"):  # a stand-in of the loop has none
             stack.enter_context(
@@ -144,7 +144,7 @@ def _check_hooks(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSett
     if Loop.of(Values(master_config)) is Loop.CONTROLLER:
         raise UserError(
             "async_rl: this is a config for the single controller, and grpo_train is another loop; give NeMo-RL's "
-            f"actor the arguments that {PLUG_IN}.plugged_in(config, actor_args) returns, or remove async_rl",
+            f"actor the arguments that {PLUG_IN}.plug_in(config, actor_args) returns, or remove async_rl",
             key="async_rl",
         )
     for target in PATCH_POINTS:
@@ -153,6 +153,6 @@ def _check_hooks(master_config: Any, loop: Any, rollouts: Any) -> tuple[NemoSett
         check_data_plane()
     SAMPLE_ROLLOUT.check(rollouts)
     if settings.gym:
-        gym_point(loop).check(loop)
+        choose_gym_point(loop).check(loop)
         GYM_ROLLOUT.check(rollouts)
     return settings, check_returns(loop, master_config)

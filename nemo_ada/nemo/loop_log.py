@@ -62,7 +62,7 @@ def correct_logger(logger: Any, *, batches: bool) -> Iterator[None]:
         yield
 
 
-def of_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summarise_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """NeMo-RL's rollout metrics of a step, from those of its responses (`run_sample_multi_turn_rollout`)."""
     if not samples or not {"turn_count", "terminated", "total_tokens", "env_tokens"} <= samples[0].keys():
         return {}
@@ -84,15 +84,15 @@ def of_samples(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "max_turns_reached_rate": mean("max_turns_reached"),
         "mean_total_tokens_per_sample": mean("total_tokens"),
         "mean_env_tokens_per_sample": mean("env_tokens"),
-        **(_of_rewards(rewards) if rewards else {}),
+        **(_summarise_rewards(rewards) if rewards else {}),
         WORKERS: dict(tokens),
         **{shown: [count for sample in samples for count in sample.get(name, ())]
            for name, shown in HISTOGRAMS.items()},
-        **(_of_main(turns, longest) if longest else {}),
+        **(_summarise_for_main(turns, longest) if longest else {}),
     }  # fmt: skip
 
 
-def _of_rewards(rewards: Sequence[float]) -> dict[str, float]:
+def _summarise_rewards(rewards: Sequence[float]) -> dict[str, float]:
     """NeMo-RL's metrics of the rewards. A response without a verdict has none, and one NaN would hide all others."""
     return {
         "mean_total_reward": float(np.mean(rewards)),
@@ -101,34 +101,34 @@ def _of_rewards(rewards: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _of_main(turns: Sequence[int], longest: Sequence[int]) -> dict[str, float]:
+def _summarise_for_main(turns: Sequence[int], longest: Sequence[int]) -> dict[str, float]:
     """What NeMo-RL's main also reports: the tail of the turns, and the longest turn of each response."""
     return {
-        "turns_per_sample/p95": percentile(turns, 95),
-        "turns_per_sample/p99": percentile(turns, 99),
+        "turns_per_sample/p95": compute_percentile(turns, 95),
+        "turns_per_sample/p99": compute_percentile(turns, 99),
         "max_gen_tokens_per_turn/max": max(longest),
         "max_gen_tokens_per_turn/mean": float(np.mean(longest)),
-        "max_gen_tokens_per_turn/p95": percentile(longest, 95),
+        "max_gen_tokens_per_turn/p95": compute_percentile(longest, 95),
     }
 
 
-def percentile(values: Sequence[float], p: float) -> float:
+def compute_percentile(values: Sequence[float], p: float) -> float:
     """Return the value below which p percent of the values lie, as NeMo-RL's main counts it."""
     return float(sorted(values)[min(int(len(values) * p / 100), len(values) - 1)])
 
 
-def of_calls(calls: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+def join_calls(calls: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
     """NeMo-RL's rollout metrics of several calls together.
 
     Args:
         calls: Number of rows and metrics of each call.
     """
     names = dict.fromkeys(name for _, numbers in calls for name in numbers)
-    return {name: _joined(name, [(rows, numbers[name]) for rows, numbers in calls if name in numbers])
+    return {name: _join_values(name, [(rows, numbers[name]) for rows, numbers in calls if name in numbers])
             for name in names}  # fmt: skip
 
 
-def _joined(name: str, values: Sequence[tuple[int, Any]]) -> Any:
+def _join_values(name: str, values: Sequence[tuple[int, Any]]) -> Any:
     """One value from those of several calls: the extreme, the sum, or the mean over rows. Else the last call's."""
     finite = [(rows, value) for rows, value in values if not isinstance(value, float) or math.isfinite(value)]
     values = finite or values  # a call without any verdict has no mean of rewards

@@ -27,7 +27,7 @@ REWARD = "reward"
 WITHOUT_LABEL, ENGINE_STEPS = PREFIX + "without_label", PREFIX + "engine_steps_at_least"
 
 
-def named(values: Mapping[str, float]) -> dict[str, float]:
+def add_prefix(values: Mapping[str, float]) -> dict[str, float]:
     """Return the metrics of a step with their prefix. Raises InvariantError for a name that is not in the table."""
     unknown = sorted(set(values) - set(TABLE))
     if unknown:
@@ -35,7 +35,7 @@ def named(values: Mapping[str, float]) -> dict[str, float]:
     return {PREFIX + name: float(value) for name, value in values.items()}
 
 
-def mean_reward(result: SamplingResult) -> dict[str, float]:
+def compute_mean_reward(result: SamplingResult) -> dict[str, float]:
     """Return NeMo-RL's own metric `reward`: what the policy earns on the prompts of a step, after scaling and shaping.
 
     NeMo-RL takes the mean over the rows, which are all of its responses. Ours are chosen by their labels, and hard
@@ -54,7 +54,7 @@ def mean_reward(result: SamplingResult) -> dict[str, float]:
     return {REWARD: float(mean_F.mean())} if len(mean_F) else {}
 
 
-def engine_steps_at_least(result: SamplingResult, *, barrier: bool) -> int:
+def bound_engine_steps(result: SamplingResult, *, barrier: bool) -> int:
     """Return the fewest engine steps that a sampling phase can have taken. A response takes one step per token.
 
     Args:

@@ -26,10 +26,10 @@ def move_through_pinned_memory(policy: Any) -> int:
     Returns:
         Workers that have it now.
     """
-    return sum(call_each(policy, replacement()))
+    return sum(call_each(policy, make_replacement()))
 
 
-def replacement() -> Callable[[Any], bool]:
+def make_replacement() -> Callable[[Any], bool]:
     """Make the function that replaces a worker's way of moving its optimizer.
 
     It is a nested one, for `call_each`.

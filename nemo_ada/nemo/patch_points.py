@@ -32,13 +32,13 @@ def check_returns(module: Any, master_config: Any) -> bool:
     rewards_R = torch.tensor([1.0, 0.0])
     prompts_RT = torch.tensor([[5, 6], [5, 6]])
     baselines = getattr(module, BASELINES)
-    result = _result(BASELINES, baselines, prompts_RT, rewards_R, torch.ones(2), leave_one_out_baseline=True)
-    marks = trivial_groups.marked(result)
+    result = _call(BASELINES, baselines, prompts_RT, rewards_R, torch.ones(2), leave_one_out_baseline=True)
+    marks = trivial_groups.has_third_value(result)
     if marks is None:
         _refuse(BASELINES, trivial_groups.MOMENTS, result)
     if hasattr(module, trivial_groups.NAME):
         decide = getattr(module, trivial_groups.NAME)
-        result = _result(trivial_groups.NAME, decide, prompts_RT, rewards_R, torch.ones(2))
+        result = _call(trivial_groups.NAME, decide, prompts_RT, rewards_R, torch.ones(2))
         if not torch.is_tensor(result) or result.shape != (2,) or result.dtype != torch.bool:
             _refuse(trivial_groups.NAME, "a tensor of truth values of shape (2,)", result)
     values = Values(master_config)
@@ -49,14 +49,14 @@ def check_returns(module: Any, master_config: Any) -> bool:
         log = [{"role": "user", "content": "", "token_ids": torch.tensor([5, 6])},
                {"role": "assistant", "content": "", "token_ids": torch.tensor([7])}]  # fmt: skip
         batch = {"message_log": [log, log], "total_reward": rewards_R.clone(), "truncated": torch.zeros(2).bool()}
-        result = _result(name, getattr(module, name), batch, settings)
+        result = _call(name, getattr(module, name), batch, settings)
         reward_R: Any = result.get("total_reward") if isinstance(result, Mapping) else None
         if not torch.is_tensor(reward_R) or reward_R.shape != (2,):
             _refuse(name, "the batch with total_reward, a tensor of shape (2,)", result)
     return bool(marks)
 
 
-def _result(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _call(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function. Raises UserError for whatever it raises."""
     try:
         return function(*args, **kwargs)
@@ -66,13 +66,13 @@ def _result(name: str, function: Callable[..., Any], *args: Any, **kwargs: Any) 
 
 def _refuse(name: str, expected: str, result: Any) -> None:
     """Raise UserError for a function that returned something else than expected."""
-    raise UserError(f"{name} of a batch of two rows returns {_described(result)}, expected {expected}: {ADVICE}")
+    raise UserError(f"{name} of a batch of two rows returns {_describe(result)}, expected {expected}: {ADVICE}")
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     """Return a value's type for people, such as `3 values (tensor (2,), tensor (2,), tensor (2,))`."""
     if isinstance(value, tuple):
-        return f"{len(value)} values ({', '.join(_described(part) for part in value)})"
+        return f"{len(value)} values ({', '.join(_describe(part) for part in value)})"
     if torch.is_tensor(value):
         return f"tensor {tuple(value.shape)}"
     if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
-from nemo_ada.config.presets import SECTION, ada_settings
+from nemo_ada.config.presets import SECTION, parse_ada_settings
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.nemo.features import WIDTH
@@ -19,14 +19,14 @@ from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import (
     ASYNC_ENGINE,
-    asynchronous_training,
-    estimator,
-    placeholder_obstacles,
-    reinforce_ada,
-    reward_range,
+    check_asynchronous_training,
+    check_estimator,
+    check_reinforce_ada,
+    compute_reward_range,
+    find_placeholder_obstacles,
     uses_async_engine,
 )
-from nemo_ada.rules.single_controller import controller_ignores, controller_needs, controller_sizes
+from nemo_ada.rules.single_controller import check_controller_needs, check_controller_sizes, check_ignored_settings
 
 log = logging.getLogger(__name__)
 
@@ -105,12 +105,12 @@ class NemoSettings:
 def read(master_config: Any) -> NemoSettings:
     """Apply the rules of the method and take out what the hooks need. Raises UserError."""
     values = Values(as_dicts(master_config))
-    findings = [*estimator(values), *reinforce_ada(values), *asynchronous_training(values)]
-    findings += [*controller_needs(values), *controller_sizes(values), *controller_ignores(values)]
+    findings = [*check_estimator(values), *check_reinforce_ada(values), *check_asynchronous_training(values)]
+    findings += [*check_controller_needs(values), *check_controller_sizes(values), *check_ignored_settings(values)]
     rulebook.raise_errors(findings)
     for finding in findings:
         log.warning("%s: %s", finding.key, finding.message)
-    ada = ada_settings(values.get(SECTION))
+    ada = parse_ada_settings(values.get(SECTION))
     async_engine = uses_async_engine(values)
     if not async_engine and isinstance(ada.sampling, SequentialSampling) and ada.sampling.scheduler == "continuous":
         log.info(
@@ -119,7 +119,7 @@ def read(master_config: Any) -> NemoSettings:
             SECTION,
             ASYNC_ENGINE,
         )
-    obstacles = placeholder_obstacles(values, ada)
+    obstacles = find_placeholder_obstacles(values, ada)
     if obstacles:
         log.info("rows without advantage stay in the update: %s", ", ".join(obstacles))
     return NemoSettings(
@@ -135,5 +135,5 @@ def read(master_config: Any) -> NemoSettings:
         overlong=bool(values.get("grpo.overlong_filtering", False)),
         dynamic=bool(values.get("grpo.use_dynamic_sampling", False)),
         gym=uses_gym(values),
-        reward_range=reward_range(values),
+        reward_range=compute_reward_range(values),
     )

@@ -1,7 +1,7 @@
 """Reinforce-Ada in NeMo-RL's single controller: two objects of its arguments, on the driver, and nothing else.
 
     actor_args, timings = setup_single_controller(config, tokenizer)
-    controller = SingleControllerActor.remote(master_config=config, actor_args=plugged_in(config, actor_args),
+    controller = SingleControllerActor.remote(master_config=config, actor_args=plug_in(config, actor_args),
                                               setup_timing_metrics=timings)
 
 - `rollout_manager`: a group draws waves until its session has enough. Its n rows have their advantages where NeMo-RL
@@ -40,7 +40,7 @@ from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.response import Response, read
 from nemo_ada.nemo.settings import NemoSettings
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.rules.single_controller import lookahead
+from nemo_ada.rules.single_controller import read_lookahead
 
 TARGET = "ada_target"
 MASKED = {"instance_config": {"mask_sample": True}}
@@ -49,7 +49,7 @@ LATEST = 64
 """Steps after which one that is still incomplete, such as the first one after a resume, is forgotten."""
 
 
-def plugged_in(master_config: Any, actor_args: Any) -> Any:
+def plug_in(master_config: Any, actor_args: Any) -> Any:
     """Return the arguments of the actor with our objects. Without the section `reinforce_ada:` they stay as they are.
 
     Args:
@@ -65,13 +65,13 @@ def plugged_in(master_config: Any, actor_args: Any) -> Any:
     # Rows without advantage leave the loss only where its mean is over the others: no later stage knows their tokens.
     leave = settings.placeholder_rows and not settings.keep_denominator
     manager = actor_args.rollout_manager
-    ours = as_subclass(
+    ours = make_subclass(
         manager,
         PluggedManager,
         settings=dataclasses.replace(settings, placeholder_rows=leave),
-        rounds=max(lookahead(Values(as_dicts(master_config))), 1),
+        rounds=max(read_lookahead(Values(as_dicts(master_config))), 1),
     )
-    ours._impl = as_subclass(manager._impl, PluggedRollout)
+    ours._impl = make_subclass(manager._impl, PluggedRollout)
     return dataclasses.replace(actor_args, rollout_manager=ours, advantage_estimator=CommittedAdvantage())
 
 
@@ -114,7 +114,7 @@ class PluggedManager(RolloutManager):  # type: ignore[misc]
         """Version of the weights when the first group of this attempt began."""
         return int(self._weight_version)
 
-    def _budget_of(self, target_step: int | None, ticket: int) -> int:
+    def _choose_budget(self, target_step: int | None, ticket: int) -> int:
         """Return the number of the step whose budget a group shares.
 
         `in_order` says which step trains on a group. The other samplers do not, because a step takes the groups that
@@ -128,7 +128,7 @@ class PluggedManager(RolloutManager):  # type: ignore[misc]
         """Draw a group and commit it, as NeMo-RL does. The groups of a step share its budget."""
         self._impl.groups = self.groups
         ticket = next(self._tickets)
-        target = self._budget_of(target_step, ticket)
+        target = self._choose_budget(target_step, ticket)
         sample = {**input_sample, TARGET: target, TICKET: ticket}
         outcome = await super().generate_and_push(sample, target_step=target_step, **rest)
         if outcome is RolloutOutcome.SKIPPED:
@@ -159,7 +159,7 @@ class PluggedRollout(AsyncRolloutImpl):  # type: ignore[misc]
         """
         self._steps.check()
         ticket, target, sample = int(input_sample[TICKET]), int(input_sample[TARGET]), input_sample
-        prompts = Prompts(_batch(sample), 1, whole=False, gym=False)
+        prompts = Prompts(_make_batch(sample), 1, whole=False, gym=False)
 
         async def respond(response_id: int, _: int) -> tuple[Response, dict[str, Any]]:
             completion, metrics = await self._run_single_rollout(sample, response_id)
@@ -172,7 +172,7 @@ class PluggedRollout(AsyncRolloutImpl):  # type: ignore[misc]
             batch["message_log"],
             batch["truncated"].tolist(),
             batch["loss_multiplier"].tolist(),
-            self._advantages(pool, batch),
+            self._compute_advantages(pool, batch),
             strict=True,
         )
         return PromptGroupRecord(
@@ -184,10 +184,10 @@ class PluggedRollout(AsyncRolloutImpl):  # type: ignore[misc]
                 Completion(message_log=log, env_extras=None if mask > 0 else MASKED, truncated=cut, reward=advantage)
                 for log, cut, mask, advantage in rows
             ],
-            rollout_metrics=self._metrics(drawing) | self._steps.add(pool, target),
+            rollout_metrics=self._summarise(drawing) | self._steps.add(pool, target),
         )
 
-    def _metrics(self, drawing: Drawing) -> dict[str, Any]:
+    def _summarise(self, drawing: Drawing) -> dict[str, Any]:
         """NeMo-RL's metrics of all responses with a label, and not of the selected rows."""
         judged = {row: one for row, one in drawing.responses.done.items() if one.reward == one.reward}
         if not judged:
@@ -195,7 +195,7 @@ class PluggedRollout(AsyncRolloutImpl):  # type: ignore[misc]
         completions = [Completion(one.generated, None, one.truncated, one.reward) for one in judged.values()]
         return dict(self._aggregate_rollout_metrics(completions, [drawing.responses.samples[row] for row in judged]))
 
-    def _advantages(self, pool: GroupPool | None, batch: Any) -> list[float]:
+    def _compute_advantages(self, pool: GroupPool | None, batch: Any) -> list[float]:
         """Compute the advantages of a group's rows, as a step does for all of its groups."""
         rank_R, weight_R = batch[RANK].numpy(), batch["ada_weight"].numpy().astype(np.float64)
         if pool is None:  # the prompt is too long
@@ -239,9 +239,9 @@ class WholeSteps:
         del self._groups[target]  # earlier steps may still wait for their longest group
         self._groups = {step: kept for step, kept in self._groups.items() if step > target - LATEST}
         pools = [one for one in groups if one is not None]
-        return self._finished(pools) if pools else {}
+        return self._finish(pools) if pools else {}
 
-    def _finished(self, pools: Sequence[GroupPool]) -> dict[str, float]:
+    def _finish(self, pools: Sequence[GroupPool]) -> dict[str, float]:
         try:
             return dict(self._sampler.finish_step(pools).metrics)
         except Exception as error:
@@ -249,14 +249,14 @@ class WholeSteps:
             raise
 
 
-def as_subclass(instance: Any, cls: Any, **attributes: Any) -> Any:
+def make_subclass(instance: Any, cls: Any, **attributes: Any) -> Any:
     """Return a copy of an object that has a subclass of its class and these attributes, too. The parts are shared."""
     copy = cls.__new__(cls)
     vars(copy).update({**vars(instance), **attributes})
     return copy
 
 
-def _batch(sample: Any) -> Any:
+def _make_batch(sample: Any) -> Any:
     """Return the batch of NeMo-RL's data loader that has this prompt only."""
     columns = {
         name: torch.as_tensor(value).reshape(1)

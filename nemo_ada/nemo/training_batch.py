@@ -38,10 +38,10 @@ from numpy.typing import NDArray
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
-from nemo_ada.core.seeds import shuffled
-from nemo_ada.nemo.metrics import mean_reward
+from nemo_ada.core.seeds import shuffle_rows
+from nemo_ada.nemo.metrics import compute_mean_reward
 from nemo_ada.nemo.rollouts.call import Prompts
-from nemo_ada.nemo.rollouts.response import ROUTES, Message, Response, placeholder
+from nemo_ada.nemo.rollouts.response import ROUTES, Message, Response, make_placeholder
 from nemo_ada.nemo.settings import NemoSettings
 
 COLUMNS = ("ada_uid", "ada_advantage", "ada_weight", "ada_reward", "ada_baseline", "ada_std", "ada_saved")
@@ -80,7 +80,7 @@ def pool_rewards(result: SamplingResult, raw_reward_N: FloatArray) -> PoolReward
     return PoolRewards(result.reward_N, mean_P, np.sqrt(squares_P / size_P))
 
 
-def shaped_rewards(result: SamplingResult, source: Responses) -> FloatArray:
+def read_shaped_rewards(result: SamplingResult, source: Responses) -> FloatArray:
     """Return the rewards of the pools [N] after NeMo-RL's shaping inside the rollout (over NeMo-Gym)."""
     responses = [source.response(row) for row in result.response_id_N.tolist()]
     rewards = zip(responses, result.reward_N.tolist(), strict=True)
@@ -100,7 +100,7 @@ def pool_metrics(
         "truncation_rate": float(np.mean([response.truncated for response in responses] or [False])),
         # NeMo-RL's own would count placeholder rows. Over NeMo-Gym only the responses know their prompts' lengths.
         "mean_prompt_length": float(np.mean(lengths or [0]) if prompts.requests else length_R.float().mean()),
-        **({} if result is None else mean_reward(result)),
+        **({} if result is None else compute_mean_reward(result)),
     }
 
 
@@ -122,30 +122,30 @@ def build_batch(
     masked_R = np.repeat(np.array(prompts.masked, np.int64), settings.group)
     # Rows are numbered by prompt so far. NeMo-RL cuts a batch into updates in order, so they are shuffled first.
     position_R = np.concatenate([np.array(prompts.position_P, np.int64)[rows.prompt_R], masked_R])
-    order_R = shuffled(position_R, settings.seed, rollout_call) if whole else np.arange(len(position_R))
+    order_R = shuffle_rows(position_R, settings.seed, rollout_call) if whole else np.arange(len(position_R))
     position_R = position_R[order_R]
 
     def padded(column_R: NDArray[Any], fill: float = 0.0) -> NDArray[Any]:
         return np.concatenate([column_R, np.full(len(masked_R), fill, column_R.dtype)])[order_R]
 
     batch = prompts.training_rows(position_R.tolist())
-    placeholder_R = padded(_placeholders(rows, settings), True)
+    placeholder_R = padded(_find_placeholders(rows, settings), True)
     weight_R = padded((rows.weight_R > 0).astype(np.float32))
     responses = [source.response(row) if row >= 0 else None for row in padded(rows.response_id_R, -1).tolist()]
     # NeMo-RL's metrics need a valid row in every update. Where all are placeholders, one stays whole, with advantage 0.
     # A cut row may stay so, too, where NeMo-RL takes cut rows out of the loss and none would be left.
     kept_R = np.zeros(len(weight_R), np.bool_)
     if whole:
-        leaves_R = placeholder_R | (leaves_later(responses, settings) if settings.placeholder_rows else False)
-        kept_R = _one_per_update(np.where(leaves_R, 0.0, weight_R), responses, settings.global_batch)
+        leaves_R = placeholder_R | (find_leaving_rows(responses, settings) if settings.placeholder_rows else False)
+        kept_R = _keep_one_per_update(np.where(leaves_R, 0.0, weight_R), responses, settings.global_batch)
         _borrow(batch, responses, kept_R)
     placeholder_R &= ~(kept_R & np.array([response is not None for response in responses]))
     # A placeholder is cut to two tokens: it costs nothing, and the batch keeps the shape that NeMo-RL expects.
     batch["message_log"] = [
-        placeholder(prompt, response.generated if response else ())
+        make_placeholder(prompt, response.generated if response else ())
         if short or response is None
         else response.message_log
-        for prompt, response, short in zip(row_prompts(batch["message_log"], responses), responses, placeholder_R,
+        for prompt, response, short in zip(list_row_prompts(batch["message_log"], responses), responses, placeholder_R,
                                            strict=True)
     ]  # fmt: skip
     truncated_R = np.array([response is not None and response.truncated for response in responses])
@@ -184,12 +184,14 @@ def build_batch(
     return batch, metrics
 
 
-def leaves_later(responses: Sequence[Response | None], settings: NemoSettings) -> NDArray[np.bool_]:
+def find_leaving_rows(responses: Sequence[Response | None], settings: NemoSettings) -> NDArray[np.bool_]:
     """Return which rows NeMo-RL will take out of the loss, because they were cut (grpo.overlong_filtering)."""
     return np.array([settings.overlong and response is not None and response.truncated for response in responses])
 
 
-def row_prompts(logs: Sequence[Sequence[Message]], responses: Sequence[Response | None]) -> Iterator[Sequence[Message]]:
+def list_row_prompts(
+    logs: Sequence[Sequence[Message]], responses: Sequence[Response | None]
+) -> Iterator[Sequence[Message]]:
     """Yield the prompt of each row.
 
     Over NeMo-Gym only responses know it, and only they know the experts of its tokens (policy.router_replay). So a row
@@ -206,7 +208,7 @@ def row_prompts(logs: Sequence[Sequence[Message]], responses: Sequence[Response 
             yield known or [{"role": "user", "content": "", "token_ids": torch.zeros(1, dtype=torch.int64)}]
 
 
-def _placeholders(rows: StepRows, settings: NemoSettings) -> NDArray[np.bool_]:
+def _find_placeholders(rows: StepRows, settings: NemoSettings) -> NDArray[np.bool_]:
     """Rows that become placeholders: repeats always, rows without advantage where the loss has no gradient for them."""
     placeholder_R = rows.weight_R <= 0
     if settings.placeholder_rows:
@@ -222,7 +224,9 @@ def _borrow(batch: Any, responses: list[Response | None], kept_R: NDArray[np.boo
             batch["length"][row] = sum(len(message["token_ids"]) for message in response.prompt)
 
 
-def _one_per_update(loss_R: FloatArray, responses: Sequence[Response | None], global_batch: int) -> NDArray[np.bool_]:
+def _keep_one_per_update(
+    loss_R: FloatArray, responses: Sequence[Response | None], global_batch: int
+) -> NDArray[np.bool_]:
     """Return a row of every optimizer step that would have none: NeMo-RL's metrics need a valid row.
 
     It counts in the loss with the advantage 0, so it changes nothing. It is whole: the log-probabilities of a

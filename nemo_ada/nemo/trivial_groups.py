@@ -17,7 +17,7 @@ MOMENTS = (
 )
 
 
-def marked(moments: Any) -> bool | None:
+def has_third_value(moments: Any) -> bool | None:
     """Return whether the baselines of two rows have the third value.
 
     None where they are something else than expected.
@@ -30,7 +30,7 @@ def marked(moments: Any) -> bool | None:
     return len(parts) == 3
 
 
-def trivial(std_R: torch.Tensor) -> torch.Tensor:
+def find_trivial(std_R: torch.Tensor) -> torch.Tensor:
     """Return whether the pool behind each row has one reward value.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.shrink import Layout, Shrinker, lower_batches, shrink_engine, use_small_data, use_small_model
-from nemo_ada.rules.facts.memory import learner_phase
+from nemo_ada.rules.facts.memory import estimate_learner_phase
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
 from nemo_ada.rules.gym import uses_gym
@@ -88,7 +88,7 @@ def count_fitting_layers(config: NemoConfig, shape: ModelShape) -> int:
     """
     room = FULL * config.card.gib
     for layers in range(shape.layers, 0, -1):
-        if learner_phase(config, replace(shape, layers=layers)).gib <= room:
+        if estimate_learner_phase(config, replace(shape, layers=layers)).gib <= room:
             return layers
     raise UserError(
         f"policy.model_name={config.model_name}: one layer needs more than {room:.0f} GiB of a {config.card.name}; "

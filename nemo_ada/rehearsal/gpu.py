@@ -59,11 +59,11 @@ from nemo_ada.rehearsal.shrink import Shrinker
 from nemo_ada.rehearsal.standins import responses
 from nemo_ada.rehearsal.tables import Forecasts, fill_report
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.facts.config_file import load_config, upstream_part
+from nemo_ada.rules.facts.config_file import load_config, load_upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.run.files import claim, duplicate, new_folder, remove, write_atomically
+from nemo_ada.run.files import claim_folder, duplicate, make_folder, remove, write_atomically
 from nemo_ada.run.folder import BEFORE_A_RUN
 from nemo_ada.run.job_control import (
     EXIT_DONE,
@@ -227,8 +227,8 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     installed = _find_place(config, options)
     in_run_dir = options.full and not options.dry_run and keep is None
     run_dir = Path(str(config.get("run_dir", DEFAULT_RUN_DIR)))
-    folder = (run_dir if in_run_dir else keep or new_folder("rehearsal-gpu-")).resolve()
-    held = claim(folder, "rehearse --gpu", "run_dir" if in_run_dir else "--keep", beside=BEFORE_A_RUN)
+    folder = (run_dir if in_run_dir else keep or make_folder("rehearsal-gpu-")).resolve()
+    held = claim_folder(folder, "rehearse --gpu", "run_dir" if in_run_dir else "--keep", beside=BEFORE_A_RUN)
     for name in () if options.full else (*RUNS, *wanted):  # runs of an earlier rehearsal in this folder
         remove(folder / name)
     made = Configs.of(
@@ -267,7 +267,7 @@ def _read_request(path: Path, overrides: Sequence[str], options: GpuOptions) -> 
         raise UserError(f"{path}: --gpu takes configs with the section reinforce_ada:")
     wanted = choose_runs(options.runs, full=options.full)
     named = [name for name in wanted if kind_of(name) != name]
-    upstream = upstream_part(path, overrides) if named else {}
+    upstream = load_upstream_part(path, overrides) if named else {}
     for name in named:
         _check_keys(config, name, upstream)
     if options.full:
@@ -279,8 +279,8 @@ def _read_request(path: Path, overrides: Sequence[str], options: GpuOptions) -> 
 
 def _check_keys(config: Mapping[str, Any], name: str, upstream: Mapping[str, Any]) -> None:
     """Raise UserError for what `check` has against the keys in the name of a run."""
-    before = rulebook.findings(make_variant(config, kind_of(name)), upstream)
-    for finding in rulebook.findings(make_variant(config, name), upstream):
+    before = rulebook.apply_rules(make_variant(config, kind_of(name)), upstream)
+    for finding in rulebook.apply_rules(make_variant(config, name), upstream):
         if finding.level == "error" and finding not in before:
             raise UserError(f"--runs {name}: {finding.key}: {finding.message}")
 

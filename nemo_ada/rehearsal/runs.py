@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
-from nemo_ada.config.load import apply_overrides, plain
+from nemo_ada.config.load import apply_overrides, resolve_config
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.assumptions import choose_lengths, choose_rates
@@ -28,8 +28,8 @@ from nemo_ada.rehearsal.shrink import Layout, Shrinker, shorten, shrink
 from nemo_ada.rehearsal.standins import FOR_CPU, OF_RUNS, choose_replacements
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rehearsal.standins.responses import Draws
-from nemo_ada.rules.facts.cards import KEY, named
-from nemo_ada.rules.facts.memory import checkpoint_bytes
+from nemo_ada.rules.facts.cards import KEY, find_card_of_device
+from nemo_ada.rules.facts.memory import compute_checkpoint_bytes
 from nemo_ada.rules.facts.models import ModelShape, find_shape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
 
@@ -106,7 +106,7 @@ class Configs:
             UserError: The config cannot run there.
         """
         weights = Path(str(Values(config).get("policy.model_name", ""))).expanduser().glob("*.safetensors")
-        real, known = not dry_run if full else any(weights), named(card)
+        real, known = not dry_run if full else any(weights), find_card_of_device(card)
         user = {**config, KEY: known.name} if known is not None and not full else dict(config)
         repeatable = [name for name in runs if kind_of(name) not in UNREPEATED]
         saved = repeatable[-1] if RESUMED in runs else None
@@ -137,7 +137,9 @@ class Configs:
                     f"{own.card.name} by the estimate of `check`; take a smaller model"
                 )
             shape = replace(shape, layers=fits)
-            if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * checkpoint_bytes(own, shape):
+            if saved is not None and shutil.disk_usage(folder).free < (steps + 1) * compute_checkpoint_bytes(
+                own, shape
+            ):
                 configs[saved]["checkpointing"]["enabled"] = False
         slices = choose_replacements(gpu=not dry_run, slices=not real) if not full else FOR_CPU if dry_run else ()
         stand_ins = (*slices, *(OF_RUNS if len(configs) > 1 and not full else ()))
@@ -217,7 +219,7 @@ def overrides_of(name: str) -> list[str]:
 def make_variant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the config of a run. Raises UserError for a key in its name that cannot be read."""
     made, words = _make_kind(config, kind_of(name)), overrides_of(name)
-    return plain(apply_overrides(OmegaConf.create(made), words)) if words else made
+    return resolve_config(apply_overrides(OmegaConf.create(made), words)) if words else made
 
 
 def _make_kind(config: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ BOUNDS: Mapping[str, tuple[Bound, Any]] = {  # key -> (bound, a value that would
 }
 
 
-def bounds(values: Values) -> Findings:
+def check_bounds(values: Values) -> Findings:
     """Every key of BOUNDS that is set keeps its bound. The run has a folder, and `resume` is a choice that exists."""
     for key, (bound, works) in BOUNDS.items():
         value = values.get(key)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_ada.config.parsing import CLOSE, suggestion
+from nemo_ada.config.parsing import CLOSE, suggest_name
 from nemo_ada.config.values import Values
-from nemo_ada.rules.data import parts
+from nemo_ada.rules.data import list_parts
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.upstream import LOOP
 from nemo_ada.rules.finding import Findings, error, warning
@@ -61,7 +61,7 @@ CHOICES = (
 )  # fmt: skip
 
 
-def choices(v: Values) -> Findings:
+def check_choices(v: Values) -> Findings:
     """Each name of the table is one that the source knows."""
     megatron = v.get(f"{LEARNER}.enabled", False)
     vllm = v.get(f"{GENERATION}.backend", "vllm") == "vllm"
@@ -70,67 +70,67 @@ def choices(v: Values) -> Findings:
         asked = megatron if choice.key.startswith(LEARNER) else vllm or not choice.key.startswith(VLLM)
         if not asked or not isinstance(value, str):
             continue
-        known = sorted(set().union(*(version.names(place, choice.of) for place in choice.places)))
+        known = sorted(set().union(*(version.list_names(place, choice.of) for place in choice.places)))
         if known and value.removeprefix(choice.prefix) not in known:
             say = warning if choice.more and not difflib.get_close_matches(value, known, n=1, cutoff=CLOSE) else error
-            yield say(choice.key, f"{value}: {_where(choice)} knows no such name; "
-                        f"{suggestion(value, known, 'choices')}")  # fmt: skip
+            yield say(choice.key, f"{value}: {_name_source(choice)} knows no such name; "
+                        f"{suggest_name(value, known, 'choices')}")  # fmt: skip
 
 
-def _where(choice: Choice) -> str:
+def _name_source(choice: Choice) -> str:
     """Return whose source was read. megatron-core may be another one than that of the job, so its place is said."""
-    core = None if choice.places[0].startswith("nemo_rl") else version.megatron()
+    core = None if choice.places[0].startswith("nemo_rl") else version.find_megatron()
     return "NeMo-RL" if core is None else f"megatron-core in {core.root}"
 
 
-def verifiers(v: Values) -> Findings:
+def check_verifiers(v: Values) -> Findings:
     """NeMo-RL's judge exists. Its environment catches the error of a misspelt one, and every answer is wrong."""
-    known = version.names(VERIFIERS)
+    known = version.list_names(VERIFIERS)
     for name, section in v.section("env").items():
         value = section.get("math_verify_impl") if isinstance(section, dict) else None
         if known and value is not None and value not in known:
             yield error(
                 f"env.{name}.math_verify_impl",
                 f"{value}: NeMo-RL catches its own error there, and every answer would count as wrong; "
-                f"{suggestion(str(value), sorted(known), 'choices')}",
+                f"{suggest_name(str(value), sorted(known), 'choices')}",
             )
 
 
-def data_names(v: Values) -> Findings:
+def check_data_names(v: Values) -> Findings:
     """Processors and data sets exist. Of both a user may have own ones, which no list has."""
-    processors, sets = sorted(version.names(PROCESSORS)), sorted(version.names(DATASETS))
-    for key, value in _of_data(v, "processor"):
+    processors, sets = sorted(version.list_names(PROCESSORS)), sorted(version.list_names(DATASETS))
+    for key, value in _walk_data(v, "processor"):
         if not processors or value in processors:
             continue
         close = difflib.get_close_matches(value, processors, n=1, cutoff=CLOSE)
         say = error if close else warning
         yield say(key, f"{value} is no processor of NeMo-RL's own, so your code must call register_processor; "
-                  f"{suggestion(value, processors, 'choices')}")  # fmt: skip
-    for key, value in _of_data(v, "dataset_name"):
+                  f"{suggest_name(value, processors, 'choices')}")  # fmt: skip
+    for key, value in _walk_data(v, "dataset_name"):
         if sets and value not in sets and "." not in value:
             yield error(key, f"{value}: NeMo-RL has no such data set, and no dot makes it a class of yours; "
-                        f"{suggestion(value, sets, 'choices')}")  # fmt: skip
+                        f"{suggest_name(value, sets, 'choices')}")  # fmt: skip
 
 
-def _of_data(v: Values, name: str) -> Iterator[tuple[str, str]]:
+def _walk_data(v: Values, name: str) -> Iterator[tuple[str, str]]:
     """Key and value of a setting of each data set, and of the section that stands for all."""
     for split in ("default", "train", "validation"):
         listed = isinstance(v.get(f"data.{split}"), list)
-        for number, part in enumerate(parts(v, split)):
+        for number, part in enumerate(list_parts(v, split)):
             if isinstance(part.get(name), str):
                 yield f"data.{split}{f'.{number}' if listed else ''}.{name}", part[name]
 
 
-def chat_template(v: Values) -> Findings:
+def check_chat_template(v: Values) -> Findings:
     """A chat template that is named as a file is there."""
     template = v.get(TEMPLATE)
     if isinstance(template, str) and template.endswith(".jinja") and not Path(template).is_file():
         yield error(TEMPLATE, f"{template} is not there; give an absolute path, or default for the tokenizer's own")
 
 
-def fp8_cache(v: Values) -> Findings:
+def check_fp8_cache(v: Values) -> Findings:
     """What NeMo-RL's set-up refuses beside an FP8 cache, where its source says that it does."""
-    refuses = version.source(f"{LOOP}.setup")
+    refuses = version.read_source(f"{LOOP}.setup")
     if not str(v.get(CACHE, "auto")).startswith("fp8") or REFUSES_CACHE not in refuses:
         return
     for excluded, why in (
@@ -143,4 +143,10 @@ def fp8_cache(v: Values) -> Findings:
             yield error(CACHE, f"{v.get(CACHE)}: an FP8 cache {why} in NeMo-RL; auto would work")
 
 
-NAMES: tuple[Callable[[Values], Findings], ...] = (choices, verifiers, data_names, chat_template, fp8_cache)
+NAMES: tuple[Callable[[Values], Findings], ...] = (
+    check_choices,
+    check_verifiers,
+    check_data_names,
+    check_chat_template,
+    check_fp8_cache,
+)

@@ -8,7 +8,7 @@ from typing import Literal
 
 Level = Literal["ok", "skipped", "warning", "error"]
 EXIT_CODES = {"ok": 0, "skipped": 0, "warning": 3, "error": 2}
-"""Python ends a crashed program with 1. So no check ends with 1, and slurm/submission.py refuses it."""
+"""Python ends a crashed program with 1. So no check ends with 1, and slurm/submission.py submits nothing after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Finding:
 Findings = Iterator[Finding]
 
 
-def exit_code(findings: Iterable[Finding]) -> int:
+def choose_exit_code(findings: Iterable[Finding]) -> int:
     """Return the exit code of `nemo-ada check`: 0 without warning and error, 3 for warnings only, 2 for errors."""
     levels = {finding.level for finding in findings}
     return next((EXIT_CODES[level] for level in ("error", "warning") if level in levels), 0)

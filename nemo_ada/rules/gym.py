@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.facts.hub import snapshot
+from nemo_ada.rules.facts.hub import find_snapshot
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.run.files import json_of
 
@@ -23,7 +23,7 @@ def uses_gym(values: Values) -> bool:
     return values.get(GYM, False) is True
 
 
-def nemo_gym_engine(v: Values) -> Findings:
+def check_gym_engine(v: Values) -> Findings:
     """The engine answers Gym's agents over HTTP, and they say when a response ends."""
     if not uses_gym(v):
         return
@@ -42,7 +42,7 @@ def nemo_gym_engine(v: Values) -> Findings:
             yield error(key, f"{GYM}=true needs {key}=true: {why}; set it to true")
     key = f"{GENERATION}.vllm_kwargs.generation_config"
     if v.get(key) != "vllm":
-        found = _defaults(v.get("policy.model_name", ""))
+        found = _read_defaults(v.get("policy.model_name", ""))
         text = (
             "shapes what the agents get over HTTP (NeMo-RL's server resets top_k only), and the learner knows nothing "
             f"of it; set {key} to vllm"
@@ -60,9 +60,9 @@ def nemo_gym_engine(v: Values) -> Findings:
             )
 
 
-def _defaults(model: str) -> str | None:
+def _read_defaults(model: str) -> str | None:
     """Return what vLLM's HTTP server would take from the model's folder or the hub's cache, None if neither is here."""
-    folder = Path(model) if Path(model).is_dir() else snapshot(model)
+    folder = Path(model) if Path(model).is_dir() else find_snapshot(model)
     if folder is None:
         return None
     path = folder / "generation_config.json"
@@ -71,7 +71,7 @@ def _defaults(model: str) -> str | None:
     return ", ".join(f"{name}={known[name]}" for name, off in neutral.items() if known.get(name, off) != off)
 
 
-def nemo_gym_data(v: Values) -> Findings:
+def check_gym_data(v: Values) -> Findings:
     """The data sets hold requests, and a validation has all rows of its set."""
     if not uses_gym(v):
         return
@@ -92,7 +92,7 @@ def nemo_gym_data(v: Values) -> Findings:
         )
 
 
-def nemo_gym_servers(v: Values) -> Findings:
+def check_gym_servers(v: Values) -> Findings:
     """The section that NeMo-RL hands to Gym names a model server for training and at least one environment."""
     if not uses_gym(v):
         return
@@ -116,7 +116,7 @@ def nemo_gym_servers(v: Values) -> Findings:
         )
 
 
-def nemo_gym_switch(v: Values) -> Findings:
+def check_gym_switch(v: Values) -> Findings:
     """The switch says true or false, and data for NeMo-Gym comes with it."""
     value = v.get(GYM, False)
     if not isinstance(value, bool):
@@ -136,4 +136,4 @@ def nemo_gym_switch(v: Values) -> Findings:
         )
 
 
-GYM_RULES = (nemo_gym_switch, nemo_gym_engine, nemo_gym_data, nemo_gym_servers)
+GYM_RULES = (check_gym_switch, check_gym_engine, check_gym_data, check_gym_servers)

@@ -20,18 +20,18 @@ NLL = "loss_fn.positive_example_nll_weight"
 RELEASE = (
     "nemo_rl.models.policy.workers.megatron_policy_worker.MegatronPolicyWorkerImpl._requires_nvrx_cuda_cache_release"
 )
-"""Says when a saver must forget where tensors were. The mended one asks whether the optimizer moves (4183)."""
+"""It says when a saver must forget where tensors were. The mended one asks whether the optimizer moves (4183)."""
 SYNCHRONIZED = "nemo_rl.models.megatron.setup._force_sync_optimizer_fp32_from_model"
 """Gives the optimizer's copies on the CPU the loaded weights. A NeMo-RL without it has the fault of issue 2371."""
 
 
-def stale_optimizer(v: Values) -> Findings:
+def check_stale_optimizer(v: Values) -> Findings:
     """Later checkpoints hold the optimizer of the first one."""
     constant = v.get(f"{SAVES}.ckpt_assume_constant_structure", False) and v.get(f"{SAVES}.async_save", False)
     saves = v.get("checkpointing.enabled", False) and v.get("checkpointing.save_optimizer", True)
     apart = not v.get("policy.generation.colocated.enabled", True)
     stays = v.get(OFFLOADED, False)  # on the CPU all the time, so nothing moves it
-    if constant and saves and apart and not stays and "optimizer" not in version.source(RELEASE):
+    if constant and saves and apart and not stays and "optimizer" not in version.read_source(RELEASE):
         yield warning(
             f"{SAVES}.ckpt_assume_constant_structure",
             "true with async_save=true and an engine on GPUs of its own: the saver remembers where the optimizer's "
@@ -40,9 +40,9 @@ def stale_optimizer(v: Values) -> Findings:
         )
 
 
-def random_optimizer(v: Values) -> Findings:
+def check_random_optimizer(v: Values) -> Findings:
     """The optimizer on the CPU starts from random weights."""
-    if v.get(f"{LEARNER}.enabled", False) and v.get(OFFLOADED, False) and not version.source(SYNCHRONIZED):
+    if v.get(f"{LEARNER}.enabled", False) and v.get(OFFLOADED, False) and not version.read_source(SYNCHRONIZED):
         yield warning(
             OFFLOADED,
             "true: this NeMo-RL loads the model's weights and leaves the optimizer's copies of them on the CPU random, "
@@ -50,10 +50,15 @@ def random_optimizer(v: Values) -> Findings:
         )
 
 
-def torn_weights(v: Values) -> Findings:
+def check_torn_weights(v: Values) -> Findings:
     """A pipeline reads weights while they change."""
     stages = v.integer(f"{VLLM}.pipeline_parallel_size", 1)
-    if Loop.of(v) is Loop.ASYNC and v.get(IN_FLIGHT, False) and stages > 1 and version.here().vllm < RAY_PLANS_AHEAD:
+    if (
+        Loop.of(v) is Loop.ASYNC
+        and v.get(IN_FLIGHT, False)
+        and stages > 1
+        and version.find_version().vllm < RAY_PLANS_AHEAD
+    ):
         yield warning(
             IN_FLIGHT,
             f"true with {VLLM}.pipeline_parallel_size={stages}: before vLLM 0.25 an update may run beside a forward "
@@ -62,7 +67,7 @@ def torn_weights(v: Values) -> Findings:
         )
 
 
-def guesses_ahead(v: Values) -> Findings:
+def check_guesses_ahead(v: Values) -> Findings:
     """Speculative decoding under a scheduler that plans ahead."""
     if v.get(SPECULATIVE) is not None and plans_ahead(v):
         yield warning(
@@ -72,7 +77,7 @@ def guesses_ahead(v: Values) -> Findings:
         )
 
 
-def dead_weight(v: Values) -> Findings:
+def check_dead_weight(v: Values) -> Findings:
     """A term of the loss that GRPO never computes."""
     if v.number(NLL):
         yield warning(
@@ -83,5 +88,5 @@ def dead_weight(v: Values) -> Findings:
 
 
 KNOWN_FAULTS: tuple[Callable[[Values], Findings], ...] = (
-    stale_optimizer, random_optimizer, torn_weights, guesses_ahead, dead_weight,
+    check_stale_optimizer, check_random_optimizer, check_torn_weights, check_guesses_ahead, check_dead_weight,
 )  # fmt: skip

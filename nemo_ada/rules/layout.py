@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nemo_ada.config.parsing import divisors, listed, suggestion
+from nemo_ada.config.parsing import find_divisors, join_numbers, suggest_name
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import ModelShape
@@ -17,7 +17,7 @@ IGNORE_TP = "NRL_IGNORE_TP_ACCURACY_CHECK"
 PACKERS = "nemo_rl.data.packing.algorithms.PackingAlgorithm"
 
 
-def gpus_divide(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_gpus(config: NemoConfig, shape: ModelShape) -> Findings:
     """The GPUs divide by TP * PP * CP, and with experts by EP * ETP * PP."""
     learner, engine = config.learner, config.engine
     if learner.gpus != config.gpus and learner.gpus % learner.model_parallel:
@@ -32,23 +32,23 @@ def gpus_divide(config: NemoConfig, shape: ModelShape) -> Findings:
             "cluster.num_nodes",
             f"{config.nodes} nodes x {config.gpus_per_node} GPUs = {config.gpus} do not divide by TP "
             f"{learner.tp} * PP {learner.pp} * CP {learner.cp} = {learner.model_parallel}; "
-            f"cluster.num_nodes={listed(nodes)} would work, or a smaller layout",
+            f"cluster.num_nodes={join_numbers(nodes)} would work, or a smaller layout",
         )
     if shape.experts:
         expert = learner.ep * learner.etp * learner.pp
         if learner.gpus % expert:
             others = learner.etp * learner.pp
-            works = [size for size in divisors(learner.gpus, shape.experts) if learner.gpus % (size * others) == 0]
+            works = [size for size in find_divisors(learner.gpus, shape.experts) if learner.gpus % (size * others) == 0]
             yield error(
                 f"{LEARNER}.expert_model_parallel_size",
                 f"{learner.gpus} GPUs do not divide by EP {learner.ep} * expert TP {learner.etp} * PP {learner.pp} = "
-                f"{expert}; EP of {listed(works)} would work",
+                f"{expert}; EP of {join_numbers(works)} would work",
             )
         if shape.experts % learner.ep:
             yield error(
                 f"{LEARNER}.expert_model_parallel_size",
-                f"{shape.experts} experts do not divide by EP {learner.ep}; {listed(divisors(shape.experts))} would "
-                "work",
+                f"{shape.experts} experts do not divide by EP {learner.ep}; "
+                f"{join_numbers(find_divisors(shape.experts))} would work",
             )
     elif learner.ep > 1:
         yield error(
@@ -56,11 +56,11 @@ def gpus_divide(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def heads_divide(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_heads(config: NemoConfig, shape: ModelShape) -> Findings:
     """Attention heads, key-value heads and feed-forward columns divide by TP."""
     learner = config.learner
     key = f"{LEARNER}.tensor_model_parallel_size"
-    works = listed(divisors(shape.heads, shape.kv, shape.ffn))
+    works = join_numbers(find_divisors(shape.heads, shape.kv, shape.ffn))
     for what, size in (("attention heads", shape.heads), ("feed-forward columns", shape.ffn)):
         if size % learner.tp:
             yield error(key, f"{size} {what} do not divide by TP {learner.tp}; {works} would work")
@@ -71,12 +71,12 @@ def heads_divide(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def layers_divide(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_layers(config: NemoConfig, shape: ModelShape) -> Findings:
     """The layers divide by PP, unless the first or the last stage has a size of its own."""
     learner = config.learner
     given = [n for n in (learner.first_stage, learner.last_stage) if n is not None]
     key = f"{LEARNER}.pipeline_model_parallel_size"
-    works = listed([d for d in divisors(shape.layers) if d <= 16])
+    works = join_numbers([d for d in find_divisors(shape.layers) if d <= 16])
     if not given:
         if shape.layers % learner.pp:
             yield error(
@@ -94,22 +94,22 @@ def layers_divide(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def vllm_divides(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_vllm(config: NemoConfig, shape: ModelShape) -> Findings:
     """The replicas of vLLM use all of its GPUs and split the heads."""
     engine = config.engine
     key = f"{VLLM}.tensor_parallel_size"
     if engine.gpus % (engine.tp * engine.pp):
-        works = [d for d in divisors(shape.heads, engine.gpus) if engine.gpus % (d * engine.pp) == 0]
+        works = [d for d in find_divisors(shape.heads, engine.gpus) if engine.gpus % (d * engine.pp) == 0]
         yield error(
             key,
-            f"{engine.gpus} GPUs do not divide by vLLM's TP {engine.tp} * PP {engine.pp}; TP {listed(works)} would "
-            "work",
+            f"{engine.gpus} GPUs do not divide by vLLM's TP {engine.tp} * PP {engine.pp}; TP {join_numbers(works)} "
+            "would work",
         )
     if shape.heads % engine.tp or (shape.kv % engine.tp and engine.tp % shape.kv):
         yield error(
             key,
             f"{shape.heads} heads and {shape.kv} key-value heads do not split over vLLM's TP {engine.tp}; "
-            f"{listed(divisors(shape.heads, shape.kv))} would work",
+            f"{join_numbers(find_divisors(shape.heads, shape.kv))} would work",
         )
     shared = config.values.get("policy.generation.colocated.enabled", True)
     if not shared and engine.gpus >= config.gpus:
@@ -120,11 +120,11 @@ def vllm_divides(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def batches_divide(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_batches(config: NemoConfig, shape: ModelShape) -> Findings:
     """The rows of a step divide into optimizer steps, and the rows of an optimizer step over the replicas."""
     learner, batch, rollout = config.learner, config.batch, config.rollout
     key = "policy.train_global_batch_size"
-    works = listed([d for d in divisors(rollout.rows) if d % learner.replicas == 0][-4:])
+    works = join_numbers([d for d in find_divisors(rollout.rows) if d % learner.replicas == 0][-4:])
     if rollout.rows % batch.rows:
         yield error(
             key,
@@ -141,11 +141,11 @@ def batches_divide(config: NemoConfig, shape: ModelShape) -> Findings:
         yield error(
             "policy.train_micro_batch_size",
             f"{batch.rows // learner.replicas} rows per replica do not divide by train_micro_batch_size="
-            f"{batch.micro_rows}; {listed(divisors(batch.rows // learner.replicas)[:5])} would work",
+            f"{batch.micro_rows}; {join_numbers(find_divisors(batch.rows // learner.replicas)[:5])} would work",
         )
 
 
-def tp_accuracy(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_tp_accuracy(config: NemoConfig, shape: ModelShape) -> Findings:
     """From TP 4 on, log-probabilities depend on the batch.
 
     So the micro-batches of both passes must be equal, or the ratio is forced, or the user waives the check.
@@ -168,14 +168,14 @@ def tp_accuracy(config: NemoConfig, shape: ModelShape) -> Findings:
     )
 
 
-def packing(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_packing(config: NemoConfig, shape: ModelShape) -> Findings:
     """Packing, and pipeline and context parallelism fit together."""
     learner, batch = config.learner, config.batch
     if learner.cp > 1 and not batch.packing:
         yield error("policy.sequence_packing.enabled", f"CP {learner.cp} needs sequence packing; set it to true")
-    packer, packers = config.values.get("policy.sequence_packing.algorithm"), version.names(PACKERS)
+    packer, packers = config.values.get("policy.sequence_packing.algorithm"), version.list_names(PACKERS)
     if batch.packing and packers and packer is not None and str(packer).lower() not in packers:
-        choices = suggestion(str(packer).lower(), sorted(packers), "choices")
+        choices = suggest_name(str(packer).lower(), sorted(packers), "choices")
         yield error("policy.sequence_packing.algorithm", f"{packer}: no such algorithm in NeMo-RL; {choices}")
     hybrid = config.values.get(f"{LEARNER}.moe_flex_dispatcher_backend") == "hybridep"
     padded = [
@@ -184,7 +184,7 @@ def packing(config: NemoConfig, shape: ModelShape) -> Findings:
         if holds
     ]
     fused = bool(config.values.get("policy.sequence_packing.fuse_loss", False))
-    if batch.packing and padded and fused and not version.here().fuses_padded_packs:
+    if batch.packing and padded and fused and not version.find_version().fuses_padded_packs:
         yield error(
             "policy.sequence_packing.fuse_loss",
             f"{' and '.join(padded)} pads each pack, and this NeMo-RL's fused loss ends on that padding (its pull "
@@ -192,7 +192,7 @@ def packing(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def length_multiple(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_length_multiple(config: NemoConfig, shape: ModelShape) -> Findings:
     """Rows are padded to a multiple of TP with sequence parallelism, and of 2 * CP with context parallelism."""
     learner = config.learner
     key = "policy.make_sequence_length_divisible_by"
@@ -207,7 +207,7 @@ def length_multiple(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def model_positions(v: Values, shape: ModelShape) -> int:
+def count_positions(v: Values, shape: ModelShape) -> int:
     """Return the positions of the model with the config's overrides. YaRN and its kin stretch those of the training."""
     own = v.integer("policy.hf_config_overrides.max_position_embeddings", shape.positions)
     for name in ("rope_scaling", "rope_parameters"):
@@ -218,11 +218,11 @@ def model_positions(v: Values, shape: ModelShape) -> int:
     return own
 
 
-def lengths(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_lengths(config: NemoConfig, shape: ModelShape) -> Findings:
     """Prompt + response <= policy.max_total_sequence_length <= positions, and vLLM has room for as many tokens."""
     batch, rollout = config.batch, config.rollout
     v = config.values
-    positions = model_positions(v, shape)
+    positions = count_positions(v, shape)
     if batch.length > positions:
         yield error(
             "policy.max_total_sequence_length",
@@ -255,7 +255,7 @@ def lengths(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def experts(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_experts(config: NemoConfig, shape: ModelShape) -> Findings:
     """The router is frozen and exact, and has no balancing loss. Otherwise training and rollout disagree."""
     if not shape.experts:
         return
@@ -269,7 +269,7 @@ def experts(config: NemoConfig, shape: ModelShape) -> Findings:
             )
 
 
-def chunked_logprobs(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_chunked_logprobs(config: NemoConfig, shape: ModelShape) -> Findings:
     """logprob_chunk_size needs defer_fp32_logits."""
     chunk = config.values.get("policy.logprob_chunk_size")
     if chunk and not config.values.get(f"{LEARNER}.defer_fp32_logits", False):
@@ -280,6 +280,6 @@ def chunked_logprobs(config: NemoConfig, shape: ModelShape) -> Findings:
 
 
 LAYOUT = (
-    gpus_divide, heads_divide, layers_divide, vllm_divides, batches_divide, tp_accuracy, packing, length_multiple,
-    lengths, experts, chunked_logprobs,
+    check_gpus, check_heads, check_layers, check_vllm, check_batches, check_tp_accuracy, check_packing,
+    check_length_multiple, check_lengths, check_experts, check_chunked_logprobs,
 )  # fmt: skip

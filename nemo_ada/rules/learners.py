@@ -10,11 +10,11 @@ import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.parsing import suggest_name
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts.lora import LAYERS, OUTPUT
 from nemo_ada.rules.facts.models import find_shape
-from nemo_ada.rules.facts.nemo_config import other_learner
+from nemo_ada.rules.facts.nemo_config import name_other_learner
 from nemo_ada.rules.finding import Findings, error, warning
 
 LEARNER = "policy.megatron_cfg"
@@ -24,10 +24,10 @@ ADAPTED = (*LAYERS, "router", OUTPUT)
 """Layers of a decoder that Megatron-Bridge can give an adapter."""
 
 
-def other_adapters(v: Values) -> Findings:
+def check_other_adapters(v: Values) -> Findings:
     """LoRA keys of the learner that is off have no effect, and the run would train all weights."""
     megatron = bool(v.get(f"{LEARNER}.enabled", False))
-    used, other = PEFT, f"{other_learner(v)}.lora_cfg"
+    used, other = PEFT, f"{name_other_learner(v)}.lora_cfg"
     if not megatron:
         used, other = other, used
     if v.get(f"{other}.enabled", False) and not v.get(f"{used}.enabled", False):
@@ -38,7 +38,7 @@ def other_adapters(v: Values) -> Findings:
         )
 
 
-def megatron_adapters(v: Values) -> Findings:
+def check_megatron_adapters(v: Values) -> Findings:
     """What Megatron-Bridge needs of `peft`."""
     if not v.get(f"{LEARNER}.enabled", False) or v.section(PEFT).get("enabled", False) is not True:
         return
@@ -64,10 +64,10 @@ def megatron_adapters(v: Values) -> Findings:
             f"dropout={dropout:g} acts in the update and not in the rollout, so the ratio of the loss would be random; "
             "0.0 would work",
         )
-    yield from _targets(v, section)
+    yield from _check_targets(v, section)
 
 
-def _targets(v: Values, section: Mapping[str, Any]) -> Findings:
+def _check_targets(v: Values, section: Mapping[str, Any]) -> Findings:
     """The names of layers exist, and the output layer gets no adapter that a refit would lose."""
     key = f"{PEFT}.target_modules"
     targets, excluded = (section.get(name) or [] for name in ("target_modules", "exclude_modules"))
@@ -79,7 +79,7 @@ def _targets(v: Values, section: Mapping[str, Any]) -> Findings:
             yield error(
                 key,
                 f"{target}: Megatron has no such layer, and it would stay frozen without a message; "
-                f"{suggestion(last, ADAPTED, 'layers')}",
+                f"{suggest_name(last, ADAPTED, 'layers')}",
             )
     shape = find_shape(str(v.get("policy.model_name", "")))
     output = OUTPUT in targets or (not targets and OUTPUT not in excluded)
@@ -91,13 +91,13 @@ def _targets(v: Values, section: Mapping[str, Any]) -> Findings:
         )
 
 
-def dtensor_adapters(v: Values) -> Findings:
+def check_dtensor_adapters(v: Values) -> Findings:
     """A model whose output layer is its embedding gets no adapter there, because a refit would lose it.
 
     NeMo-RL's default is every linear layer (`match_all_linear`), which NeMo Automodel says to include `lm_head`
     (nemo_automodel/components/_peft/module_matcher.py). vLLM takes such a layer from the embedding.
     """
-    here = f"{other_learner(v)}.lora_cfg"
+    here = f"{name_other_learner(v)}.lora_cfg"
     section = v.section(here)
     if v.get(f"{LEARNER}.enabled", False) or section.get("enabled", False) is not True:
         return
@@ -118,17 +118,17 @@ def dtensor_adapters(v: Values) -> Findings:
         )
 
 
-LORA: tuple[Callable[[Values], Findings], ...] = (other_adapters, megatron_adapters, dtensor_adapters)
+LORA: tuple[Callable[[Values], Findings], ...] = (check_other_adapters, check_megatron_adapters, check_dtensor_adapters)
 
 
-def idle_keys(v: Values, upstream: Mapping[str, Any]) -> Findings:
+def check_idle_keys(v: Values, upstream: Mapping[str, Any]) -> Findings:
     """Keys that the user changed in a section that the chosen learner does not read.
 
     Args:
         v: the resolved config.
         upstream: the part of it that comes from NeMo-RL's own files. What it says is nobody's wish.
     """
-    sections: tuple[str, ...] = (other_learner(v), "policy.optimizer", "policy.scheduler")
+    sections: tuple[str, ...] = (name_other_learner(v), "policy.optimizer", "policy.scheduler")
     learner = "Megatron"
     if not v.get(f"{LEARNER}.enabled", False):
         learner, sections = "DTensor", (LEARNER,)
@@ -137,7 +137,7 @@ def idle_keys(v: Values, upstream: Mapping[str, Any]) -> Findings:
         before, now = theirs.get(section), v.get(section)
         if not isinstance(before, Mapping) or not isinstance(now, Mapping):
             continue
-        keys = [key for key in _changed(now, before) if key not in ("enabled", "lora_cfg.enabled", "peft.enabled")]
+        keys = [key for key in _find_changed(now, before) if key not in ("enabled", "lora_cfg.enabled", "peft.enabled")]
         if keys:
             yield warning(
                 f"{section}.{keys[0]}",
@@ -146,11 +146,11 @@ def idle_keys(v: Values, upstream: Mapping[str, Any]) -> Findings:
             )
 
 
-def _changed(now: Mapping[str, Any], before: Any, prefix: str = "") -> Iterator[str]:
+def _find_changed(now: Mapping[str, Any], before: Any, prefix: str = "") -> Iterator[str]:
     """Dotted keys whose values differ from those before. Interpolations of NeMo-RL's files are left out."""
     for name, value in now.items():
         old = before.get(name) if isinstance(before, Mapping) else None
         if isinstance(value, Mapping):
-            yield from _changed(value, old, f"{prefix}{name}.")
+            yield from _find_changed(value, old, f"{prefix}{name}.")
         elif value is not None and value != old and not (isinstance(old, str) and "${" in old):
             yield f"{prefix}{name}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
-from nemo_ada.config.presets import SECTION, ada_settings
+from nemo_ada.config.presets import SECTION, parse_ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.budget import CAPS, SECONDS
 from nemo_ada.errors import UserError
@@ -18,7 +18,7 @@ from nemo_ada.rules.facts.nemo_config import Loop, RolloutFacts
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.gym import SECTION as GYM_SECTION
 from nemo_ada.rules.gym import uses_gym
-from nemo_ada.rules.single_controller import controller_groups
+from nemo_ada.rules.single_controller import check_controller_groups
 
 ESTIMATOR = "grpo.adv_estimator.name"
 ASYNC, ASYNC_ON = "grpo.async_grpo.enabled", Loop.ASYNC.value
@@ -37,7 +37,7 @@ def uses_async_engine(values: Values) -> bool:
     return values.get(BACKEND, "") == "vllm" and bool(values.get(ASYNC_ENGINE, False))
 
 
-def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
+def find_placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
     """Return the keys that give a gradient to rows without advantage.
 
     Where there are none, such rows may leave the loss.
@@ -63,7 +63,7 @@ def placeholder_obstacles(values: Values, ada: AdaSettings) -> list[str]:
 # -- with any estimator ------------------------------------------------------------------------------------------------
 
 
-def estimator(values: Values) -> Findings:
+def check_estimator(values: Values) -> Findings:
     """The config chooses Reinforce-Ada by its section, and NeMo-RL's estimator is one that the section can replace."""
     name = values.get(ESTIMATOR, "grpo")
     if name == SECTION:
@@ -81,7 +81,7 @@ def estimator(values: Values) -> Findings:
         yield warning(SECTION, "this section is missing: this would be NeMo-RL's own algorithm")
 
 
-def asynchronous_training(values: Values) -> Findings:
+def check_asynchronous_training(values: Values) -> Findings:
     """What NeMo-RL's asynchronous training needs. NeMo-RL checks some of it late, some only in its example script."""
     if not values.get(ASYNC, False):
         return
@@ -114,7 +114,7 @@ def asynchronous_training(values: Values) -> Findings:
 # -- with Reinforce-Ada ------------------------------------------------------------------------------------------------
 
 
-def other_paths(values: Values, ada: AdaSettings) -> Findings:
+def check_other_paths(values: Values, ada: AdaSettings) -> Findings:
     """Trainers and rollouts that do not run through the functions that the hooks replace."""
     if Loop.of(values) is Loop.DATA_PLANE:
         yield warning(
@@ -130,7 +130,7 @@ def other_paths(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def other_estimator(values: Values, ada: AdaSettings) -> Findings:
+def check_other_estimator(values: Values, ada: AdaSettings) -> Findings:
     """Settings of NeMo-RL's own estimator, which would have no effect where ours say something else."""
     advantage = ada.advantage
     instead = {
@@ -148,7 +148,7 @@ def other_estimator(values: Values, ada: AdaSettings) -> Findings:
             )
 
 
-def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
+def check_engine_abilities(values: Values, ada: AdaSettings) -> Findings:
     """What the engine must be able to do for the settings of the method."""
     if ada.reserve_prompts:
         yield error(
@@ -158,7 +158,7 @@ def engine_abilities(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
+def check_prefix_cache(values: Values, ada: AdaSettings) -> Findings:
     """Asynchronous training should not cache prefixes, unless every refit empties the cache.
 
     A refit does not empty the prefix cache of an engine on GPUs of its own. A later wave of a prompt then starts from
@@ -170,7 +170,7 @@ def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
     reset, in_flight = f"{section}.recompute_kv_cache_after_weight_updates", f"{section}.in_flight_weight_updates"
     if not values.get(ASYNC, False) or values.get(PREFIX_CACHE) is False or values.get(BACKEND, "vllm") != "vllm":
         return
-    empties = version.here().empties_cache
+    empties = version.find_version().empties_cache
     if empties and values.get(reset, False) and not values.get(in_flight, False):
         return
     instead = f", or {reset}=true and {in_flight}=false" if empties else ""
@@ -182,7 +182,7 @@ def prefix_cache(values: Values, ada: AdaSettings) -> Findings:
     )
 
 
-def single_groups(values: Values, ada: AdaSettings) -> Findings:
+def check_single_groups(values: Values, ada: AdaSettings) -> Findings:
     """Asynchronous training draws every group by itself, before its step. These settings need the whole step."""
     if not Loop.of(values).draws_ahead:
         return
@@ -202,9 +202,9 @@ def single_groups(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def live_rows(values: Values, ada: AdaSettings) -> Findings:
+def check_live_rows(values: Values, ada: AdaSettings) -> Findings:
     """Rows without advantage leave the loss only where nothing else gives them a gradient."""
-    obstacles = placeholder_obstacles(values, ada)
+    obstacles = find_placeholder_obstacles(values, ada)
     if ada.advantage.denominator == "live_rows" and obstacles:
         yield error(
             f"{SECTION}.advantage.denominator",
@@ -213,7 +213,7 @@ def live_rows(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def dynamic_sampling(values: Values, ada: AdaSettings) -> Findings:
+def check_dynamic_sampling(values: Values, ada: AdaSettings) -> Findings:
     """NeMo-RL's dynamic sampling filters groups of equal size whose rewards differ."""
     key = "grpo.use_dynamic_sampling"
     if not values.get(key, False):
@@ -240,7 +240,7 @@ def dynamic_sampling(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def reward_range(values: Values) -> tuple[float, float]:
+def compute_reward_range(values: Values) -> tuple[float, float]:
     """Return the smallest and the largest reward of an update, after NeMo-RL's scaling and shaping.
 
     The environment's own rewards are taken to be between 0 and 1. In the order of the loop: effort levels of NeMo-Gym's
@@ -278,11 +278,11 @@ def reward_range(values: Values) -> tuple[float, float]:
     return (low, high) if high > low else (low, low + 1.0)
 
 
-def reward_scale(values: Values, ada: AdaSettings) -> Findings:
+def check_reward_scale(values: Values, ada: AdaSettings) -> Findings:
     """An allocation by pass rates takes the predictions of a shrunk baseline, so its rewards must stay labels."""
     if ada.advantage.baseline != "shrunk" or not isinstance(ada.sampling, EstimationSampling):
         return
-    found = reward_range(values)
+    found = compute_reward_range(values)
     if found != (0.0, 1.0):
         yield error(
             f"{SECTION}.advantage.baseline",
@@ -292,18 +292,18 @@ def reward_scale(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def first_waves(values: Values, ada: AdaSettings) -> Findings:
+def check_first_waves(values: Values, ada: AdaSettings) -> Findings:
     """The caps can hold the first waves of all prompts, and the rows of a group do not depend on their labels."""
     rollout = RolloutFacts.of(values)
     try:
         ada.check_rows(rollout.group)
         plan = ada.plan(rollout.group, rollout.longest)
-        plan.check_first_waves(rollout.prompts, rollout.reserved_responses(ada))
+        plan.check_first_waves(rollout.prompts, rollout.count_divided_responses(ada))
     except UserError as problem:
         yield error(problem.key or SECTION, str(problem))
 
 
-def seconds_cap(values: Values, ada: AdaSettings) -> Findings:
+def check_seconds_cap(values: Values, ada: AdaSettings) -> Findings:
     """A cap on seconds leaves time for a response of full length."""
     longest, cap = RolloutFacts.of(values).longest, ada.budget.caps().get(SECONDS)
     if cap is not None and cap < FASTEST * longest:
@@ -313,7 +313,7 @@ def seconds_cap(values: Values, ada: AdaSettings) -> Findings:
         )
 
 
-def untried(values: Values, ada: AdaSettings) -> Findings:
+def warn_of_untried(values: Values, ada: AdaSettings) -> Findings:
     """What was tried less than the rest, or is slower than it must be."""
     if not values.get(ASYNC, False):
         return
@@ -330,32 +330,32 @@ def untried(values: Values, ada: AdaSettings) -> Findings:
 
 
 ADA_RULES: tuple[Callable[[Values, AdaSettings], Findings], ...] = (
-    other_paths, other_estimator, engine_abilities, prefix_cache, single_groups, live_rows, dynamic_sampling,
-    reward_scale, first_waves, seconds_cap, untried,
+    check_other_paths, check_other_estimator, check_engine_abilities, check_prefix_cache, check_single_groups,
+    check_live_rows, check_dynamic_sampling, check_reward_scale, check_first_waves, check_seconds_cap, warn_of_untried,
 )  # fmt: skip
 
 
-def objective(values: Values, ada: AdaSettings) -> Findings:
+def describe_objective(values: Values, ada: AdaSettings) -> Findings:
     """What the mean update follows, said and not judged."""
     try:
-        yield ok(f"{SECTION}.advantage", ada.teaches(int(values.get("grpo.num_generations_per_prompt", 0))))
+        yield ok(f"{SECTION}.advantage", ada.describe_objective(int(values.get("grpo.num_generations_per_prompt", 0))))
     except (UserError, TypeError, ValueError):
         return  # another rule names it
 
 
-def reinforce_ada(values: Values) -> Findings:
+def check_reinforce_ada(values: Values) -> Findings:
     """All rules for a config that chooses Reinforce-Ada."""
     if not uses_reinforce_ada(values):
         return
     try:
-        ada = ada_settings(values.get(SECTION))
+        ada = parse_ada_settings(values.get(SECTION))
     except UserError as problem:
         yield error(problem.key or SECTION, str(problem))
         return
     for rule in ADA_RULES:
         yield from rule(values, ada)
-    yield from objective(values, ada)
-    yield from controller_groups(values, ada)
+    yield from describe_objective(values, ada)
+    yield from check_controller_groups(values, ada)
 
 
-METHOD: tuple[Callable[[Values], Findings], ...] = (estimator, asynchronous_training, reinforce_ada)
+METHOD: tuple[Callable[[Values], Findings], ...] = (check_estimator, check_asynchronous_training, check_reinforce_ada)

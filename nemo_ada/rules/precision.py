@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_ada.config.parsing import listed
+from nemo_ada.config.parsing import join_numbers
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Findings, error, warning
@@ -14,23 +14,23 @@ FP8_CFG = {"fp8": "e4m3", "fp8_recipe": "blockwise", "fp8_param": False}
 FP32_SCALES = "NVTE_FP8_BLOCK_SCALING_FP32_SCALES"
 
 
-def rollout_parallel_sizes(shape: ModelShape, limit: int = 16) -> list[int]:
+def list_rollout_parallel_sizes(shape: ModelShape, limit: int = 16) -> list[int]:
     """Tensor-parallel sizes of vLLM at which the feed-forward and key-value widths per GPU are multiples of a block."""
     sizes = [tp for tp in (1, 2, 4, 8, 16) if tp <= limit and shape.kv % tp == 0 and shape.heads % tp == 0]
     return [tp for tp in sizes if shape.ffn % (BLOCK * tp) == 0 and shape.kv_width % (BLOCK * tp) == 0]
 
 
-def fp8_rollout(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_fp8_rollout(config: NemoConfig, shape: ModelShape) -> Findings:
     """FP8 in vLLM needs block shapes that fit, and the importance-sampling correction."""
     learner, engine = config.learner, config.engine
     if not engine.fp8:
         return
-    works = rollout_parallel_sizes(shape)
+    works = list_rollout_parallel_sizes(shape)
     if engine.tp not in works:
         yield error(
             f"{VLLM}.precision",
             f"FP8 blocks of 128 need feed-forward and key-value widths per GPU in multiples of 128; {shape.ffn} and "
-            f"{shape.kv_width} over TP {engine.tp} are not; {VLLM}.tensor_parallel_size={listed(works)} would "
+            f"{shape.kv_width} over TP {engine.tp} are not; {VLLM}.tensor_parallel_size={join_numbers(works)} would "
             "work, or precision=bfloat16",
         )
     if not config.values.get("loss_fn.use_importance_sampling_correction", False):
@@ -45,7 +45,7 @@ def fp8_rollout(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def fp8_training(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_fp8_training(config: NemoConfig, shape: ModelShape) -> Findings:
     """FP8 in Megatron uses Transformer Engine's block scaling as NeMo-RL ran it."""
     learner = config.learner
     if not learner.fp8:
@@ -64,7 +64,7 @@ def fp8_training(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def optimizer(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_optimizer(config: NemoConfig, shape: ModelShape) -> Findings:
     """The precisions of model and optimizer agree. Sharded states need the distributed optimizer."""
     v, here = config.values, f"{LEARNER}.optimizer"
     precision = v.get("policy.precision")
@@ -76,7 +76,7 @@ def optimizer(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-def card(config: NemoConfig, shape: ModelShape) -> Findings:
+def check_card(config: NemoConfig, shape: ModelShape) -> Findings:
     """What the config's GPUs cannot do. nemo_ada/rules/facts/cards.py has their figures and sources."""
     card = config.card
     learner, engine = f"{LEARNER}.fp8_cfg.enabled", f"{VLLM}.precision"
@@ -102,4 +102,4 @@ def card(config: NemoConfig, shape: ModelShape) -> Findings:
         )
 
 
-PRECISION = (fp8_rollout, fp8_training, optimizer, card)
+PRECISION = (check_fp8_rollout, check_fp8_training, check_optimizer, check_card)

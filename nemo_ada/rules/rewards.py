@@ -16,7 +16,7 @@ OTHER_REWARDS = {
 }
 
 
-def environment_names(v: Values) -> Iterator[tuple[str, str]]:
+def list_environments(v: Values) -> Iterator[tuple[str, str]]:
     """(section of `data`, name) of every environment that the data sets use."""
     for split in ("default", "train", "validation"):
         part = v.get(f"data.{split}")
@@ -26,12 +26,12 @@ def environment_names(v: Values) -> Iterator[tuple[str, str]]:
                 yield split, name
 
 
-def threshold_of_rewards(v: Values) -> Findings:
+def check_threshold(v: Values) -> Findings:
     """Rewards that are no shares need a threshold of their own. The default splits rewards of 0 and 1."""
     key = "reinforce_ada.positive_threshold"
     if v.get(SECTION) is None or v.number(key) is not None:
         return
-    for split, name in environment_names(v):
+    for split, name in list_environments(v):
         if name in OTHER_REWARDS:
             yield warning(
                 key,
@@ -41,9 +41,9 @@ def threshold_of_rewards(v: Values) -> Findings:
             return
 
 
-def estimator_of_verdicts(v: Values) -> Findings:
+def check_verdicts(v: Values) -> Findings:
     """Our math environment gives no label where it has no verdict. Only Reinforce-Ada's hooks understand that."""
-    ours = OUR_ENVIRONMENT in {name for _, name in environment_names(v)}
+    ours = OUR_ENVIRONMENT in {name for _, name in list_environments(v)}
     threshold = v.number("reinforce_ada.positive_threshold")
     if ours and threshold is not None and not 0 <= threshold < 1:
         yield error(
@@ -60,7 +60,7 @@ def estimator_of_verdicts(v: Values) -> Findings:
         )
 
 
-def judges(v: Values) -> dict[str, Judge]:
+def make_judges(v: Values) -> dict[str, Judge]:
     """Return the judge of each environment of ours by its name, made of its section as the job makes it.
 
     Raises UserError where a section names no kind of verifier, or no function.

@@ -1,6 +1,6 @@
 """The rules for a NeMo-RL config: one list, which `nemo-ada check` prints and `nemo-ada train` obeys.
 
-A rule is a function from a resolved config to findings. `findings` runs them all. `refuse` raises the errors among
+A rule is a function from a resolved config to findings. `apply_rules` runs them all. `refuse` raises the errors among
 them, and the launcher calls it before anything starts. So `check` never passes a config that `train` refuses.
 
 A rule reads the config and the files that it names. It does not import NeMo-RL, torch or Ray. What depends on this
@@ -14,34 +14,34 @@ from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rules.bounds import bounds
+from nemo_ada.rules.bounds import check_bounds
 from nemo_ada.rules.choices import NAMES
-from nemo_ada.rules.data import datasets, prompt_files
+from nemo_ada.rules.data import check_datasets, check_loading, check_prompt_files
 from nemo_ada.rules.engine import ENGINE
 from nemo_ada.rules.facts.models import ModelShape, find_shape
-from nemo_ada.rules.facts.nemo_config import NemoConfig, other_learner
+from nemo_ada.rules.facts.nemo_config import NemoConfig, name_other_learner
 from nemo_ada.rules.finding import Finding, Findings, error, ok, warning
 from nemo_ada.rules.gym import GYM_RULES
 from nemo_ada.rules.known_faults import KNOWN_FAULTS
 from nemo_ada.rules.layout import LAYOUT
-from nemo_ada.rules.learners import LORA, idle_keys
+from nemo_ada.rules.learners import LORA, check_idle_keys
 from nemo_ada.rules.method import METHOD
-from nemo_ada.rules.names import key_names
+from nemo_ada.rules.names import check_key_names
 from nemo_ada.rules.precision import PRECISION
 from nemo_ada.rules.setup import SETUP
-from nemo_ada.rules.single_controller import controller_ignores, controller_needs, controller_sizes
-from nemo_ada.rules.value_types import value_types
+from nemo_ada.rules.single_controller import check_controller_needs, check_controller_sizes, check_ignored_settings
+from nemo_ada.rules.value_types import check_value_types
 
 Rule = Callable[[Values], Findings]
 RULES: tuple[Rule, ...] = (
     *NAMES, *SETUP, *ENGINE, *KNOWN_FAULTS, *LORA, *GYM_RULES, *METHOD,
-    controller_needs, controller_sizes, controller_ignores, datasets,
-    prompt_files,
+    check_controller_needs, check_controller_sizes, check_ignored_settings, check_datasets,
+    check_loading, check_prompt_files,
 )  # fmt: skip
-"""Every rule that needs neither a model's shape nor NeMo-RL's own key names. Those rules are called in `findings`."""
+"""Every rule that needs neither a model's shape nor NeMo-RL's own key names, which `apply_rules` asks for by itself."""
 
 
-def findings(config: Mapping[str, Any], upstream: Mapping[str, Any] | None = None) -> list[Finding]:
+def apply_rules(config: Mapping[str, Any], upstream: Mapping[str, Any] | None = None) -> list[Finding]:
     """Everything that the rules say of a config.
 
     Where a number is outside its bound, only such numbers are reported: nothing that follows from them would mean
@@ -53,45 +53,45 @@ def findings(config: Mapping[str, Any], upstream: Mapping[str, Any] | None = Non
             are not checked.
     """
     values = Values(config)
-    broken = list(bounds(values))
+    broken = list(check_bounds(values))
     if broken:
         return broken
     names = [] if upstream is None else [
-        *key_names(config, upstream), *value_types(config), *idle_keys(values, upstream)
+        *check_key_names(config, upstream), *check_value_types(config), *check_idle_keys(values, upstream)
     ]  # fmt: skip
-    return [*of_model(values), *(finding for rule in RULES for finding in _of(rule, values)), *names]
+    return [*apply_model_rules(values), *(finding for rule in RULES for finding in _apply(rule, values)), *names]
 
 
 def refuse(config: Mapping[str, Any], upstream: Mapping[str, Any] | None = None) -> None:
-    """Raise UserError with every finding of level error, one per line. The arguments are those of `findings`."""
-    raise_errors(findings(config, upstream))
+    """Raise UserError with every finding of level error, one per line. The arguments are those of `apply_rules`."""
+    raise_errors(apply_rules(config, upstream))
 
 
 def refuse_out_of_bounds(values: Values) -> None:
     """Raise UserError with every number that is outside its bound, one per line."""
-    raise_errors(bounds(values))
+    raise_errors(check_bounds(values))
 
 
 def raise_errors(findings: Iterable[Finding]) -> None:
     """Raise UserError with the findings of level error, if there are any."""
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
-        raise UserError("\n".join(_line(finding) for finding in errors), key=errors[0].key)
+        raise UserError("\n".join(_write_line(finding) for finding in errors), key=errors[0].key)
 
 
-def of_error(problem: UserError, key: str = "configuration") -> Finding:
+def make_finding(problem: UserError, key: str = "configuration") -> Finding:
     """Return a finding with the message of an error. `key` is used where the error names none."""
     return error(problem.key or key, str(problem))
 
 
-def model_shape(values: Values) -> tuple[ModelShape, str] | None:
+def find_model_shape(values: Values) -> tuple[ModelShape, str] | None:
     """Return the shape of the config's model and its origin. None for an unknown model. Raises UserError."""
     return find_shape(str(values.get("policy.model_name", "")))
 
 
-def of_model(values: Values) -> list[Finding]:
+def apply_model_rules(values: Values) -> list[Finding]:
     """Return what the layout and precision rules say, which need the shape of the model and a learner of Megatron."""
-    section = other_learner(values)
+    section = name_other_learner(values)
     if values.get(f"{section}.enabled", False) and not values.get("policy.megatron_cfg.enabled", False):
         return [
             warning(
@@ -102,9 +102,9 @@ def of_model(values: Values) -> list[Finding]:
         ]
     try:
         config = NemoConfig.of_megatron(values.config)
-        known = model_shape(values)
+        known = find_model_shape(values)
     except UserError as problem:
-        return [of_error(problem)]
+        return [make_finding(problem)]
     if known is None:
         return [
             warning(
@@ -117,19 +117,19 @@ def of_model(values: Values) -> list[Finding]:
     name = ok(
         "policy.model_name", f"{config.model_name} ({origin}): {shape.parameters / 1e9:.2f} B parameters, {shape}"
     )
-    return [name, *(finding for rule in (*LAYOUT, *PRECISION) for finding in _of(rule, config, shape))]
+    return [name, *(finding for rule in (*LAYOUT, *PRECISION) for finding in _apply(rule, config, shape))]
 
 
-def _of(rule: Callable[..., Findings], *facts: Any) -> Sequence[Finding]:
+def _apply(rule: Callable[..., Findings], *facts: Any) -> Sequence[Finding]:
     """Return the findings of one rule. A value that the rule cannot read is a finding, too."""
     collected: list[Finding] = []
     try:
         collected.extend(rule(*facts))
     except UserError as problem:
-        collected.append(of_error(problem))
+        collected.append(make_finding(problem))
     return collected
 
 
-def _line(finding: Finding) -> str:
+def _write_line(finding: Finding) -> str:
     """Return the finding as one line of an error, which begins with its key."""
     return finding.message if finding.message.startswith(finding.key) else f"{finding.key}: {finding.message}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nemo_ada.by_name import file_of, find
-from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.parsing import suggest_name
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.data import lies_here, uses_media
@@ -22,16 +22,16 @@ from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import LOOP
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import COLUMNS, uses_gym
-from nemo_ada.rules.references import references
+from nemo_ada.rules.references import check_references
 from nemo_ada.rules.rewards import (
     OUR_ENVIRONMENT,
-    environment_names,
-    estimator_of_verdicts,
-    threshold_of_rewards,
+    check_threshold,
+    check_verdicts,
+    list_environments,
 )
-from nemo_ada.run.data_files import records
+from nemo_ada.run.data_files import read_records
 from nemo_ada.run.files import text_of
-from nemo_ada.run.json_lines import DamagedLine, refuse
+from nemo_ada.run.json_lines import DamagedLine, refuse_line
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
@@ -46,7 +46,7 @@ PADDING = 1024  # embeddings that a model may have beyond its tokenizer, because
 MAX_LINES = 200_000  # lines of a training set that are read
 
 
-def schedule(v: Values) -> Findings:
+def check_schedule(v: Values) -> Findings:
     """Learning rates and lengths that megatron-core's scheduler compares when it starts."""
     lr, low = v.number(f"{OPTIMIZER}.lr"), v.number(f"{OPTIMIZER}.min_lr")
     start, warm = v.number(f"{SCHEDULER}.lr_warmup_init"), v.number(f"{SCHEDULER}.lr_warmup_iters")
@@ -69,10 +69,10 @@ def schedule(v: Values) -> Findings:
         )
 
 
-def optimizer(v: Values) -> Findings:
+def check_optimizer(v: Values) -> Findings:
     """Combinations that the learner's workers refuse after the model was built."""
     share = v.number(f"{OPTIMIZER}.optimizer_offload_fraction")
-    parts = TAKES_PARTS in version.source(VALIDATES)
+    parts = TAKES_PARTS in version.read_source(VALIDATES)
     fits = share is not None and (0 < share <= 1 if parts else share == 1.0)
     if v.get(f"{OPTIMIZER}.optimizer_cpu_offload", False) and not fits:
         yield error(
@@ -84,7 +84,7 @@ def optimizer(v: Values) -> Findings:
         yield error(f"{OPTIMIZER}.fp16", "bf16 and fp16 exclude each other; set fp16 to false")
 
 
-def experts_parallel(v: Values) -> Findings:
+def check_experts_parallel(v: Values) -> Findings:
     """Experts and tensor parallelism need sequence parallelism. megatron-core says so in the first update only."""
     if v.get(f"{LEARNER}.sequence_parallel", False):
         return
@@ -96,7 +96,7 @@ def experts_parallel(v: Values) -> Findings:
         )
 
 
-def packs(v: Values) -> Findings:
+def check_packs(v: Values) -> Findings:
     """A pack, or a dynamic micro-batch, must have room for the longest row. The first such row may come late."""
     multiple = v.integer("policy.make_sequence_length_divisible_by", 1)
     total = v.integer("policy.max_total_sequence_length")
@@ -114,7 +114,7 @@ def packs(v: Values) -> Findings:
                 )
 
 
-def validation(v: Values) -> Findings:
+def check_validation(v: Values) -> Findings:
     """NeMo-RL validates max_val_samples // val_batch_size batches, so a batch must not be larger than the samples."""
     if not v.validates:
         return
@@ -127,7 +127,7 @@ def validation(v: Values) -> Findings:
         )
 
 
-def saves(v: Values) -> Findings:
+def check_saves(v: Values) -> Findings:
     """What the first save needs: the metric that ranks checkpoints, a deadline that can be parsed, a format."""
     if not v.get("checkpointing.enabled", False):
         return
@@ -145,10 +145,10 @@ def saves(v: Values) -> Findings:
         if prefix not in ("train", "val") or not name:
             yield error(key, f"{metric}: NeMo-RL wants train:NAME or val:NAME, or null; val:accuracy would work")
         elif prefix == "val" and not uses_gym(v):
-            found = version.checkout()
-            logged = set() if found is None else found.metrics(LOOP, ("validate",))
+            found = version.find_checkout()
+            logged = set() if found is None else found.list_metrics(LOOP, ("validate",))
             if logged and name not in logged:
-                yield error(key, f"{metric}: {suggestion(name, sorted(logged), 'validation metrics')}")
+                yield error(key, f"{metric}: {suggest_name(name, sorted(logged), 'validation metrics')}")
         elif prefix == "train":
             yield warning(
                 key,
@@ -170,7 +170,7 @@ def saves(v: Values) -> Findings:
         )
 
 
-def tokenizer(v: Values) -> Findings:
+def check_tokenizer(v: Values) -> Findings:
     """The tokenizer is the model's."""
     model, name = str(v.get("policy.model_name", "")), str(v.get("policy.tokenizer.name", ""))
     if not name or not model or name == model:
@@ -187,7 +187,7 @@ def tokenizer(v: Values) -> Findings:
         )
 
 
-def prompt_batches(v: Values) -> Findings:
+def check_prompt_batches(v: Values) -> Findings:
     """How NeMo-RL's loader hands out the prompts of a step."""
     if v.get("data.use_multiple_dataloader", False):
         yield error(
@@ -197,7 +197,7 @@ def prompt_batches(v: Values) -> Findings:
         )
 
 
-def training_set(v: Values) -> Findings:
+def check_training_set(v: Values) -> Findings:
     """A local training set has enough records for the steps, and each has a text in both columns."""
     path = v.get("data.train.data_path")
     if path is None or not lies_here(Path(str(path))):
@@ -209,7 +209,7 @@ def training_set(v: Values) -> Findings:
         keys = list(COLUMNS)
     count = 0
     try:
-        for number, record in records(Path(str(path)), refuse, str(v.get("data.train.split", "train"))):
+        for number, record in read_records(Path(str(path)), refuse_line, str(v.get("data.train.split", "train"))):
             if number > MAX_LINES:
                 break
             if count == 0 and not set(keys) <= set(record):
@@ -246,14 +246,14 @@ def training_set(v: Values) -> Findings:
         )
 
 
-def environments(v: Values) -> Findings:
+def check_environments(v: Values) -> Findings:
     """The class of a user's own environment exists where the job looks for it. Each environment has its section."""
-    for split, name in environment_names(v):
+    for split, name in list_environments(v):
         if v.get(f"env.{name}") is None:
             yield error(
                 f"data.{split}.env_name", f"{name} has no section env.{name}; add it, such as `env: {{{name}: {{}}}}`"
             )
-    named, known = {name for _, name in environment_names(v)}, version.names(ENVIRONMENTS)
+    named, known = {name for _, name in list_environments(v)}, version.list_names(ENVIRONMENTS)
     for name, section in v.section("env").items():
         # For images NeMo-RL makes one of any name, and over NeMo-Gym it makes Gym's only.
         made = not known or name in (*known, *EXAMPLES, *named, OUR_ENVIRONMENT) or uses_media(v) or uses_gym(v)
@@ -282,6 +282,7 @@ def environments(v: Values) -> Findings:
 
 
 SETUP: tuple[Callable[[Values], Findings], ...] = (
-    schedule, optimizer, experts_parallel, packs, validation, saves, tokenizer, prompt_batches,
-    training_set, environments, threshold_of_rewards, estimator_of_verdicts, references,
+    check_schedule, check_optimizer, check_experts_parallel, check_packs, check_validation, check_saves,
+    check_tokenizer, check_prompt_batches, check_training_set, check_environments, check_threshold, check_verdicts,
+    check_references,
 )  # fmt: skip

@@ -45,23 +45,23 @@ IGNORED = (
 )
 
 
-def lookahead(values: Values) -> int:
+def read_lookahead(values: Values) -> int:
     """Versions of the weights by which sampling may run ahead of training. NeMo-RL's default is 1."""
-    value = values.number(lookahead_key(values))
+    value = values.number(choose_lookahead_key(values))
     return 1 if value is None else int(value)
 
 
-def lookahead_key(values: Values) -> str:
-    """Return the key of `lookahead`, which has another name in every sampler but `in_order`."""
-    return LOOKAHEAD if sampler(values) == IN_ORDER else STALENESS
+def choose_lookahead_key(values: Values) -> str:
+    """Return the key of `read_lookahead`, which has another name in every sampler but `in_order`."""
+    return LOOKAHEAD if read_sampler(values) == IN_ORDER else STALENESS
 
 
-def sampler(values: Values) -> str:
+def read_sampler(values: Values) -> str:
     """Return the name of the sampler, which says which groups a step trains on. NeMo-RL's default is `in_order`."""
     return str(values.get(f"{SAMPLER}.name", IN_ORDER))
 
 
-def controller_needs(values: Values) -> Findings:
+def check_controller_needs(values: Values) -> Findings:
     """What the single controller needs. NeMo-RL checks it when it starts, or in its example script."""
     if Loop.of(values) is not Loop.CONTROLLER:
         return
@@ -94,7 +94,7 @@ def controller_needs(values: Values) -> Findings:
         )
 
 
-def controller_sizes(values: Values) -> Findings:
+def check_controller_sizes(values: Values) -> Findings:
     """How many groups a step of the single controller has, and how many are drawn ahead. NeMo-RL checks it, too."""
     if Loop.of(values) is not Loop.CONTROLLER:
         return
@@ -108,7 +108,7 @@ def controller_sizes(values: Values) -> Findings:
             f"it to {rows}. For several updates per step of the synchronous loop take fewer prompts per step, and a "
             f"{LOOKAHEAD} of as many versions",
         )
-    versions, ahead = lookahead(values), lookahead_key(values)
+    versions, ahead = read_lookahead(values), choose_lookahead_key(values)
     if versions > 0 and values.get(COLOCATED, True):
         yield error(
             COLOCATED,
@@ -116,7 +116,7 @@ def controller_sizes(values: Values) -> Findings:
             f"{COLOCATED}=false and policy.generation.colocated.resources",
         )
     if not values.get(CORRECTION, False):
-        if sampler(values) == READY_FIRST:
+        if read_sampler(values) == READY_FIRST:
             yield error(CORRECTION, f"{SAMPLER}.name={READY_FIRST} needs it: set {CORRECTION}=true")
         elif versions > 0:
             yield warning(CORRECTION, f"{ahead}={versions} trains on responses of older weights: set {CORRECTION}=true")
@@ -128,7 +128,7 @@ def controller_sizes(values: Values) -> Findings:
             f"{prompts}, or lower",
         )
     buffered = values.integer(f"{CONTROLLER}.max_buffered_rollouts", 64)
-    if sampler(values) != WINDOWED and buffered < prompts * (versions + 1):
+    if read_sampler(values) != WINDOWED and buffered < prompts * (versions + 1):
         yield error(
             f"{CONTROLLER}.max_buffered_rollouts",
             f"{CONTROLLER}.max_buffered_rollouts={buffered} holds fewer groups than the {versions + 1} steps that are "
@@ -136,7 +136,7 @@ def controller_sizes(values: Values) -> Findings:
         )
 
 
-def controller_ignores(values: Values) -> Findings:
+def check_ignored_settings(values: Values) -> Findings:
     """Settings that the single controller does not read. They would have no effect, and no message says so."""
     if Loop.of(values) is not Loop.CONTROLLER:
         return
@@ -148,11 +148,11 @@ def controller_ignores(values: Values) -> Findings:
             )
 
 
-def controller_groups(values: Values, ada: AdaSettings) -> Findings:
+def check_controller_groups(values: Values, ada: AdaSettings) -> Findings:
     """What our plug-in needs of the single controller: advantages that each group has by itself, on the driver."""
     if Loop.of(values) is not Loop.CONTROLLER:
         return
-    if version.checkout() is not None and not version.here().masks_rows:
+    if version.find_checkout() is not None and not version.find_version().masks_rows:
         yield error(
             CONTROLLER,
             f"{CONTROLLER}: Reinforce-Ada plugs into the single controller of v0.8.0, and NEMO_RL_HOME is older; take "
@@ -170,7 +170,7 @@ def controller_groups(values: Values, ada: AdaSettings) -> Findings:
     workers = f"{CONTROLLER}.num_advantage_workers"
     if values.get(workers):
         yield error(workers, f"{workers}={values.get(workers)} makes actors with NeMo-RL's own estimator; set it to 0")
-    name, prompts = sampler(values), values.integer("grpo.num_prompts_per_step")
+    name, prompts = read_sampler(values), values.integer("grpo.num_prompts_per_step")
     if name not in SAMPLERS:
         yield error(
             f"{SAMPLER}.name",
@@ -184,7 +184,7 @@ def controller_groups(values: Values, ada: AdaSettings) -> Findings:
             f"{SAMPLERS[name]}. A budget is that of {prompts} groups that begin one after another, not that of a step. "
             f"{IN_ORDER} has neither effect",
         )
-    versions = lookahead(values)
+    versions = read_lookahead(values)
     if values.get(PREFIX_CACHE) is not False and (versions > 0 or not values.get(RESET, False)):
         yield warning(
             PREFIX_CACHE,

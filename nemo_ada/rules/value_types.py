@@ -32,24 +32,24 @@ CLASSES = ("TypedDict", "BaseModel")
 MISSING = "missing"  # pydantic's name of this error
 
 
-def value_types(config: Mapping[str, Any]) -> Findings:
+def check_value_types(config: Mapping[str, Any]) -> Findings:
     """Values that NeMo-RL's configuration classes refuse, and keys that they miss, where a NeMo-RL is here.
 
     The single controller has other classes, and its configs are not judged.
     """
-    checkout = version.checkout()
+    checkout = version.find_checkout()
     if checkout is None or Loop.of(Values(config)) is Loop.CONTROLLER:
         return
     try:
-        _adapter(checkout).validate_python(config)
+        _make_adapter(checkout).validate_python(config)
     except ValidationError as problem:
         errors = problem.errors(include_url=False)
     else:
         return
-    yield from of_errors(config, errors)
+    yield from read_errors(config, errors)
 
 
-def of_errors(config: Mapping[str, Any], errors: Iterable[Mapping[str, Any]]) -> Findings:
+def read_errors(config: Mapping[str, Any], errors: Iterable[Mapping[str, Any]]) -> Findings:
     """What pydantic's errors say of a config, one finding per key.
 
     Args:
@@ -59,21 +59,21 @@ def of_errors(config: Mapping[str, Any], errors: Iterable[Mapping[str, Any]]) ->
     said: dict[str, list[str]] = {}
     for one in errors:
         missing = one["type"] == MISSING
-        key, inside = _place(config, tuple(map(str, one["loc"])), missing)
-        given = "it is missing" if missing else _shown(one.get("input", Values(config).get(key)))
+        key, inside = _locate(config, tuple(map(str, one["loc"])), missing)
+        given = "it is missing" if missing else _show(one.get("input", Values(config).get(key)))
         said.setdefault(key, []).append(f"{inside}{given}: {one['msg']}")
     for key, messages in said.items():
         yield error(key, f"NeMo-RL would stop when the run starts ({'; or '.join(messages)})")
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     """Return a value for a message. What is inside a section may be secret."""
     if isinstance(value, Mapping | list):
         return "a section" if isinstance(value, Mapping) else "a list"
     return "null" if value is None else repr(value)[:80]
 
 
-def _place(config: Any, location: tuple[str, ...], missing: bool) -> tuple[str, str]:
+def _locate(config: Any, location: tuple[str, ...], missing: bool) -> tuple[str, str]:
     """Return the dotted key of an error, and what follows in words where a value may have one of several types.
 
     Args:
@@ -93,10 +93,10 @@ def _place(config: Any, location: tuple[str, ...], missing: bool) -> tuple[str, 
 
 
 @cache
-def _adapter(checkout: Checkout) -> TypeAdapter[Any]:
+def _make_adapter(checkout: Checkout) -> TypeAdapter[Any]:
     found = checkout.find(MASTER_CONFIG)
     try:
-        return TypeAdapter(Any if found is None else Classes(checkout).of_class(found))
+        return TypeAdapter(Any if found is None else Classes(checkout).make_type(found))
     except (TypeError, ValueError, SyntaxError, RecursionError, PydanticUserError):  # of a version that is not known
         return TypeAdapter(Any)
 
@@ -117,7 +117,7 @@ class Classes:
         self._checkout = checkout
         self._made: dict[tuple[str, str], Any] = {}
 
-    def of_class(self, found: Found) -> Any:
+    def make_type(self, found: Found) -> Any:
         """Return a type for a configuration class. Any other definition takes any value."""
         if isinstance(found.node, ast.expr):  # an alias
             return self._of(found.node, found.module)
@@ -164,7 +164,7 @@ class Classes:
             if node.id in PLAIN:
                 return PLAIN[node.id]
             found = self._checkout.find(f"{module}.{node.id}")
-            return Any if found is None else self.of_class(found)
+            return Any if found is None else self.make_type(found)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             return Union[self._of(node.left, module), self._of(node.right, module)]  # noqa: UP007 - of two values
         if isinstance(node, ast.Subscript):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
-from nemo_ada.by_name import checked, made
+from nemo_ada.by_name import check_part, make_object
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.arithmetic import Arithmetic
 from nemo_ada.tasks.jsonl import JsonlTask
@@ -43,14 +43,14 @@ def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None, tokeniz
     if isinstance(settings, ArithmeticSettings):
         return Arithmetic(settings, cache_dir, tokenizer)
     if isinstance(settings, OwnTaskSettings):
-        return _own(settings, tokenizer)
+        return _build_own(settings, tokenizer)
     assert_never(settings)
 
 
-def _own(settings: OwnTaskSettings, tokenizer: Tokenizer | None) -> Task:
+def _build_own(settings: OwnTaskSettings, tokenizer: Tokenizer | None) -> Task:
     """Build the user's task, and judge one of its answers. Raises UserError where that does not work."""
     key = "task.task"
-    task: Task = made(key, settings.task, tokenizer, **settings.arguments)
+    task: Task = make_object(key, settings.task, tokenizer, **settings.arguments)
     lacking = [name for name in TASK_HAS if not hasattr(task, name)]
     if lacking:
         raise UserError(f"{key}={settings.task!r}: it has no {', '.join(lacking)}; recipes/extend/task.py has all")
@@ -60,5 +60,5 @@ def _own(settings: OwnTaskSettings, tokenizer: Tokenizer | None) -> Task:
         (verdict,) = score_many(task, [(prompt, prompt.answer, True)])
         return float("nan") if verdict.label is None else verdict.label
 
-    checked(key, settings.task, tried, float)
+    check_part(key, settings.task, tried, float)
     return task

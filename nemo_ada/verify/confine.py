@@ -3,8 +3,8 @@
 Answers are model output, and the scorer is a large parser. An answer that manages to run code there must not reach a
 network, write a file, start a process or read a secret. There are these layers, and none needs root:
 
-* Landlock: the kernel lets the process read below Python's own folders, and nothing else (`kernel.only_read_below`).
-* seccomp: the kernel refuses all system calls but those that compute, wait and read (`kernel.only_compute`).
+* Landlock: the kernel lets the process read below Python's own folders, and nothing else (`kernel.allow_only_reading`).
+* seccomp: the kernel refuses all system calls but those that compute, wait and read (`kernel.allow_only_computing`).
   Where Landlock is missing, it refuses to open any file, so that modules are imported before (`import_ahead`).
 * No capability of root.
 * The kernel's limits (`limits_of`): memory, no core dump, no growing file, few descriptors, no new process or thread
@@ -78,13 +78,13 @@ def confine(memory_bytes: int, without: frozenset[str] = frozenset(), needs: Nee
         least = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (least, least))
     libraries = (*_LIBRARIES, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
-    readable = (*code_folders(), *libraries, *needs.files, *(_NAMES_AND_KEYS if needs.network else ()))
+    readable = (*find_code_folders(), *libraries, *needs.files, *(_NAMES_AND_KEYS if needs.network else ()))
     held, missing = ["limits"], {}
     layers: dict[str, Callable[[], None]] = {  # a later one refuses the calls that an earlier one needs
-        "no new privileges": kernel.no_new_privileges,
+        "no new privileges": kernel.forbid_new_privileges,
         "no capabilities": kernel.drop_capabilities,
-        "Landlock": lambda: kernel.only_read_below(readable, needs.network),
-        "seccomp": lambda: kernel.only_compute("Landlock" in held, needs.network),
+        "Landlock": lambda: kernel.allow_only_reading(readable, needs.network),
+        "seccomp": lambda: kernel.allow_only_computing("Landlock" in held, needs.network),
     }
     for name, apply in layers.items():
         try:
@@ -107,21 +107,25 @@ def import_ahead() -> None:
                 importlib.import_module(f"sympy.{name}")
 
 
-def code_folders() -> tuple[str, ...]:
+def find_code_folders() -> tuple[str, ...]:
     """Where code of this process comes from: Python's folders, and every loaded package or module outside of them.
 
     Not the import path itself: a folder there may hold more than code, such as slurm/site.env beside this package.
     """
     packages = [path for path in sys.path if "site-packages" in path or "dist-packages" in path]
-    folders = {_real(path) for path in (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__))}
-    folders |= {_real(path) for path in packages}
+    folders = {
+        _resolve_folder(path) for path in (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__))
+    }
+    folders |= {_resolve_folder(path) for path in packages}
     for name, module in list(sys.modules.items()):
         if "." not in name:  # a package has folders, a module has a file
             folders |= {
-                _real(path) for path in getattr(module, "__path__", [getattr(module, "__file__", None)]) if path
+                _resolve_folder(path)
+                for path in getattr(module, "__path__", [getattr(module, "__file__", None)])
+                if path
             }
     return tuple(sorted(folder for folder in folders if not folder.startswith(tuple(folders - {folder}))))
 
 
-def _real(folder: str) -> str:
+def _resolve_folder(folder: str) -> str:
     return os.path.join(os.path.realpath(folder), "")

@@ -55,7 +55,7 @@ _SOCKETS: dict[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 _SOCKET, _CLONE, _CLONE3, _CLONE_THREAD, _F_SETFL = (41, 198), (56, 220), (435, 435), 0x10000, 4
 _SOCKET_IOCTLS = (0x5421, 0x541B)  # FIONBIO, FIONREAD
-# A worker may use these with some arguments only (`_filter`).
+# A worker may use these with some arguments only (`_write_filter`).
 _OPEN, _OPENAT, _IOCTL, _FCNTL = (2, None), (257, 56), (16, 29), (72, 25)
 _TGKILL, _PRLIMIT, _SETRLIMIT = (234, 131), (302, 261), (160, 164)
 _SECCOMP, _CAPSET = (317, 277), (126, 91)
@@ -79,9 +79,9 @@ class Missing(Exception):
     """The kernel does not have a layer, or refuses it. The message says why."""
 
 
-def landlock_version() -> int:
+def read_landlock_version() -> int:
     """Return Landlock's version in this kernel, 0 where the kernel has none or does not use it."""
-    return max(0, _call(_LANDLOCK_CREATE, None, 0, 1))
+    return max(0, _make_call(_LANDLOCK_CREATE, None, 0, 1))
 
 
 def end_with(parent: int) -> None:
@@ -90,18 +90,18 @@ def end_with(parent: int) -> None:
     Raises:
         Missing: the kernel refuses.
     """
-    _done(_control(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "pdeathsig")
+    _check_result(_call_prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "pdeathsig")
     if os.getppid() != parent:
         os._exit(1)
 
 
-def no_new_privileges() -> None:
+def forbid_new_privileges() -> None:
     """Make sure that no set-user-id program gives this process rights again. The other layers need this first.
 
     Raises:
         Missing: the kernel refuses.
     """
-    _done(_control(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _check_result(_call_prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
 def drop_capabilities() -> None:
@@ -112,34 +112,36 @@ def drop_capabilities() -> None:
     """
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITIES, 0))
     none = ctypes.create_string_buffer(struct.pack("=6I", 0, 0, 0, 0, 0, 0))
-    _done(_call(_number(_CAPSET), header, none), "capset")
+    _check_result(_make_call(_find_number(_CAPSET), header, none), "capset")
 
 
-def only_read_below(places: Iterable[str], network: bool = False) -> None:
+def allow_only_reading(places: Iterable[str], network: bool = False) -> None:
     """Landlock: this process reads files below these folders, and nothing else. Raises Missing.
 
     It writes no file, starts no program from a file, binds and connects no TCP port, and sends no signal to a process
     outside, as far as this version of Landlock can refuse it. Descriptors that are open stay open. `network`: it may
     use TCP.
     """
-    version = landlock_version()
+    version = read_landlock_version()
     if version < 1:
         raise Missing("this kernel has no Landlock (Linux 5.13 has it where the site turned it on)")
     files = (1 << _FILE_RIGHTS.get(version, max(_FILE_RIGHTS.values()))) - 1
+    # The kernel's struct landlock_ruleset_attr: rights of files, of TCP (bind and connect), and what leaves the process
+    # (abstract sockets and signals). An older kernel knows only the first of them.
     rules = struct.pack("=QQQ", files, 0b11 if version >= 4 and not network else 0, 0b11 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = _call(_LANDLOCK_CREATE, ctypes.c_char_p(rules), size, 0)
-    _done(ruleset, "landlock_create_ruleset")
+    ruleset = _make_call(_LANDLOCK_CREATE, ctypes.c_char_p(rules), size, 0)
+    _check_result(ruleset, "landlock_create_ruleset")
     try:
         for place in places:
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # it cannot read that one anyhow
                 _allow_reading(ruleset, place)
-        _done(_call(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
+        _check_result(_make_call(_LANDLOCK_RESTRICT, ruleset, 0), "landlock_restrict_self")
     finally:
         os.close(ruleset)
 
 
-def only_compute(may_open: bool, network: bool = False) -> None:
+def allow_only_computing(may_open: bool, network: bool = False) -> None:
     """seccomp: the system calls of a worker, and no others. Raises Missing.
 
     may_open: whether files may be opened for reading. Without Landlock they may not, because no other layer of the
@@ -150,42 +152,42 @@ def only_compute(may_open: bool, network: bool = False) -> None:
     No other socket, no new process or thread, no program, no signal to another process, no access to another process's
     memory, no file opened for writing, created, renamed or removed. A refused call fails with EPERM.
     """
-    instructions = b"".join(_filter(_machine(), os.getpid(), may_open, network))
+    instructions = b"".join(_write_filter(_find_machine(), os.getpid(), may_open, network))
     code = ctypes.create_string_buffer(instructions, len(instructions))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(instructions) // 8, ctypes.addressof(code)))
-    if _call(_number(_SECCOMP), 1, _TSYNC, program) == 0:
+    if _make_call(_find_number(_SECCOMP), 1, _TSYNC, program) == 0:
         return
-    _done(_control(_PR_SET_SECCOMP, 2, program, 0, 0), "seccomp")  # kernels before 3.17
+    _check_result(_call_prctl(_PR_SET_SECCOMP, 2, program, 0, 0), "seccomp")  # kernels before 3.17
 
 
-def _call(number: int, *arguments: Any) -> int:
+def _make_call(number: int, *arguments: Any) -> int:
     """Make a system call. Every integer fills a whole register, because the C library could leave its upper half."""
-    return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *map(_register, arguments)))
+    return int(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *map(_fill_register, arguments)))
 
 
-def _control(*arguments: Any) -> int:
-    return int(ctypes.CDLL(None, use_errno=True).prctl(*map(_register, arguments)))
+def _call_prctl(*arguments: Any) -> int:
+    return int(ctypes.CDLL(None, use_errno=True).prctl(*map(_fill_register, arguments)))
 
 
-def _register(argument: Any) -> Any:
+def _fill_register(argument: Any) -> Any:
     return ctypes.c_long(argument) if isinstance(argument, int) else argument
 
 
-def _machine() -> int:
+def _find_machine() -> int:
     machine = platform.machine()
     if machine not in _MACHINES or struct.calcsize("P") != 8:
         raise Missing(f"no table of system calls for {machine!r}; x86_64 and aarch64 have one")
     return _MACHINES[machine]
 
 
-def _number(numbers: tuple[int | None, int | None]) -> int:
-    number = numbers[_machine()]
+def _find_number(numbers: tuple[int | None, int | None]) -> int:
+    number = numbers[_find_machine()]
     if number is None:
         raise Missing("this machine does not have the call")
     return number
 
 
-def _done(result: int, what: str) -> None:
+def _check_result(result: int, what: str) -> None:
     if result < 0:
         raise Missing(f"{what}: {os.strerror(ctypes.get_errno())}")
 
@@ -195,70 +197,76 @@ def _allow_reading(ruleset: int, place: str) -> None:
     try:
         rights = _READ_FILE | (_READ_FOLDER if os.path.isdir(place) else 0)
         rule = struct.pack("=Qi", rights, descriptor)
-        _done(_call(_LANDLOCK_ADD, ruleset, 1, ctypes.c_char_p(rule), 0), f"landlock_add_rule, {place}")
+        _check_result(_make_call(_LANDLOCK_ADD, ruleset, 1, ctypes.c_char_p(rule), 0), f"landlock_add_rule, {place}")
     finally:
         os.close(descriptor)
 
 
-def _filter(machine: int, own_pid: int, may_open: bool, network: bool = False) -> list[bytes]:
+def _write_filter(machine: int, own_pid: int, may_open: bool, network: bool = False) -> list[bytes]:
     """Return the seccomp program: which calls are allowed, with which arguments.
 
     `own_pid`: the only target of a signal.
     """
+    # The number of a call means something only on its architecture (place 4), so that is looked at first, then the
+    # number (place 0). Afterwards each call has a part of its own, and the first part that is for it ends with a
+    # return.
     program = [_load(4), _jump(_EQUAL, _ARCHITECTURE[machine], 1, 0), _return(_KILL), _load(0)]
     for numbers in (*_ALLOWED.values(), *(_SOCKETS.values() if network else ())):
-        program += _on(numbers[machine], [_return(_ALLOW)])
+        program += _run_for(numbers[machine], [_return(_ALLOW)])
     if network:  # a thread, and no process: glibc asks clone3 first, whose flags no filter can read
-        program += _on(_CLONE3[machine], [_return(_UNKNOWN_CALL)])
-        program += _on(_SOCKET[machine], _one_of(0, (socket.AF_INET, socket.AF_INET6)))  # no agent's, no Docker's
+        program += _run_for(_CLONE3[machine], [_return(_UNKNOWN_CALL)])
+        program += _run_for(
+            _SOCKET[machine], _allow_one_of(0, (socket.AF_INET, socket.AF_INET6))
+        )  # no agent's, no Docker's
         thread = [_load(_argument(0)), _jump(_ANY_BIT, _CLONE_THREAD, 0, 1), _return(_ALLOW), _return(_REFUSE)]
-        program += _on(_CLONE[machine], thread)
-        program += _on(_FCNTL[machine], _one_of(1, (*_FCNTLS, _F_SETFL)))
-        program += _on(_IOCTL[machine], _one_of(1, (*_IOCTLS, *_SOCKET_IOCTLS)))
+        program += _run_for(_CLONE[machine], thread)
+        program += _run_for(_FCNTL[machine], _allow_one_of(1, (*_FCNTLS, _F_SETFL)))
+        program += _run_for(_IOCTL[machine], _allow_one_of(1, (*_IOCTLS, *_SOCKET_IOCTLS)))
     without_writing = [_jump(_ANY_BIT, WRITING, 0, 1), _return(_REFUSE), _return(_ALLOW)]
     if may_open:
-        program += _on(_OPEN[machine], [_load(_argument(1)), *without_writing])
-        program += _on(_OPENAT[machine], [_load(_argument(2)), *without_writing])
-    program += _on(_IOCTL[machine], _one_of(1, _IOCTLS))
-    program += _on(_FCNTL[machine], _one_of(1, _FCNTLS))
-    program += _on(_TGKILL[machine], _one_of(0, (own_pid,)))
-    program += _on(_SETRLIMIT[machine], _one_of(0, (resource.RLIMIT_CPU,)))
-    program += _on(_PRLIMIT[machine], _own_limits())
+        program += _run_for(_OPEN[machine], [_load(_argument(1)), *without_writing])
+        program += _run_for(_OPENAT[machine], [_load(_argument(2)), *without_writing])
+    program += _run_for(_IOCTL[machine], _allow_one_of(1, _IOCTLS))
+    program += _run_for(_FCNTL[machine], _allow_one_of(1, _FCNTLS))
+    program += _run_for(_TGKILL[machine], _allow_one_of(0, (own_pid,)))
+    program += _run_for(_SETRLIMIT[machine], _allow_one_of(0, (resource.RLIMIT_CPU,)))
+    program += _run_for(_PRLIMIT[machine], _allow_own_limits())
     return [*program, _return(_REFUSE)]
 
 
-def _own_limits() -> list[bytes]:
+def _allow_own_limits() -> list[bytes]:
     """Allow prlimit64(0, RLIMIT_CPU, ...), and a call that only reads, whose third argument is not an address."""
     reads = [_load(_argument(2)), _jump(_EQUAL, 0, 0, 2), _load(_argument(2) + 4), _jump(_EQUAL, 0, 1, 0)]
     return [
         _load(_argument(0)), _jump(_EQUAL, 0, 1, 0), _return(_REFUSE),
-        _load(_argument(1)), _jump(_EQUAL, resource.RLIMIT_CPU, 5, 0),
+        _load(_argument(1)), _jump(_EQUAL, resource.RLIMIT_CPU, 5, 0),  # past what follows, to the last return
         *reads, _return(_REFUSE), _return(_ALLOW),
     ]  # fmt: skip
 
 
-def _one_of(argument: int, values: Sequence[int]) -> list[bytes]:
+def _allow_one_of(argument: int, values: Sequence[int]) -> list[bytes]:
     """Allow the call where the lower half of an argument, counted from 0, is one of the values."""
     tests = [_jump(_EQUAL, value, len(values) - place, 0) for place, value in enumerate(values)]
     return [_load(_argument(argument)), *tests, _return(_REFUSE), _return(_ALLOW)]
 
 
-def _on(number: int | None, instructions: list[bytes]) -> list[bytes]:
+def _run_for(number: int | None, instructions: list[bytes]) -> list[bytes]:
     """Run these instructions, which end with a return, for the call of this number."""
     return [] if number is None else [_jump(_EQUAL, number, 0, len(instructions)), *instructions]
 
 
 def _argument(index: int) -> int:
-    return (
-        16 + 8 * index
-    )  # place of the lower half in the kernel's struct seccomp_data; both machines are little-endian
+    """Return where the lower half of an argument is in struct seccomp_data. Both machines are little-endian."""
+    return 16 + 8 * index
 
 
 def _load(place: int) -> bytes:
+    """Return the instruction that loads the 32 bits at this place, which `_jump` then looks at."""
     return struct.pack("=HBBI", _LOAD, 0, 0, place)
 
 
 def _jump(test: int, value: int, where_true: int, where_false: int) -> bytes:
+    """Return the instruction that skips `where_true` or `where_false` of the next ones, as the test says."""
     return struct.pack("=HBBI", test, where_true, where_false, value)
 
 

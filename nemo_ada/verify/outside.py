@@ -156,7 +156,7 @@ class _Variables(os._Environ):  # type: ignore[type-arg]
 def _note_variable(name: object) -> None:
     if not isinstance(name, str) or name not in _watch.hidden:
         return
-    frame = sys._getframe(2)
+    frame = sys._getframe(2)  # who asked: behind os.environ's own methods, which Python may have frozen
     while frame.f_back is not None and frame.f_code.co_filename.endswith(("os.py", "_collections_abc.py")):
         frame = frame.f_back
     if "<frozen" in frame.f_code.co_filename:

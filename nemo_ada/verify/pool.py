@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.cores import usable_cores
+from nemo_ada.run.cores import count_usable_cores
 from nemo_ada.verify import outside, selftest
 from nemo_ada.verify.boxed import last_boxed, plain_reference
 from nemo_ada.verify.confine import Layers
@@ -65,7 +65,7 @@ class VerifierLimits:
     @property
     def processes(self) -> int:
         """Number of workers."""
-        return self.workers if self.workers is not None else usable_cores()
+        return self.workers if self.workers is not None else count_usable_cores()
 
 
 class _Job(NamedTuple):
@@ -86,7 +86,7 @@ class _Job(NamedTuple):
     since: float | None = None
 
 
-def longest_answer(reference: str) -> int:
+def bound_answer(reference: str) -> int:
     """Characters of the longest box that is read. A longer one is wrong, as a text that could not be the reference."""
     return SHORT_ANSWER + 4 * len(reference)
 
@@ -97,7 +97,7 @@ class MathVerifier:
     Every answer is judged in a process that is killed at its deadline, which counts CPU seconds. An answer that timed
     out is asked again once, when no other waits and with a core of its own, before the timeout is its verdict. A
     failure has a cause instead of a label (`nemo_ada.verify.verdict`). A response without a closed box, or with a box
-    that is far longer than its reference (`longest_answer`), gets label 0 at once.
+    that is far longer than its reference (`bound_answer`), gets label 0 at once.
 
     Life cycle: the constructor starts the server process and runs the self-test. `close`, or leaving the `with` block,
     ends all processes. Answers wait in one queue. Each worker process has a thread here, which gives it one answer at a
@@ -131,7 +131,7 @@ class MathVerifier:
         self._turn = threading.Condition(self._lock)  # an answer waits, or this verifier is closed
         self._waiting: deque[_Job] = deque()
         self._timed_out: deque[_Job] = deque()  # to be asked again
-        self._asked_again, self._cores = 0, usable_cores()  # of these in work, and how many may be
+        self._asked_again, self._cores = 0, count_usable_cores()  # of these in work, and how many may be
         self._dead_servers = 0  # that ended in a row without an answer
         self._open: set[Future[Verdict]] = set()
         self._workers: dict[threading.Thread, Worker | None] = {}  # the threads, each with the worker that it asks
@@ -178,7 +178,9 @@ class MathVerifier:
         """Judge the known pairs and one hanging answer. Raises VerifierSelfTestError for a wrong verdict."""
         short = min(0.5, self.limits.deadline_s)
         for pairs, deadline in ((selftest.KNOWN_PAIRS, SELF_TEST_DEADLINE_S), ([selftest.HANGING], short)):
-            selftest.check(pairs, self._wait_for_verdicts([pair[:2] for pair in pairs], deadline), self._problem)
+            selftest.check_verdicts(
+                pairs, self._wait_for_verdicts([pair[:2] for pair in pairs], deadline), self._problem
+            )
 
     def close(self) -> None:
         """End all processes and cancel open futures. Idempotent."""
@@ -224,7 +226,7 @@ class MathVerifier:
             future: Future[Verdict] = Future()
             futures.append(future)
             answer = response if self._whole else last_boxed(response)
-            if answer is None or (not self._whole and len(answer) > longest_answer(reference)):
+            if answer is None or (not self._whole and len(answer) > bound_answer(reference)):
                 self._set_verdict(future, Verdict(0.0))
                 continue
             wanted = reference if self._whole else plain_reference(reference)

@@ -22,7 +22,7 @@ from typing import Any
 
 from nemo_ada.by_name import find
 from nemo_ada.errors import UserError
-from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, environment, python
+from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, make_environment, make_python_command
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.verdict import CAUSES, CRASH, TIMEOUT
 from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, encode_line
@@ -60,7 +60,7 @@ class Patience:
 
     def __init__(self, pid: int, seconds: float) -> None:
         self._pid, self._seconds = pid, seconds
-        self._begun, self._rested = self._cpu_seconds(), 0.0
+        self._begun, self._rested = self._read_cpu_seconds(), 0.0
         self._seen = time.monotonic(), self._begun
 
     def wait(self, connection: socket.socket, event: int) -> None:
@@ -76,19 +76,19 @@ class Patience:
         waiting, left = select.poll(), self._seconds
         waiting.register(connection, event)
         while not waiting.poll(math.ceil(1000 * min(max(left, 0.01), LOOK_S))):
-            left = self._seconds_left()
+            left = self._count_seconds_left()
             if left <= 0 and not waiting.poll(0):  # this thread may have waited for a core itself
                 raise TimeoutError
 
-    def _seconds_left(self) -> float:
+    def _count_seconds_left(self) -> float:
         """Look at the process, and return for how many seconds it may go on at least."""
         then, used_then = self._seen
-        self._seen = now, used = time.monotonic(), self._cpu_seconds()
+        self._seen = now, used = time.monotonic(), self._read_cpu_seconds()
         if not self._waits_for_a_core():
             self._rested += max(0.0, now - then - (used - used_then))
         return self._seconds - max(used - self._begun, self._rested)
 
-    def _cpu_seconds(self) -> float:
+    def _read_cpu_seconds(self) -> float:
         """Return the CPU seconds of the process.
 
         Those of the wall clock where it has ended: its connection will say so.
@@ -117,10 +117,12 @@ class Server:
         # waits for its turn would hold two descriptors, and a site may allow few.
         self._forking = threading.Lock()
         self._control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        kept = environment(listed=PYTHON_NEEDS, OMP_NUM_THREADS="1")  # one thread per worker
+        kept = make_environment(listed=PYTHON_NEEDS, OMP_NUM_THREADS="1")  # one thread per worker
         with theirs:
             self._process = begin(  # the server ends when the process of this id is no longer its parent
-                python(sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"),
+                make_python_command(
+                    sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"
+                ),
                 stdin=theirs.fileno(),
                 start_new_session=True,
                 env=kept,

@@ -59,9 +59,9 @@ def read_reference(raw: Any) -> Reading:
     Raises:
         ValueError: It holds none. The reason follows the name of a column: "holds 2 answers; one is needed".
     """
-    value, form = _only_one(raw)
+    value, form = _take_only_one(raw)
     text = read_text(value).rstrip().lstrip(" \n")  # a form feed in front is a lost backslash, which the audit finds
-    while (inner := _inner(text)) is not None and inner[0] != text:
+    while (inner := _find_marked(text)) is not None and inner[0] != text:
         text, form = inner[0], form + inner[1] * (inner[1] not in form)
     bare = _TEXT.sub(r"\1", text).strip(" .$")
     if bare.casefold() in NO_ANSWERS or bare == "None":
@@ -97,7 +97,7 @@ def as_text(reference: Any) -> str:
     return reference if isinstance(reference, str) else json.dumps(reference, default=str)
 
 
-def _only_one(value: Any) -> tuple[Any, str]:
+def _take_only_one(value: Any) -> tuple[Any, str]:
     """Return the only element of a list, also of one in JSON or in Python's own form, else the value itself."""
     if hasattr(value, "tolist"):  # numpy's numbers and arrays
         value = value.tolist()
@@ -111,7 +111,7 @@ def _only_one(value: Any) -> tuple[Any, str]:
     return value[0], " (a list of one)"
 
 
-def _inner(text: str) -> tuple[str, str] | None:
+def _find_marked(text: str) -> tuple[str, str] | None:
     """Return the answer that a text marks, and how. None where it marks none."""
     if (boxed := last_boxed(text)) is not None:
         return boxed, " (its box)"

@@ -48,7 +48,7 @@ KNOWN_PAIRS: tuple[KnownPair, ...] = (
 HANGING: KnownPair = (r"\boxed{9^{9^{9^{9}}}}", "1", Verdict(None, TIMEOUT))
 
 
-def check(pairs: Sequence[KnownPair], verdicts: Sequence[Verdict], problem: str = "") -> None:
+def check_verdicts(pairs: Sequence[KnownPair], verdicts: Sequence[Verdict], problem: str = "") -> None:
     """Compare verdicts with the expected ones.
 
     Args:

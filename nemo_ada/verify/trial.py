@@ -43,7 +43,7 @@ def try_reward(key: str, name: str, raw: Any, pool: MathVerifier) -> bool:
             what = "failed" if verdict.label is None else f"gave {verdict.label:g}"
             raise UserError(
                 f"{key}={name}: called with {kind} as response, {text[:80]!r}, it {what}: "
-                f"{verdict.detail or verdict.cause}; {_advice(name.rpartition(':')[2], verdict)}"
+                f"{verdict.detail or verdict.cause}; {_write_advice(name.rpartition(':')[2], verdict)}"
             )
     labels = [verdict.label or 0.0 for verdict in verdicts]
     if max(labels[:2]) <= max(labels[2:4]):  # what was cut may hold a short answer whole
@@ -52,7 +52,7 @@ def try_reward(key: str, name: str, raw: Any, pool: MathVerifier) -> bool:
     return labels[0] < 1.0 <= labels[1]
 
 
-def _advice(function: str, verdict: Verdict) -> str:
+def _write_advice(function: str, verdict: Verdict) -> str:
     """Return what would mend a failure."""
     detail = verdict.detail
     if HIDES in detail and REFUSES not in detail:

@@ -40,7 +40,7 @@ class Verdict:
             raise InvariantError(f"label {self.label!r} is outside [0, 1]")
 
 
-def no_score(label: object) -> str | None:
+def describe_bad_score(label: object) -> str | None:
     """Return in words what a function gave in place of a number in [0, 1]. None for such a number."""
     if inspect.isawaitable(label):
         if inspect.iscoroutine(label):
@@ -57,7 +57,7 @@ def no_score(label: object) -> str | None:
     return None if 0.0 <= value <= 1.0 else f"a number outside [0, 1]: {value:g}"
 
 
-def defined(function: object) -> str:
+def locate_function(function: object) -> str:
     """Return file and line of a user's function."""
     code = getattr(function, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else type(function).__name__

@@ -14,10 +14,10 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import lru_cache
 from typing import Any, cast
 
-from nemo_ada.by_name import load, place_of
+from nemo_ada.by_name import load, locate_error
 from nemo_ada.verify import kernel, outside
 from nemo_ada.verify.confine import confine
-from nemo_ada.verify.verdict import INVALID, MEMORY, defined, no_score
+from nemo_ada.verify.verdict import INVALID, MEMORY, describe_bad_score, locate_function
 
 Scorer = Callable[..., float]  # (answer, reference) -> score in [0, 1]
 Judgement = tuple[float | None, str | None, str]  # label, cause, detail for the log
@@ -106,7 +106,7 @@ def judge_answer(
         return None, MEMORY, repr(error)
     except BaseException as error:  # noqa: BLE001 - a boundary: an error of the scorer concerns one answer
         said = outside.describe_refusals(needs, error) if scorer != DEFAULT_SCORER else ""
-        text = f"{place_of(error, __file__)} {type(error).__name__}: {error}"
+        text = f"{locate_error(error, __file__)} {type(error).__name__}: {error}"
         return None, INVALID, f"{text[: 490 - len(said)]}{f'; {said}' * bool(said)}"[:500]
     finally:
         resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
@@ -121,6 +121,6 @@ class _Beginning(io.StringIO):
 
 
 def _check_score(score: object, function: Scorer, printed: str) -> Judgement:
-    if (why := no_score(score)) is not None:
-        return None, INVALID, f"{defined(function)} returned {why}"[:500]
+    if (why := describe_bad_score(score)) is not None:
+        return None, INVALID, f"{locate_function(function)} returned {why}"[:500]
     return float(cast(float, score)), None, printed

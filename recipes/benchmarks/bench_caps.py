@@ -35,8 +35,8 @@ from measure import measure
 from tables import markdown_table
 from workload import GROUP, PROMPT_TOKENS, SPREAD, ReplaySource
 
-from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.metrics import named
+from nemo_ada.config.presets import parse_ada_settings
+from nemo_ada.core.metrics import add_prefix
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.core.sampling.schedulers import run_sampling
@@ -98,7 +98,7 @@ def write_run(folder: Path, phases: list[Phase], latency: LatencyModel, prompts:
     state.parent.mkdir(parents=True)
     state.write_text(json.dumps({"sampler": {"latency": latency.state_dict()}}), encoding="utf-8")
     records = [
-        named(phase.stats)
+        add_prefix(phase.stats)
         | {
             "step": step,
             "engine_steps": phase.engine_steps,
@@ -160,12 +160,12 @@ def start_engine(folder: Path, longest: int) -> Any:
     from safetensors.torch import save_file
 
     from nemo_ada.cpu.engine.vllm_engine import Engine, EngineConfig
-    from nemo_ada.cpu.learner.convert import random_weights
+    from nemo_ada.cpu.learner.convert import make_random_weights
     from nemo_ada.cpu.learner.shape import PolicyShape
 
     shape = PolicyShape(max_position_embeddings=longest + PROMPT_TOKENS)
     (folder / "config.json").write_text(json.dumps(shape.hf_config()))
-    save_file(random_weights(shape, 0), folder / "model.safetensors", {"format": "pt"})
+    save_file(make_random_weights(shape, 0), folder / "model.safetensors", {"format": "pt"})
     return Engine(EngineConfig(folder, max_model_len=longest + PROMPT_TOKENS, max_num_seqs=1024))
 
 
@@ -197,7 +197,7 @@ def main() -> None:
 def side_by_side(bench: Bench, clock: str, first: int, steps: int, out: Path) -> str:
     """`first` phases for the plan, then `steps` with and without the cap that it names; as Markdown."""
     longest = bench.lengths.max_new_tokens
-    plan, learned = ada_settings({"preset": PRESET}).plan(GROUP, longest), LatencyModel()
+    plan, learned = parse_ada_settings({"preset": PRESET}).plan(GROUP, longest), LatencyModel()
     bench.phase(plan, LatencyModel(), 0, clock)  # the engine's warm-up
     write_run(out, [bench.phase(plan, learned, 1 + i, clock) for i in range(first)], learned, bench.prompts)
     advice = ask_plan(out, bench.prompts, longest).steady

@@ -34,7 +34,7 @@ from nemo_ada.errors import InvariantError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import AsyncSource
-from nemo_ada.nemo.rollouts.wire import registration, send_arrays
+from nemo_ada.nemo.rollouts.wire import make_registration, send_arrays
 from nemo_ada.nemo.training_batch import build_batch, pool_rewards
 
 GROUP, PROMPT_TOKENS, MAX_TOKENS = 4, 150, 1500
@@ -264,7 +264,7 @@ def through_nemo_rl(tokenizer: str) -> Drawing:
 
             CloudPickler.dispatch.pop(torch.Tensor, None)
 
-        change = registration() if wanted else as_pickle_does
+        change = make_registration() if wanted else as_pickle_does
         change(None)
         ray.get([worker.__ray_call__.remote(change) for worker in generation.worker_group.workers])
 

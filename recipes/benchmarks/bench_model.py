@@ -23,7 +23,7 @@ from tables import markdown_table
 
 from nemo_ada.cpu.model_folder import read_shape
 from nemo_ada.cpu.settings import load_run
-from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.stack import Stack, build_run_task
 from nemo_ada.cpu.trainer import Trainer
 from nemo_ada.run.folder import read_lines
 
@@ -61,7 +61,7 @@ def measured(config_path: Path, folder: Path, steps: int, overrides: list[str]) 
     common = [f"grpo.max_num_steps={steps + 1}", "grpo.val_at_start=false", "checkpointing.enabled=false",
               "validation.max_prompts=1", f"run_dir='{folder}'"]  # fmt: skip
     config = load_run(config_path, [*overrides, *common])
-    task = run_task(config)
+    task = build_run_task(config)
     with Stack(config) as stack:
         Trainer(config, stack, task).run()
     records = read_lines(folder / "metrics.jsonl")[1:]

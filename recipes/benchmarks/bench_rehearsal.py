@@ -35,7 +35,7 @@ from nemo_ada.rehearsal.report import Events, compare_resumed
 from nemo_ada.rehearsal.shrink import shrink
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.nemo_config import Loop
-from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts.site import read_site_setting
 from nemo_ada.rules.gym import uses_gym
 
 MATH_7B = "configs/qwen2.5-math-7b.yaml"
@@ -98,7 +98,7 @@ KILLS_AHEAD = (("generate", 3, 0.0), ("log-probs", 2, 0.1), *KILLS)
 def rehearse(folder: Path, config: str, overrides: Sequence[str], steps: int, *, resume: bool) -> dict[str, Any]:
     """One rehearsal; its report, or the error that ended it before there was one."""
     shutil.rmtree(folder, ignore_errors=True)
-    path = Path(config.replace("${NEMO_RL_HOME}", site_setting("NEMO_RL_HOME")))
+    path = Path(config.replace("${NEMO_RL_HOME}", read_site_setting("NEMO_RL_HOME")))
     started = time.monotonic()
     try:
         code = command.rehearse(path, overrides, steps=steps, resume=resume, keep=folder, say=lambda text: None)

@@ -131,7 +131,7 @@ def phase(plan: SamplingPlan, workload: Workload, source: Any, latency: LatencyM
         responses=len(result.tokens_N),
         wall=wall,
         decisions=session.seconds / wall,
-        predicted=before.seconds_per_token(mean_load) * (after_steps - steps),
+        predicted=before.predict_seconds_per_token(mean_load) * (after_steps - steps),
         zero_signal=summarise(result)["zero_signal_groups"],
         length_bias=_length_bias(result, workload),
         rate_bias=_rate_bias(result, workload),
@@ -226,14 +226,14 @@ def run_engine(prompts: int, seeds: int, hidden_size: int, layers: int) -> dict[
     from safetensors.torch import save_file
 
     from nemo_ada.cpu.engine.vllm_engine import Engine, EngineConfig
-    from nemo_ada.cpu.learner.convert import random_weights
+    from nemo_ada.cpu.learner.convert import make_random_weights
     from nemo_ada.cpu.learner.shape import PolicyShape
 
     shape = PolicyShape(hidden_size, FFN * hidden_size, layers, max_position_embeddings=256)
     phases: dict[str, list[Phase]] = {name: [] for name in POLICIES}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape.hf_config()))
-        save_file(random_weights(shape, 0), Path(folder) / "model.safetensors", {"format": "pt"})
+        save_file(make_random_weights(shape, 0), Path(folder) / "model.safetensors", {"format": "pt"})
         engine = Engine(EngineConfig(Path(folder), max_model_len=256, max_num_seqs=1024))
         latencies = {name: LatencyModel() for name in POLICIES}
         for seed in range(seeds):

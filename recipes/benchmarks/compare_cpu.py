@@ -20,9 +20,9 @@ import numpy as np
 from measure import measure
 from tables import comparison_rows, markdown_table
 
-from nemo_ada.cli.progress import observer
+from nemo_ada.cli.progress import make_observer
 from nemo_ada.cpu.settings import RunConfig, load_run
-from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.stack import Stack, build_run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
 from nemo_ada.lab.report.run import Run
 from nemo_ada.run.job_control import EXIT_DONE
@@ -143,13 +143,13 @@ def main() -> int:
         for name in rates
     }
     first = next(iter(configs.values()))
-    task = run_task(first)
+    task = build_run_task(first)
     for config in configs.values():
         check_run(config, task)
     with Stack(first) as stack:
         for name, config in configs.items():
             print(f"--- {name}: {config.run_dir}")
-            outcome = Trainer(config, stack, task, observer()).run()
+            outcome = Trainer(config, stack, task, make_observer()).run()
             if outcome.exit_code != EXIT_DONE:
                 return outcome.exit_code
     runs = [Run.read(config.folder, name) for name, config in configs.items()]

@@ -29,7 +29,7 @@ from measure import measure
 from tables import against, comparison_rows, markdown_table
 
 from nemo_ada.cpu.settings import RunConfig, load_run
-from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.stack import Stack, build_run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
 from nemo_ada.errors import UserError
 from nemo_ada.lab.report.run import Run
@@ -278,7 +278,7 @@ def main() -> int:
         for name in methods
     }
     first = next(iter(configs.values()))
-    task = run_task(first)
+    task = build_run_task(first)
     for config in configs.values():
         check_run(config, task)
     left = {key: config for key, config in configs.items() if not finished(config)}

@@ -58,16 +58,16 @@ from measure import measure
 
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.cpu.base import REPORT, prepare_base
-from nemo_ada.cpu.rollout import HeldoutScores, StepData, max_new_tokens
+from nemo_ada.cpu.rollout import HeldoutScores, StepData, choose_max_new_tokens
 from nemo_ada.cpu.settings import RunConfig, load_run
-from nemo_ada.cpu.stack import Stack, run_task
-from nemo_ada.cpu.trainer import Trainer, check_run, evaluation_seed
+from nemo_ada.cpu.stack import Stack, build_run_task
+from nemo_ada.cpu.trainer import Trainer, check_run, compute_evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
-from nemo_ada.run.files import locked, read_json, write_atomically
+from nemo_ada.run.files import read_json, try_lock, write_atomically
 from nemo_ada.run.folder import read_lines
 from nemo_ada.run.observer import Observer
-from nemo_ada.run.provenance import commit
+from nemo_ada.run.provenance import find_commit
 from nemo_ada.run.yaml_file import read_yaml
 
 MEASURED = ("budget", "evaluations", "tiers")
@@ -291,7 +291,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
         try:
-            free = locked(file)
+            free = try_lock(file)
         except OSError as error:  # a file system without locks
             free = True
             if self._locks:
@@ -432,7 +432,7 @@ class BudgetTrainer(Trainer):
     def _loop(self) -> str | None:
         waiting = list(self.places)
         while self.totals.responses < self.budget:
-            reason = self.control.stop_reason()
+            reason = self.control.find_stop_reason()
             if reason is not None or not self._train_step():
                 return reason or "sampling was told to drop its step"
             if waiting and self.totals.responses >= waiting[0]:
@@ -446,7 +446,7 @@ class BudgetTrainer(Trainer):
         return learned
 
     def _evaluate(self) -> None:
-        settings, seed = self.config.validation, evaluation_seed(self.config.grpo.seed, self.step)
+        settings, seed = self.config.validation, compute_evaluation_seed(self.config.grpo.seed, self.step)
         scores: HeldoutScores = self.stack.call("evaluate", None, settings.responses, settings.temperature, seed)
         costs, totals = asdict(self.totals), self.records
         self.points.append(
@@ -507,7 +507,7 @@ class Bench:
             **asdict(job),
             "base": self.protocol.base(job.task, job.seed),
             "version": self.protocol.values["version"],
-            "commit": re.sub(r"^(\w{8})\w*", r"\1", commit(ROOT / "nemo_ada" / "run") or "unknown"),
+            "commit": re.sub(r"^(\w{8})\w*", r"\1", find_commit(ROOT / "nemo_ada" / "run") or "unknown"),
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
             "seconds": round(time.perf_counter() - started, 1),
             "warmup_steps": steps,
@@ -537,7 +537,7 @@ class Bench:
         if self._stack is None or self._base is None or self._place != place:
             self.close()
             config = self.protocol.config(job, folder)
-            self._task = run_task(config)
+            self._task = build_run_task(config)
             self._stack = self._exits.enter_context(Stack(config))
             while (lock := self.results.lock(f"base of {job.task}, {place[1]}")) is None:
                 time.sleep(WAIT_SECONDS)  # another process makes it
@@ -551,7 +551,7 @@ class Bench:
         folder = prepare_base(config, self._task, stack)
         path = self.results.folder / "bases" / f"{place[0]}-b{place[1]}-{folder.name[-8:]}.json"
         if not path.exists():
-            group, longest = config.grpo.num_generations_per_prompt, max_new_tokens(config.policy, self._task)
+            group, longest = config.grpo.num_generations_per_prompt, choose_max_new_tokens(config.policy, self._task)
             sampler = config.reinforce_ada.sampler(group, longest, run_seed=0, features=1)
             stack.call("open", str(folder.resolve()), sampler, config.policy)
             scores: HeldoutScores = stack.call("evaluate", None, self.protocol.of(place[0], "base_responses"), 1.0, 0)

@@ -25,7 +25,7 @@ from measure import measure
 
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, PositiveExit
-from nemo_ada.core.sampling.paths import StopRule, endings
+from nemo_ada.core.sampling.paths import StopRule, find_endings
 from nemo_ada.lab.report.draw import COLOURS
 from nemo_ada.lab.simulate.exact import summarise_rule
 
@@ -78,9 +78,9 @@ def figure_5(mean: float, strength: float = STRENGTH) -> Step:
 
 def _prompt(p: float) -> tuple[float, ...]:
     """Step's quantities for one prompt."""
-    end = endings(SEQ_BALANCE)
+    end = find_endings(SEQ_BALANCE)
     neg = end.total_E - end.pos_E
-    after_two = endings(StopRule(BalancedExit(CAP, CAP), (WAVE,), 2 * WAVE))  # never met: two waves, all outcomes
+    after_two = find_endings(StopRule(BalancedExit(CAP, CAP), (WAVE,), 2 * WAVE))  # never met: two waves, all outcomes
     two_neg = after_two.total_E - after_two.pos_E
     return (
         summarise_rule(SEQ_POSITIVE, p).expected_samples - GROUP,

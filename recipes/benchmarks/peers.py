@@ -43,11 +43,11 @@ from measure import measure
 from process_tree import memory_bytes
 from tables import markdown_table
 
-from nemo_ada.cpu.base import base_folder, prepare_base
-from nemo_ada.cpu.rollout import max_new_tokens
+from nemo_ada.cpu.base import choose_base_folder, prepare_base
+from nemo_ada.cpu.rollout import choose_max_new_tokens
 from nemo_ada.cpu.settings import RunConfig, load_run
-from nemo_ada.cpu.stack import Stack, run_task
-from nemo_ada.cpu.trainer import Trainer, check_run, evaluation_seed
+from nemo_ada.cpu.stack import Stack, build_run_task
+from nemo_ada.cpu.trainer import Trainer, check_run, compute_evaluation_seed
 from nemo_ada.errors import UserError
 from nemo_ada.lab.report.curves import compute_difference
 from nemo_ada.run.folder import read_lines
@@ -229,14 +229,14 @@ class Bench:
         saving = ["checkpointing.save_period=1", f"checkpointing.keep={steps}"]
         config = self.config("replay-ours", steps, 0, *NO_EVALUATION, *saving)
         with RecordingStack(config) as stack:
-            trainer = Trainer(config, stack, run_task(config))
+            trainer = Trainer(config, stack, build_run_task(config))
             trainer.run()
         rows = self.out / "rows.npz"
         arrays: dict[str, Any] = dict(stack.rows)
         np.savez(rows, **arrays)
         self.train_trl("replay-trl", steps, 0, "--save-every", "1", "--rows", str(rows))
         table, base = [], weights(self.base)
-        for saved in trainer.run_dir.checkpoints():
+        for saved in trainer.run_dir.list_checkpoints():
             step = int(saved.name.removeprefix("step_"))
             ours, theirs = weights(saved / "hf"), weights(self.out / "replay-trl" / f"checkpoint-{step}")
             far, near = np.linalg.norm(ours - base), np.linalg.norm(theirs - ours)
@@ -296,12 +296,12 @@ def weights(folder: Path) -> np.ndarray:
 
 def heldout_accuracy(stack: Stack, config: RunConfig, models: Mapping[int, Path]) -> dict[int, float]:
     """step -> accuracy of its model folder on the held-out problems, with the trainer's own evaluation seeds."""
-    group, length = config.grpo.num_generations_per_prompt, max_new_tokens(config.policy, run_task(config))
+    group, length = config.grpo.num_generations_per_prompt, choose_max_new_tokens(config.policy, build_run_task(config))
     sampler = config.reinforce_ada.sampler(group, length, run_seed=0, features=1)
     found = {}
     for step, folder in models.items():
         stack.call("open", str(folder.resolve()), sampler, config.policy)
-        seed = evaluation_seed(config.grpo.seed, step)
+        seed = compute_evaluation_seed(config.grpo.seed, step)
         scores = stack.call("evaluate", None, config.validation.responses, config.validation.temperature, seed)
         found[step] = float(scores.reward_PK.mean())
     return found
@@ -326,9 +326,9 @@ def main() -> int:
     bench = Bench(out, arguments.config.resolve(), arguments.overrides, arguments.threads, arguments.trl_rows)
     fresh_folder(out)
     config = bench.config("base", 1, 0)
-    task = run_task(config)
+    task = build_run_task(config)
     check_run(config, task)
-    bench.base = Path(config.policy.model_name or base_folder(config, task))
+    bench.base = Path(config.policy.model_name or choose_base_folder(config, task))
     if not bench.base.exists():
         with Stack(config) as stack:
             prepare_base(config, task, stack)

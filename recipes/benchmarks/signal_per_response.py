@@ -22,9 +22,9 @@ import numpy as np
 from measure import measure
 from tables import markdown_table
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.core.learning.factor import kept_counts
+from nemo_ada.core.learning.factor import count_kept
 from nemo_ada.core.prompts.estimators import EmaBeta
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
@@ -59,7 +59,9 @@ class Known(EmaBeta):
         super().__init__()
         self._a_P, self._b_P = a_P, b_P
 
-    def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+    def predict_beta(
+        self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         return self._a_P, self._b_P
 
 
@@ -67,7 +69,7 @@ def trained(
     settings: Mapping[str, object], n: int, rate_P: FloatArray, known: tuple[FloatArray, FloatArray], reserve: int = 0
 ) -> Worth:
     """A step of these settings on prompts of these pass rates."""
-    ada = ada_settings(settings)
+    ada = parse_ada_settings(settings)
     sampler = ada.sampler(n, 16, run_seed=0)
     if sampler.estimator is not None:
         sampler.estimator = Known(*known)
@@ -108,7 +110,7 @@ def resampled_by_gain(n: int, rate_P: FloatArray, known: tuple[FloatArray, Float
     more_P = alike_P & (again_P > mixed_probability(a_P, b_P, n).mean())
     pos_P = pos_P + more_P * rng.binomial(n, rate_P)
     size_P = np.where(more_P, 2 * n, n)
-    kept_pos_P, kept_neg_P = kept_counts(pos_P, size_P - pos_P, n)
+    kept_pos_P, kept_neg_P = count_kept(pos_P, size_P - pos_P, n)
     mean_P = pos_P / size_P
     signal_P = kept_pos_P * (1 - mean_P) * (1 - rate_P) + kept_neg_P * mean_P * rate_P
     noise_P = kept_pos_P * (1 - mean_P) ** 2 + kept_neg_P * mean_P**2

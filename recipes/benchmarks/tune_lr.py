@@ -18,7 +18,7 @@ from compare_cpu import LEARNING_RATES, METHODS, ROOT, fresh_folder, method_conf
 from measure import measure
 from tables import markdown_table
 
-from nemo_ada.cpu.stack import Stack, run_task
+from nemo_ada.cpu.stack import Stack, build_run_task
 from nemo_ada.cpu.trainer import Trainer, check_run
 from nemo_ada.lab.report.run import Run
 from nemo_ada.run.job_control import EXIT_DONE
@@ -45,7 +45,7 @@ def main() -> int:
         for lr in arguments.rates
     }
     first = next(iter(configs.values()))
-    task = run_task(first)
+    task = build_run_task(first)
     for config in configs.values():
         check_run(config, task)
     rows = []

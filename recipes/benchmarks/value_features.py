@@ -23,11 +23,11 @@ from transformers import AutoModelForCausalLM
 
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.prompts.estimators import ValueRegressor, ValueSettings
-from nemo_ada.cpu.base import REPORT, base_folder, prepare_base
+from nemo_ada.cpu.base import REPORT, choose_base_folder, prepare_base
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.stack import Stack
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.features import prompt_features
+from nemo_ada.nemo.features import compute_prompt_features
 from nemo_ada.run.files import read_json
 from nemo_ada.tasks.registry import build_task
 
@@ -54,7 +54,7 @@ def online_correlation(
     estimator, predicted_P = ValueRegressor(features_PF.shape[1], ValueSettings(decay=decay)), np.zeros(len(rate_P))
     for chosen in np.split(order, steps):
         ids = [str(position) for position in chosen]
-        a_P, b_P = estimator.beta(ids, features_PF[chosen])
+        a_P, b_P = estimator.predict_beta(ids, features_PF[chosen])
         predicted_P[chosen] = a_P / (a_P + b_P)
         labels = rng.binomial(group, rate_P[chosen])
         estimator.update(ids, labels, np.full(prompts, group), features_PF[chosen])
@@ -75,7 +75,7 @@ def main() -> int:
     arguments = parser.parse_args()
     config = load_run(ROOT / "configs" / "cpu" / f"{arguments.task}.yaml")
     task = build_task(config.task, Path(config.base.cache_dir))
-    folder = base_folder(config, task)
+    folder = choose_base_folder(config, task)
     if not folder.exists():
         with Stack(config) as stack:
             prepare_base(config, task, stack)
@@ -89,7 +89,7 @@ def main() -> int:
     schedule = arguments.steps, arguments.prompts, arguments.group
     rows = []
     logs = [[{"token_ids": torch.tensor(tokens)}] for tokens in prompts]
-    kinds = {**hidden_states(folder, prompts), "hashed counts of the tokens (NeMo-RL)": prompt_features(logs)}
+    kinds = {**hidden_states(folder, prompts), "hashed counts of the tokens (NeMo-RL)": compute_prompt_features(logs)}
     for name, features_PF in kinds.items():
         for decay in arguments.decays:
             found = [

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import nemo_ada
-from nemo_ada.config.paths import packaged
+from nemo_ada.config.paths import locate_packaged
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import observe
 from nemo_ada.rehearsal.installation import BRIDGE, MEGATRON, SUBMODULE
 from nemo_ada.rehearsal.standins import FOR_CPU
 from nemo_ada.rules.facts import attributes, upstream
-from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, Function, parameters, returned
+from nemo_ada.rules.facts.checkout import PACKAGE, Checkout, Function, describe_return, list_parameters
 from nemo_ada.rules.facts.upstream import LOOP, MASTER_CONFIG
 from nemo_ada.run.files import text_of, write_result
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_USER_ERROR
@@ -108,7 +108,7 @@ def _short(text: str) -> str:
 def inherited_examples() -> list[Path]:
     """The files of NeMo-RL's examples that the configs of this package inherit from."""
     result = []
-    for path in sorted(packaged(Path("configs")).rglob("*.yaml")):
+    for path in sorted(locate_packaged(Path("configs")).rglob("*.yaml")):
         content = read_yaml(path)
         bases = content.get("defaults", []) if isinstance(content, dict) else []
         for base in [bases] if isinstance(bases, str) else bases:
@@ -176,9 +176,9 @@ def differences(old: Checkout, new: Checkout, uses: Sequence[Use], bases: Iterab
         bases: files of the checkout, relative to its root, that configs of the program inherit from.
     """
     result = [difference for use in uses for difference in _of_name(old, new, use)]
-    result += _mappings("key", old.keys(MASTER_CONFIG), new.keys(MASTER_CONFIG))
-    result += _mappings("save state", old.keys(SAVE_STATE), new.keys(SAVE_STATE))
-    result += _sets("metric", *(one.metrics(LOOP, LOOPS) for one in (old, new)))
+    result += _mappings("key", old.list_keys(MASTER_CONFIG), new.list_keys(MASTER_CONFIG))
+    result += _mappings("save state", old.list_keys(SAVE_STATE), new.list_keys(SAVE_STATE))
+    result += _sets("metric", *(one.list_metrics(LOOP, LOOPS) for one in (old, new)))
     for base in sorted(set(bases)):
         result += _of_example(old, new, base)
     return result
@@ -197,7 +197,7 @@ def _of_name(old: Checkout, new: Checkout, use: Use) -> Iterator[NameDifference]
         if _sort(before.node) != _sort(after.node):
             yield NameDifference("name", use.name, _sort(before.node), _sort(after.node), use.where)
         return
-    for kind, look in (("parameters", _signature), ("returned values", returned)):
+    for kind, look in (("parameters", _signature), ("returned values", describe_return)):
         if look(first) != look(second):
             yield NameDifference(kind, use.name, look(first) or UNDECLARED, look(second) or UNDECLARED, use.where)
 
@@ -210,7 +210,7 @@ def _callable(node: Any) -> Function | None:
 
 
 def _signature(function: Function) -> str:
-    return f"({', '.join(parameters(function))})"
+    return f"({', '.join(list_parameters(function))})"
 
 
 def _sort(node: Any) -> str:
@@ -279,7 +279,7 @@ def own() -> list[Use]:
     uses += [Use(name, "set or read for the single controller") for name in (*upstream.PLUG_IN_FIELDS, *fields)]
     uses += [Use(f"{module}.{name}", "observed by a rehearsal") for _, module, name in observe.FUNCTIONS]
     uses += [Use(f"{reader.of}.{name}", f"read by nemo_ada/{reader.file}")
-             for reader in attributes.all_readers() for name in attributes.reads(reader)]  # fmt: skip
+             for reader in attributes.list_readers() for name in attributes.list_reads(reader)]  # fmt: skip
     for replacements in FOR_CPU:
         uses += [Use(f"{change.module}.{name}", "replaced in a rehearsal")
                  for change in replacements.changes for name in change.names]  # fmt: skip

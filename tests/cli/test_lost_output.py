@@ -14,8 +14,8 @@ from tests.patience import PATIENCE
 WORK = """
 import os, sys
 from pathlib import Path
-from nemo_ada.cli.progress import unfailing_output
-with unfailing_output():
+from nemo_ada.cli.progress import ignore_closed_output
+with ignore_closed_output():
     print("first", flush=True)
     sys.stdin.readline()
     for _ in range(1000):

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_ada import __version__
-from nemo_ada.cli.main import COMMANDS, app, guarded
+from nemo_ada.cli.main import COMMANDS, app, run_guarded
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.config_file import load_config
@@ -78,7 +78,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path, mon
     before = psutil.Process().children()
     monkeypatch.delenv("NEMO_RL_HOME", raising=False)
     words = ["train", *map(str, arguments), f"run_dir={tmp_path}/run"]
-    assert guarded(lambda: app(words, standalone_mode=False)) == 2
+    assert run_guarded(lambda: app(words, standalone_mode=False)) == 2
     told = capfd.readouterr().err
     assert message in told and "Traceback" not in told and len(told.strip().splitlines()) == 1
     assert not (tmp_path / "run").exists() and psutil.Process().children() == before
@@ -125,7 +125,7 @@ finally:
 def test_a_run_directory_of_another_configuration_is_refused(tiny, capfd):
     other = load_run(tiny[0], [*tiny[1:], "grpo.seed=5"])
     RunDir(other.folder).open(other.model_dump(mode="json"), resume=False)
-    assert guarded(lambda: app(["train", *map(str, tiny)], standalone_mode=False)) == 2
+    assert run_guarded(lambda: app(["train", *map(str, tiny)], standalone_mode=False)) == 2
     assert "grpo.seed: 5 -> 0" in capfd.readouterr().err
 
 
@@ -199,11 +199,11 @@ def test_a_folder_of_somebody_else_is_named_with_its_owner():
     words = """
 import io, os, sys
 from rich.console import Console
-from nemo_ada.cli.main import guarded
+from nemo_ada.cli.main import run_guarded
 Console(file=io.StringIO()).print("[b]:x:[/b]")  # rich imports more when it prints, and nobody may read /root
 if os.getuid() == 0:
     os.setuid(65534)
-sys.exit(guarded(lambda: os.makedirs(sys.argv[1])))
+sys.exit(run_guarded(lambda: os.makedirs(sys.argv[1])))
 """
     with tempfile.TemporaryDirectory() as closed:  # pytest's own folder lets no other user in
         os.chmod(closed, 0o555)

@@ -9,7 +9,7 @@ import shlex
 import pytest
 from typer.testing import CliRunner
 
-from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.main import app, run_guarded
 
 S, Q = "configs/cpu/mini_sudoku.yaml", "configs/qwen2.5-math-7b.yaml"
 WHOLE = "task: {name: mini_sudoku}\nreinforce_ada: {preset: grpo}\n"
@@ -134,7 +134,7 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
         def again() -> None:
             raise done.exception
 
-        code = guarded(again)
+        code = run_guarded(again)
         text += capsys.readouterr().err
     return code, " ".join(text.split())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
@@ -13,6 +14,7 @@ from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.config.parsing import Section
 from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import UserError
+from nemo_ada.standing import stand_in
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Sizes:
     """Rows of a batch."""
     top_p: float | None = None
     """URL of nothing."""
+    folder: Path | None = None
+    """Where it goes."""
     seen: tuple[str, ...] = ()
     """Names that were seen."""
     hidden: int = 5
@@ -45,7 +49,7 @@ def run():
     @with_options
     def command(
         name: Annotated[str, typer.Argument(help="a name")],
-        sizes: Annotated[Sizes, Fields("rows", "top_p", name_seen="seen")] = Sizes(8),
+        sizes: Annotated[Sizes, Fields("rows", "top_p", "folder", name_seen="seen")] = Sizes(8),
         asked: Annotated[Asked, Fields("kind", "more")] = Asked(),  # noqa: B008
         *,
         changes: Annotated[dict[str, Any], Fields(other_rows="rows", of=Sizes, unset="the file's")],
@@ -63,6 +67,13 @@ def run():
 
 def test_without_an_option_the_command_gets_its_own_defaults(run):
     assert run("a") == ["a", Sizes(8), Asked(), {}, False]
+
+
+def test_a_path_in_a_field_means_the_users_folder(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "private").mkdir()
+    with stand_in(tmp_path / "private"):
+        assert run("a", "--folder", "x")[1].folder == tmp_path / "x"
 
 
 def test_an_option_changes_its_field_alone(run):

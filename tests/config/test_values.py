@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.config.load import load_words, plain
+from nemo_ada.config.load import load_words, resolve_config
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.config_file import know_arithmetic
+from nemo_ada.rules.facts.config_file import register_arithmetic
 
 TOKEN = "hf_" + "Planted7" * 4
 
@@ -16,8 +16,8 @@ TOKEN = "hf_" + "Planted7" * 4
 def loaded(folder: Path, text: str, *words: str) -> dict:
     file = folder / "config.yaml"
     file.write_text(text)
-    know_arithmetic()
-    return plain(load_words(file, words))
+    register_arithmetic()
+    return resolve_config(load_words(file, words))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.check.command import examine
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.nemo_config import RolloutFacts
-from nemo_ada.rules.method import reward_range
+from nemo_ada.rules.method import compute_reward_range
 from tests.nemo.nemo_support.compat import MODULE, why_not_importable
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -101,7 +101,7 @@ REFUSED = [
 @pytest.mark.parametrize(("override", "key", "message"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_what_would_fail_later_is_an_error_now(data, override, key, message):
     config = load_config(RECIPES[0], [*data, override])
-    found = [one for one in rulebook.findings(config) if one.level == "error" and one.key == key]
+    found = [one for one in rulebook.apply_rules(config) if one.level == "error" and one.key == key]
     assert any(message in one.message for one in found)
 
 
@@ -117,13 +117,13 @@ def test_a_models_own_penalty_does_not_reach_the_samples_unseen(data, tmp_path, 
         (model / "generation_config.json").write_text(json.dumps(known))
     key = "policy.generation.vllm_kwargs.generation_config"
     config = load_config(RECIPES[0], [*data, f"{key}=auto", f"policy.model_name={model}"])
-    found = [one.level for one in rulebook.findings(config) if one.key == key]
+    found = [one.level for one in rulebook.apply_rules(config) if one.key == key]
     assert found == ([level] if level else [])
 
 
 def test_the_asynchronous_loop_takes_gym(data):
     loop = ["grpo.async_grpo.enabled=true", "grpo.async_grpo.max_trajectory_age_steps=1"]
-    found = rulebook.findings(load_config(RECIPES[0], [*data, *loop]))
+    found = rulebook.apply_rules(load_config(RECIPES[0], [*data, *loop]))
     assert not [one for one in found if one.level == "error" and ("gym" in one.key or one.key == loop[0][:-5])]
 
 
@@ -134,23 +134,23 @@ def test_gyms_files_may_be_named_by_absolute_paths(data):
     ]
     absolute = ",".join(f"/opt/Gym/{path}" for path in paths)
     config = load_config(RECIPES[0], [*data, f"env.nemo_gym.config_paths=[{absolute}]"])
-    assert not [one for one in rulebook.findings(config) if one.key == "env.nemo_gym.config_paths"]
+    assert not [one for one in rulebook.apply_rules(config) if one.key == "env.nemo_gym.config_paths"]
 
 
 def test_a_shrunk_baseline_takes_rewards_that_effort_levels_shape(data):
     effort = "+env.nemo_gym.effort_levels={low_string: x, low_weight: 1.0, low_ub: 9}"
     plain, shaped = (load_config(RECIPES[0], [*data, *more, "+reinforce_ada.advantage.baseline=shrunk"])
                      for more in ([], [effort]))  # fmt: skip
-    errors = [[one.key for one in rulebook.findings(config) if one.level == "error"] for config in (plain, shaped)]
+    errors = [[one.key for one in rulebook.apply_rules(config) if one.level == "error"] for config in (plain, shaped)]
     assert errors[0] == errors[1]
-    low, high = reward_range(Values(shaped))
-    assert reward_range(Values(plain)) == (0, 1) and low < -10 and high == 2
+    low, high = compute_reward_range(Values(shaped))
+    assert compute_reward_range(Values(plain)) == (0, 1) and low < -10 and high == 2
 
 
 def test_a_data_set_without_requests_says_who_writes_one(tmp_path):
     (tmp_path / "set.jsonl").write_text('{"problem": "1 + 1?", "gt": "2"}\n')
     config = load_config(RECIPES[0], [f"data.train.data_path={tmp_path / 'set.jsonl'}"])
-    found = [one for one in rulebook.findings(config) if one.key == "data.train.data_path" and one.level == "error"]
+    found = [one for one in rulebook.apply_rules(config) if one.key == "data.train.data_path" and one.level == "error"]
     (columns,) = [one.message for one in found if "no column 'responses_create_params'" in one.message]
     assert "ng_prepare_data" in columns
 

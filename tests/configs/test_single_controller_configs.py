@@ -16,7 +16,7 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.nemo_config import NemoConfig
-from nemo_ada.rules.single_controller import CONTROLLER, lookahead
+from nemo_ada.rules.single_controller import CONTROLLER, read_lookahead
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 OVERLAY = str(CONFIGS / "methods/single-controller.yaml")
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.skipif(not (HOME / "nemo_rl").is_dir(), reason="NEMO_RL
 @pytest.fixture
 def newer(monkeypatch):
     """The checkout is v0.8.0."""
-    monkeypatch.setattr(version, "here", lambda: version.V0_8_0)
+    monkeypatch.setattr(version, "find_version", lambda: version.V0_8_0)
 
 
 def errors(path, words):
-    return {one.key: one.message for one in rulebook.findings(load_config(path, words)) if one.level == "error"}
+    return {one.key: one.message for one in rulebook.apply_rules(load_config(path, words)) if one.level == "error"}
 
 
 @pytest.mark.parametrize(("path", "words"), WORDS, ids=["1.5B", "7B"])
@@ -42,7 +42,7 @@ def test_no_rule_objects_and_a_step_is_one_update(newer, path, words):
     config = NemoConfig.of_megatron(load_config(path, words))
     assert config.batch.rows == config.rollout.rows and config.loop.draws_ahead
     ahead = config.values.integer("async_rl.max_buffered_rollouts")
-    assert ahead == config.rollout.prompts_per_step * (lookahead(config.values) + 1)
+    assert ahead == config.rollout.prompts_per_step * (read_lookahead(config.values) + 1)
 
 
 def test_plan_forecasts_a_step(newer):
@@ -64,6 +64,6 @@ def test_what_does_not_work_is_an_error(newer, override, key):
 
 
 def test_an_older_controller_is_refused_with_what_would_work():
-    if version.here().masks_rows:
+    if version.find_version().masks_rows:
         pytest.skip("NEMO_RL_HOME is v0.8.0")
     assert "async.yaml" in errors(SMALL, [OVERLAY])[CONTROLLER]

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.core.learning.advantage import advantages
+from nemo_ada.core.learning.advantage import compute_advantages
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
 from nemo_ada.core.sampling.paths import StopRule
@@ -136,12 +136,12 @@ def advantages_of(reward_N, positive_N, prompt_N, row, row_weight, *, weight_P, 
     pools = SimpleNamespace(reward_N=reward_N, positive_N=positive_N, prompt_N=prompt_N, uid_P=np.arange(len(weight_P)))
     own = AdvantageSettings(**{"baseline": "pool" if prior_P is None else "shrunk", **settings})
     rows = RowSettings(row.shape[-1], StopRule(FixedExit(1), (1,), 1), own)
-    return advantages(pools, row, row_weight, rows, weight_N=weight_P[prompt_N], prior_P=prior_P)
+    return compute_advantages(pools, row, row_weight, rows, weight_N=weight_P[prompt_N], prior_P=prior_P)
 
 
 def predicted(estimator, *prompts):
     """Mean of an estimator's Beta distribution of each prompt."""
-    a_P, b_P = estimator.beta(*prompts)
+    a_P, b_P = estimator.predict_beta(*prompts)
     return a_P / (a_P + b_P)
 
 

@@ -19,13 +19,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from nemo_ada.core.learning.factor import contrasts, factors, objective_weights
-from nemo_ada.core.learning.objectives import Linear, Log, Power, gradient_weight
+from nemo_ada.core.learning.factor import compute_contrasts, compute_factors, compute_objective_weights
+from nemo_ada.core.learning.objectives import Linear, Log, Power, compute_gradient_weight
 from nemo_ada.core.learning.rows import select, select_step, weigh
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import allocate
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PositiveExit
-from nemo_ada.core.sampling.pass_rate import pool
+from nemo_ada.core.sampling.pass_rate import estimate_from_pool
 from nemo_ada.core.sampling.paths import StopRule
 from tests.core.scripted import advantages_of, met
 
@@ -122,7 +122,7 @@ def advantage_of(pools, **options):
 
 
 def weight_of(objective, rate_P, exponent=None):
-    return gradient_weight(objective, rate_P, exponent=exponent, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT)
+    return compute_gradient_weight(objective, rate_P, exponent=exponent, min_pass_rate=MIN_RATE, max_weight=MAX_WEIGHT)
 
 
 def update(pools, advantage_PR, p, rows_per_prompt):
@@ -160,7 +160,7 @@ def walk(name):
 
 def claimed(name, p, objective, weighting):
     """The expected update in units of grad p: c+ / p + c- / (1-p), averaged over all ends of a pool."""
-    factor, contrast_NK = 0.0, contrasts(VARIANTS[name].rule, OBJECTIVES[objective])
+    factor, contrast_NK = 0.0, compute_contrasts(VARIANTS[name].rule, OBJECTIVES[objective])
     for (pos, neg), ways in walk(name).items():
         total = pos + neg
         probability = ways * p**pos * (1 - p) ** neg
@@ -185,12 +185,12 @@ def test_the_mean_update_is_the_claimed_gradient(name, p):
     for weighting in ("reference", "objective"):
         for label, objective in OBJECTIVES.items():
             settings = settings_of(name, objective, weighting)
-            weight_P = weight_of(objective, pool(pools.pos_P, pools.total_P))
+            weight_P = weight_of(objective, estimate_from_pool(pools.pos_P, pools.total_P))
             if weighting == "objective":
-                weight_P = objective_weights(settings, pools.pos_P, pools.total_P)
+                weight_P = compute_objective_weights(settings, pools.pos_P, pools.total_P)
             advantage = advantage_of(pools, weight_P=weight_P, weighting=weighting)
             factor = claimed(name, p, label, weighting)
-            assert factors(settings, np.array([p]))[0] == pytest.approx(factor, rel=1e-9)
+            assert compute_factors(settings, np.array([p]))[0] == pytest.approx(factor, rel=1e-9)
             z = deviation(update(pools, advantage, p, KEPT), factor * slope)
             if z > SIGMAS:
                 failures.append((weighting, label, z))
@@ -259,7 +259,7 @@ def est_claimed(total, p, objective, weighting, exponent):
         slope = {"linear": 1.0, "log": 1 / floored, "power": 0.5 * floored**-0.5}[objective]
         return min(slope * floored ** (exponent or 0.0), MAX_WEIGHT)
 
-    contrast_NK, factor = contrasts(StopRule(FixedExit(total), (total,), total), OBJECTIVES[objective]), 0.0
+    contrast_NK, factor = compute_contrasts(StopRule(FixedExit(total), (total,), total), OBJECTIVES[objective]), 0.0
     for pos in range(total + 1):
         b, neg = pos / total, total - pos
         pull, push = whole(b) * pos * (1 - b), whole(b) * neg * b

@@ -93,7 +93,7 @@ def test_metrics_equal_a_recount(rates, rule, spare, reserve, seed):
     assert len(result.rate_F) == len(filled)
     assert stats["pass_rate"] == pytest.approx(np.mean(result.rate_F) if filled else 0.0)
     assert 0.0 <= stats["engine_utilisation"] <= 1.0
-    metrics.named(stats)  # each one is in the table
+    metrics.add_prefix(stats)  # each one is in the table
 
 
 def test_the_pass_rate_is_that_of_independent_responses_and_the_pools_is_not():
@@ -116,11 +116,11 @@ def test_engine_utilisation_is_mean_over_peak():
 
 
 def test_the_histogram_keeps_the_ends_apart_and_counts_the_nearest_eighths():
-    sixteenths = metrics.rate_histogram(np.arange(17) / 16)
+    sixteenths = metrics.count_rates(np.arange(17) / 16)
     assert sixteenths == [1, 2, 2, 2, 2, 2, 2, 3, 1]  # 1/16 and 15/16 are no ends
-    assert metrics.rate_histogram(np.arange(9) / 8) == [1] * 9
-    assert metrics.rate_histogram(np.array([1e-6, 1 - 1e-6, 1e-12, 1.0, 1 / 3])) == [1, 1, 0, 1, 0, 0, 0, 1, 1]
-    assert metrics.rate_histogram(np.empty(0)) == [0] * len(metrics.RATE_BINS)
+    assert metrics.count_rates(np.arange(9) / 8) == [1] * 9
+    assert metrics.count_rates(np.array([1e-6, 1 - 1e-6, 1e-12, 1.0, 1 / 3])) == [1, 1, 0, 1, 0, 0, 0, 1, 1]
+    assert metrics.count_rates(np.empty(0)) == [0] * len(metrics.RATE_BINS)
 
 
 def test_the_histogram_is_of_the_first_wave_whatever_the_pools_became():
@@ -128,16 +128,16 @@ def test_the_histogram_is_of_the_first_wave_whatever_the_pools_became():
     source = DiscreteEventSource(Workload(np.full(2000, 0.1), seed=3).draw)
     result = run_sampling(SamplingSession(StepState(plan, np.arange(2000)), run_seed=0, step=0), source)
     none_of_8 = 0.9**8
-    found = np.array(metrics.rate_histogram(result.rate_F)) / 2000
+    found = np.array(metrics.count_rates(result.rate_F)) / 2000
     assert found[0] == pytest.approx(none_of_8, abs=4 * np.sqrt(none_of_8 * (1 - none_of_8) / 2000))
     assert (result.pos_P == 0).mean() < none_of_8 / 3  # most of them found a correct response later
 
 
 def test_a_metric_outside_its_table_cannot_be_emitted():
-    assert metrics.named({"pass_rate": 1}) == {"ada/pass_rate": 1.0}
-    assert metrics.listed({"pass_rate_histogram": (1, 2)}) == {"ada/pass_rate_histogram": [1, 2]}
+    assert metrics.add_prefix({"pass_rate": 1}) == {"ada/pass_rate": 1.0}
+    assert metrics.add_prefix_to_lists({"pass_rate_histogram": (1, 2)}) == {"ada/pass_rate_histogram": [1, 2]}
     with pytest.raises(InvariantError, match="made_up"):
-        metrics.named({"pass_rate": 0.5, "made_up": 1.0})
+        metrics.add_prefix({"pass_rate": 0.5, "made_up": 1.0})
     with pytest.raises(InvariantError, match="pass_rate"):
-        metrics.listed({"pass_rate": [1]})
+        metrics.add_prefix_to_lists({"pass_rate": [1]})
     assert not set(metrics.LISTS) & set(metrics.TABLE)

@@ -72,9 +72,9 @@ def test_features_reach_the_estimator_before_and_after_the_step():
     seen = []
 
     class Watching(EmaBeta):
-        def beta(self, prompt_ids, features_PF=None):
+        def predict_beta(self, prompt_ids, features_PF=None):
             seen.append(("beta", list(prompt_ids), features_PF))
-            return super().beta(prompt_ids)
+            return super().predict_beta(prompt_ids)
 
         def update(self, prompt_ids, pos_P, total_P, features_PF=None):
             seen.append(("update", list(prompt_ids), features_PF))
@@ -110,7 +110,7 @@ def test_explained_variance_is_that_of_a_recount():
     own = sampler(estimator=knowing({"low": 0.1, "high": 0.9}))
     script = Script.of("-+--", "+++-")
     sampled = own.run_step(0, ["low", "high"], ScriptedSource(script, np.random.default_rng(0)))
-    a_P, b_P = knowing({"low": 0.1, "high": 0.9}).beta(["low", "high"])
+    a_P, b_P = knowing({"low": 0.1, "high": 0.9}).predict_beta(["low", "high"])
     label = script.reward_PI[:, :4]
     error = ((label - (a_P / (a_P + b_P))[:, None]) ** 2).mean()
     assert sampled.metrics["ada/explained_variance"] == pytest.approx(1 - error / label.var())

@@ -90,7 +90,7 @@ def stack(make, task):
     """Ray, the engine's process and two learner ranks; every learner of these tests takes their processes."""
     config = make("stack", "policy.megatron_cfg.tensor_model_parallel_size=2")
     with embedded.Stack(config) as running:
-        running.learner(embedded.learner_config(config, embedded.model_shape(config, task)), None)
+        running.learner(embedded.make_learner_config(config, embedded.choose_model_shape(config, task)), None)
         yield running
 
 

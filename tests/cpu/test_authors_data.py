@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.main import app, run_guarded
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.rules.check.command import examine
 from nemo_ada.run.folder import read_lines
@@ -45,7 +45,7 @@ def parquet(tmp_path_factory):
 
 
 def prepare(parquet, out) -> int:
-    return guarded(lambda: app(["data", "prepare", str(parquet), "--out", str(out)], standalone_mode=False))
+    return run_guarded(lambda: app(["data", "prepare", str(parquet), "--out", str(out)], standalone_mode=False))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def test_a_damaged_base_model_is_refused_and_a_whole_one_is_used(tmp_path):
     (tmp_path / "data.jsonl").write_text("\n".join(lines))
     config = load_run(JSONL, [f"task.path={tmp_path}/data.jsonl", f"base.cache_dir={tmp_path}/cache"])
     task = build_task(config.task, tmp_path)
-    folder = base.base_folder(config, task)
+    folder = base.choose_base_folder(config, task)
 
     def fill(partial: Path) -> None:
         (partial / "model.safetensors").write_bytes(bytes(range(100)))
@@ -56,8 +56,8 @@ def test_a_base_model_of_another_user_is_not_used(tmp_path: Path) -> None:
     def fill(partial: Path) -> None:
         (partial / "base.json").write_text(json.dumps({"mean": 0.5}))
 
-    write_folder(base.base_folder(config, task), fill)
-    os.chown(base.base_folder(config, task) / "base.json", OTHER, OTHER)
+    write_folder(base.choose_base_folder(config, task), fill)
+    os.chown(base.choose_base_folder(config, task) / "base.json", OTHER, OTHER)
     with pytest.raises(UserError, match=r"base\.json is not used: it belongs to .*base\.cache_dir"):
         base.prepare_base(config, task, NO_STACK)
 
@@ -68,7 +68,7 @@ def test_a_file_with_other_problems_at_the_same_path_gets_a_base_model_of_its_ow
 
     def folder(answers: list[int]) -> Path:
         path.write_text("\n".join(json.dumps({"prompt": f"{n}=", "answer": f"{answers[n]}"}) for n in range(30)))
-        return base.base_folder(config, build_task(config.task, tmp_path))
+        return base.choose_base_folder(config, build_task(config.task, tmp_path))
 
     before = folder([10 + n for n in range(30)])
     assert folder([10 + n for n in range(30)]) == before

@@ -22,9 +22,9 @@ import pytest
 from nemo_ada.cpu.learner.batch import TrainBatch
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.learner.shape import PolicyShape
-from nemo_ada.cpu.rollout import model_tokenizer
+from nemo_ada.cpu.rollout import load_tokenizer
 from nemo_ada.cpu.settings import LossSettings, OptimizerSettings
-from nemo_ada.cpu.supervision import demonstration_batches
+from nemo_ada.cpu.supervision import make_demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import read_lines
 from nemo_ada.run.job_control import EXIT_DONE
@@ -107,7 +107,7 @@ def taught(stack, task, tmp_path_factory):
     optimizer = OptimizerSettings(lr=5e-3)
     config = LearnerConfig(shape=PolicyShape.read(folder), optimizer=optimizer, packed_tokens=512)
     learner = stack.learner(config, folder)
-    for rows in islice(demonstration_batches(task.splits().supervision, tokenizer, batch_size=32, seed=0), 60):
+    for rows in islice(make_demonstration_batches(task.splits().supervision, tokenizer, batch_size=32, seed=0), 60):
         learner.supervised(rows)
     learner.export_hf(out, {"eos_token_id": tokenizer.eos_id})
     tokenizer.write_hf(out)
@@ -124,7 +124,7 @@ def test_a_run_trains_a_folder_and_exports_it(make, stack, taught):
         "policy.megatron_cfg.tensor_model_parallel_size=2",
         "policy.megatron_cfg.optimizer.lr=1e-3",
     )
-    assert training.Trainer(whole, stack, embedded.run_task(whole)).run().exit_code == EXIT_DONE
+    assert training.Trainer(whole, stack, embedded.build_run_task(whole)).run().exit_code == EXIT_DONE
     records = read_lines(whole.folder / "metrics.jsonl")
     assert sum(record["ada/live_rows"] for record in records) > 0
 
@@ -156,7 +156,7 @@ def test_a_response_ends_with_its_line_where_that_is_asked_for(make, stack, taug
     ends = tokenizer.line_ends()
     assert tokenizer.encode("a\n")[-1] in ends and tokenizer.eos_id not in ends
     assert all("\n" in tokenizer.decode([i]) for i in ends)
-    assert config.policy.generation.stop_at_line_end and model_tokenizer(config.policy) == tokenizer
+    assert config.policy.generation.stop_at_line_end and load_tokenizer(config.policy) == tokenizer
 
 
 def change(path: Path, **content: Any) -> None:
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(make, whole_folder,
     broken(folder)
     config = make("broken", f"policy.model_name={folder}")
     with pytest.raises(UserError, match=says) as error:
-        training.check_run(config, embedded.run_task(config))
+        training.check_run(config, embedded.build_run_task(config))
     assert "\n" not in str(error.value) and str(folder) in str(error.value)
 
 
@@ -203,16 +203,16 @@ def test_what_does_not_fit_the_folder_is_refused(make, tmp_path):
     folder = write_model(tmp_path / "small", "qwen2", vocab_size=256)
     config = make("vocabulary", f"policy.model_name={folder}")
     with pytest.raises(UserError, match="has 256 tokens, its tokenizer gives ids up to 300"):
-        training.check_run(config, embedded.run_task(config))
+        training.check_run(config, embedded.build_run_task(config))
     three = write_model(tmp_path / "three", "llama", hidden_size=288, num_attention_heads=9, num_key_value_heads=3)
     config = make("three", f"policy.model_name={three}", "policy.megatron_cfg.tensor_model_parallel_size=2")
     with pytest.raises(UserError, match=r"does not divide 9 attention heads, 3 query groups.*; 1 or 3 would work"):
-        training.check_run(config, embedded.run_task(config))
+        training.check_run(config, embedded.build_run_task(config))
     write_tokenizer(three, chat=False)
     (three / "chat_template.jinja").unlink(missing_ok=True)
     config = make("chat", f"policy.model_name={three}", "policy.tokenizer.template=chat")
     with pytest.raises(UserError, match="has no chat template"):
-        embedded.run_task(config)
+        embedded.build_run_task(config)
 
 
 def test_copies_that_a_folder_holds_are_no_tensors_of_the_model(tmp_path):
@@ -222,7 +222,7 @@ def test_copies_that_a_folder_holds_are_no_tensors_of_the_model(tmp_path):
     safetensors.save_file(tensors, tmp_path / "model.safetensors")
     for tied, more in ((True, set()), (False, {"lm_head.weight"})):
         (tmp_path / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
-        assert folders.tensor_shapes(tmp_path).keys() == {*own} | more
+        assert folders.read_tensor_shapes(tmp_path).keys() == {*own} | more
 
 
 def shard(folder: Path, name: str = "model.safetensors") -> dict[str, np.ndarray]:
@@ -259,13 +259,13 @@ def test_files_that_leave_the_model_open_are_refused(whole_folder, tmp_path):
     folder = shutil.copytree(whole_folder, tmp_path / "model")
     safetensors.save_file(shard(folder), folder / "model-00001-of-00001.safetensors")
     with pytest.raises(UserError, match=r"holds model.safetensors and model-00001.*vLLM would read all"):
-        folders.tensor_files(folder)
+        folders.list_tensor_files(folder)
     (folder / "model-00001-of-00001.safetensors").unlink()
     index = split(folder)
     lost = next(iter(index.values()))
     (folder / lost).unlink()
     with pytest.raises(UserError, match=f"lacks {lost}, which its model.safetensors.index.json names"):
-        folders.tensor_files(folder)
+        folders.list_tensor_files(folder)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_an_export_keeps_bos_and_the_type_of_the_weights(make, stack, taught, tm
         "bfloat16", f"policy.model_name={folder}", "policy.tokenizer.template=plain", "grpo.max_num_steps=1",
         "grpo.val_period=0",
     )  # fmt: skip
-    assert training.Trainer(config, stack, embedded.run_task(config)).run().exit_code == EXIT_DONE
+    assert training.Trainer(config, stack, embedded.build_run_task(config)).run().exit_code == EXIT_DONE
     exported = config.folder / "checkpoints" / "step_000001" / "hf"
     content = json.loads((exported / "config.json").read_text())
     assert (content["bos_token_id"], content["torch_dtype"]) == (0, "bfloat16")
@@ -308,9 +308,11 @@ def test_a_run_stops_where_engine_and_learner_disagree_before_the_first_update(m
             super()._start()
             learner = self.stack.learner(LearnerConfig(shape=PolicyShape.read(taught), seed=7), None)
             self.stack.call("refit", learner.weights())
-            self._learner = self.stack.learner(embedded.learner_config(self.config, PolicyShape.read(taught)), taught)
+            self._learner = self.stack.learner(
+                embedded.make_learner_config(self.config, PolicyShape.read(taught)), taught
+            )
 
     config = make("disagree", f"policy.model_name={taught}", "policy.tokenizer.template=plain")
     with pytest.raises(UserError, match=r"engine and learner read two models from one folder.*approx_kl"):
-        Other(config, stack, embedded.run_task(config)).run()
+        Other(config, stack, embedded.build_run_task(config)).run()
     assert not [*config.folder.glob("checkpoints/step_*")]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.main import app, run_guarded
 from nemo_ada.run.folder import RunDir
 from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, read_contract
@@ -53,7 +53,7 @@ def run(make, stack, model):
     tokenizer = ModelTokenizer(model, config.policy.tokenizer)
     task = build_task(config.task, None, tokenizer)
     assert training.Trainer(config, stack, task).run().step == 2
-    return config.folder, RunDir(config.folder).checkpoints()[-1] / "hf"
+    return config.folder, RunDir(config.folder).list_checkpoints()[-1] / "hf"
 
 
 def test_a_run_and_its_export_hold_the_contract(run, model):
@@ -73,7 +73,7 @@ def test_eval_and_data_prepare_name_the_difference(run, bandit, tmp_path, capfd,
     data = f"{bandit.root}/bandit.jsonl"
 
     def said(*words) -> str:
-        assert guarded(lambda: app([*map(str, words)], standalone_mode=False)) == 0
+        assert run_guarded(lambda: app([*map(str, words)], standalone_mode=False)) == 0
         return capfd.readouterr().err
 
     asked = ("--max-new-tokens", 6, "--max-prompt-tokens", 12, "-k", 1, "--verifier", "exact")
@@ -100,5 +100,5 @@ def test_training_names_the_prompts_of_pass_rates_that_it_does_not_ask(make, mod
     (tmp_path / "card.json").write_text(json.dumps({"prompts": {"chat_template_kwargs": QUIET, "system": None}}))
     config = make("card", f"policy.model_name={model}", f"task.path={tmp_path / 'dataset.jsonl'}")
     task = build_task(config.task, None, ModelTokenizer(model, config.policy.tokenizer))
-    ((key, text),) = training.run_warnings(config, task)
+    ((key, text),) = training.list_warnings(config, task)
     assert key == "task.path" and "dataset.jsonl was made with other prompts" in text and "chat_template_kwargs" in text

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from nemo_ada.cli.main import app
 from nemo_ada.cpu import smollm2
 from nemo_ada.errors import UserError
-from nemo_ada.standing import elsewhere
+from nemo_ada.standing import stand_in
 
 
 def test_without_the_extra_the_error_names_it(tmp_path, monkeypatch):
@@ -57,6 +57,6 @@ def test_the_folder_is_written_where_the_user_stands(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written = []
     monkeypatch.setattr(smollm2, "write_smollm2", lambda out, say: written.append(out))
-    with elsewhere(tmp_path / "private"):
+    with stand_in(tmp_path / "private"):
         smollm2.prepare_model(".cache/smollm2", print)
     assert written == [tmp_path / ".cache/smollm2"]

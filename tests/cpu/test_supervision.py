@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.cpu.learner.batch import TokenRows
-from nemo_ada.cpu.supervision import demonstration_batches
+from nemo_ada.cpu.supervision import make_demonstration_batches
 from nemo_ada.errors import UserError
 from nemo_ada.tasks.protocol import Demonstration
 from nemo_ada.tasks.tokenizer import CharTokenizer
@@ -20,7 +20,7 @@ SHOWN = tuple(Demonstration(f"{i}" + "+" * (i % 3) + "=", "ab" * (1 + i % 4)) fo
 
 
 def batches(seed: int = 0) -> Iterator[TokenRows]:
-    return demonstration_batches(SHOWN, TOKENIZER, 5, seed)
+    return make_demonstration_batches(SHOWN, TOKENIZER, 5, seed)
 
 
 def texts(batch: TokenRows) -> list[tuple[str, str]]:
@@ -54,4 +54,4 @@ def test_the_order_follows_the_seed() -> None:
 
 def test_a_task_without_demonstrations_is_refused() -> None:
     with pytest.raises(UserError, match="no demonstrations"):
-        next(demonstration_batches((), TOKENIZER, 5, 0))
+        next(make_demonstration_batches((), TOKENIZER, 5, 0))

@@ -21,9 +21,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from nemo_ada.config.parsing import parse
-from nemo_ada.config.presets import presets
+from nemo_ada.config.presets import load_presets
 from nemo_ada.cpu.learner.settings import LearnerConfig
-from nemo_ada.cpu.processes.actors import alive
+from nemo_ada.cpu.processes.actors import is_alive
 from nemo_ada.cpu.settings import LossSettings, OptimizerSettings, RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.run.files import verify_folder
@@ -204,7 +204,7 @@ def test_evaluations_and_saves_come_at_their_periods_and_after_the_last_step(mak
     assert {path.name for path in (config.folder / "checkpoints").iterdir()} == {"step_000003", "step_000005"}
 
 
-@pytest.mark.parametrize("preset", sorted(presets()))
+@pytest.mark.parametrize("preset", sorted(load_presets()))
 def test_every_preset_trains(trained, preset):
     more = [EIGHT] if "_est_" in preset else []
     config = trained(f"reinforce_ada.preset={preset}", *TWO_STEPS, *more)
@@ -249,7 +249,7 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
         "base.seed=4",
         "stall_seconds=77",
     )
-    ours = embedded.learner_config(config, embedded.model_shape(config, task))
+    ours = embedded.make_learner_config(config, embedded.choose_model_shape(config, task))
     assert ours.loss == LossSettings(
         ratio_clip_min=0.1, ratio_clip_max=0.35, ratio_clip_c=4.0, entropy_coefficient=0.01
     )
@@ -263,8 +263,8 @@ def test_every_setting_of_loss_and_optimizer_reaches_the_learner(make, task):
 
 def test_the_learners_defaults_are_those_of_the_yaml(task):
     config = parse(RunConfig, {"task": {"name": "mini_sudoku"}, "reinforce_ada": {"preset": "grpo"}})
-    shape = embedded.model_shape(config, task)
-    from_yaml = embedded.learner_config(config, shape)
+    shape = embedded.choose_model_shape(config, task)
+    from_yaml = embedded.make_learner_config(config, shape)
     assert from_yaml == replace(LearnerConfig(shape=shape), call_timeout_s=from_yaml.call_timeout_s)
 
 
@@ -278,7 +278,7 @@ def test_a_warm_up_takes_as_many_training_steps_whatever_the_number_of_updates(m
         "policy.megatron_cfg.scheduler.lr_warmup_iters=9",
     )
     assert config.updates_per_step == updates
-    assert embedded.learner_config(config, embedded.model_shape(config, task)).warmup_updates == 9 * updates
+    assert embedded.make_learner_config(config, embedded.choose_model_shape(config, task)).warmup_updates == 9 * updates
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
@@ -335,7 +335,7 @@ def test_a_run_that_loses_a_learner_rank_names_it_and_is_interrupted(make, stack
     with pytest.raises(ProcessLostError, match=r"rank 1 \(tensor 1, pipeline 0, data 0\) died"):
         trainer.run()
     assert json.loads((config.folder / "status.json").read_text())["state"] == "interrupted"
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_alive(pid) for pid in pids)
 
 
 def test_a_run_goes_on_with_another_layout_and_smaller_micro_batches(make, stack, task):
@@ -374,6 +374,6 @@ def test_a_folder_of_another_run_is_refused_before_any_work(make, monkeypatch):
     def work(*_arguments):
         raise AssertionError("the task was read")
 
-    monkeypatch.setattr("nemo_ada.cpu.trainer.run_task", work)
+    monkeypatch.setattr("nemo_ada.cpu.trainer.build_run_task", work)
     with pytest.raises(UserError, match="another configuration"):
         training.train(config)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_ada.cli.main import guarded
+from nemo_ada.cli.main import run_guarded
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.cpu.trainer import train
 from nemo_ada.run.observer import Observer
@@ -101,7 +101,7 @@ def main(fault, *overrides):
     def run():
         code[0] = train(config, Observer(on_phase=trigger, on_message=print)).exit_code
 
-    return guarded(run) or code[0]
+    return run_guarded(run) or code[0]
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ class Ended:
 
 def command(arguments, kind):
     """`nemo-ada ARGUMENTS` in this process, with the streams of a real one: stdout refuses what is not UTF-8."""
-    from nemo_ada.cli.main import app, guarded
+    from nemo_ada.cli.main import app, run_guarded
 
     COUNTED[kind] += 1
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
@@ -75,7 +75,7 @@ def command(arguments, kind):
         patch.setattr(sys, "stderr", err)
         patch.setattr(sys, "argv", ["nemo-ada", *arguments])
         try:
-            code: Any = guarded(lambda: app(list(arguments), prog_name="nemo-ada"))
+            code: Any = run_guarded(lambda: app(list(arguments), prog_name="nemo-ada"))
         except SystemExit as ended:
             code = ended.code or 0
     texts = [stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err)]

@@ -151,8 +151,8 @@ def test_the_command_reads_one_run_and_all_of_them_without_heavy_libraries(tmp_p
         chain(tmp_path / name)
     (tmp_path / "notes").mkdir()
     program = (
-        "import sys\nfrom nemo_ada.cli.main import app, guarded\nimport nemo_ada.cli.status\n"
-        "code = guarded(lambda: app(sys.argv[1:], standalone_mode=False))\n"
+        "import sys\nfrom nemo_ada.cli.main import app, run_guarded\nimport nemo_ada.cli.status\n"
+        "code = run_guarded(lambda: app(sys.argv[1:], standalone_mode=False))\n"
         "heavy = {'torch', 'ray', 'numpy', 'omegaconf', 'vllm'} & set(sys.modules)\n"
         "sys.exit(f'loaded {heavy}' if heavy else code)"
     )

@@ -110,7 +110,7 @@ def load():
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         setattr(made, name, getattr(module, name))
-    return {name: actors._original(made, name) for name in METHODS}
+    return {name: actors._unwrap_actor(made, name) for name in METHODS}
 
 
 class Loader:
@@ -141,11 +141,11 @@ class Driver:
         classes = upstream()
         queue, buffered = pickle.loads(saved) if saved else (None, None)
         sizes = self.settings.global_batch, self.settings.seed
-        self.buffer = actors.buffer_class(classes["ReplayBuffer"], *sizes).remote(max_size=2 * prompts)
+        self.buffer = actors.make_buffer_class(classes["ReplayBuffer"], *sizes).remote(max_size=2 * prompts)
         if buffered is not None:
             self.ask(self.buffer.load_state_dict, buffered, num_prompts_per_step=prompts,
                      current_training_step=step, max_age_steps=1)  # fmt: skip
-        self.collector = actors.collector_class(classes["AsyncTrajectoryCollector"], queue).remote(
+        self.collector = actors.make_collector_class(classes["AsyncTrajectoryCollector"], queue).remote(
             policy_generation=None, tokenizer=None, task_to_env={}, master_config=MasterConfig(**master),
             replay_buffer=self.buffer, start_step=step,
         )  # fmt: skip

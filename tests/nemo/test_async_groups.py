@@ -27,7 +27,7 @@ from nemo_ada.nemo.asynchronous.groups import GroupRollouts
 from nemo_ada.nemo.groups.prompt_queue import REDRAWN, TICKET, Delivered, PromptQueue
 from nemo_ada.nemo.groups.step import GROUP, GroupAdvantageEstimator, add_spares
 from nemo_ada.nemo.install import install_hooks
-from nemo_ada.nemo.rollouts.batches import outcomes
+from nemo_ada.nemo.rollouts.batches import convert_outcomes
 from nemo_ada.nemo.rollouts.call import RolloutCall
 from nemo_ada.nemo.rollouts.requests import InFlight
 
@@ -283,7 +283,9 @@ def test_what_finished_before_an_error_is_counted(monkeypatch):
         return finished[-1]
 
     async def late(responses):
-        return await take(responses) if responses.done or len(responses._ended) == GROUP_SIZE else outcomes([], [])
+        return (
+            await take(responses) if responses.done or len(responses._ended) == GROUP_SIZE else convert_outcomes([], [])
+        )
 
     ahead.groups._rollout = broken
     monkeypatch.setattr(InFlight, "take", late)
@@ -315,4 +317,4 @@ def test_another_nemo_rl_is_named_before_anything_is_touched():
     from nemo_ada.nemo.asynchronous import actors
 
     with pytest.raises(UserError, match="AsyncTrajectoryCollector"):
-        actors._original(SimpleNamespace(), "AsyncTrajectoryCollector")
+        actors._unwrap_actor(SimpleNamespace(), "AsyncTrajectoryCollector")

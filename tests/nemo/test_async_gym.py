@@ -18,7 +18,7 @@ from collections import Counter
 import pytest
 
 from nemo_ada.errors import ProcessLostError
-from nemo_ada.nemo.gym.request import prompt_id
+from nemo_ada.nemo.gym.request import compute_prompt_id
 
 pytestmark = [pytest.mark.nemo_rl, pytest.mark.timeout(600)]
 
@@ -115,7 +115,7 @@ def test_a_group_that_hangs_is_given_up_and_wedges_no_refit(gym, run):
     record = run(3, script, ada, {"data.shuffle": False, "grpo.val_period": 0})
     assert record.pools[0][0].step == 0 and sorted(record.trained) == [1, 2, 3]
     (slow,) = [pool for pools in record.pools for pool in pools if pool.given_up]
-    assert slow.prompt_id == prompt_id(gym.row("p11=")) and slow.result.size_P.tolist() == [4]
+    assert slow.prompt_id == compute_prompt_id(gym.row("p11=")) and slow.result.size_P.tolist() == [4]
     assert record.drawn["p11="] >= 8, "its complete wave is kept, and its other rollouts hold up no refit"
 
 

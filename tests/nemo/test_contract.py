@@ -23,14 +23,14 @@ import numpy as np
 import pytest
 from standin import Checkpointer, Engine, config, loop_module, prompt_batch, step
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
-from nemo_ada.core.seeds import shuffled
+from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.cpu import rollout as embedded
 from nemo_ada.cpu.settings import GenerationSettings, PolicySettings
-from nemo_ada.nemo.features import WIDTH, prompt_features
+from nemo_ada.nemo.features import WIDTH, compute_prompt_features
 from nemo_ada.nemo.install import install_hooks
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
@@ -52,7 +52,7 @@ def script(prompt, draw):
 
 
 def features():
-    return prompt_features(prompt_batch(PROMPTS)["message_log"])
+    return compute_prompt_features(prompt_batch(PROMPTS)["message_log"])
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Case:
         return 1 if self.ada["preset"] == "ada_single" else 8 if "est" in self.ada["preset"] else 4
 
     def sampler(self):
-        return ada_settings(self.ada).sampler(self.group, LONGEST, run_seed=7, features=WIDTH)
+        return parse_ada_settings(self.ada).sampler(self.group, LONGEST, run_seed=7, features=WIDTH)
 
 
 @dataclass
@@ -187,7 +187,7 @@ def nemo(case, *, asynchronous):
             tokens_R = np.array([sum(len(m["token_ids"]) for m in turns) for turns in generated])
             batch = record.batch
             result, rows = trace.decided[-1]
-            order_R = shuffled(rows.prompt_R, 7, len(trace.decided))
+            order_R = shuffle_rows(rows.prompt_R, 7, len(trace.decided))
             assert batch["idx"] == [PROMPTS[p] for p in rows.prompt_R[order_R]]
             np.testing.assert_array_equal(batch["ada_uid"].numpy() & 0xFFFFFF, rows.prompt_R[order_R])
             np.testing.assert_array_equal(batch["total_reward"].numpy(), result.reward_N[rows.pool_R[order_R]])

@@ -54,7 +54,7 @@ CONTROLLER = {
 @pytest.fixture(autouse=True)
 def no_nemo_rl(monkeypatch):
     """v0.7.0, which may be here, has a single controller that the plug-in does not fit."""
-    monkeypatch.setattr(version, "checkout", lambda: None)
+    monkeypatch.setattr(version, "find_checkout", lambda: None)
 
 
 def settings_of(ada=BALANCE, **changes):

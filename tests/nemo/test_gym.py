@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.seeds import shuffled
+from nemo_ada.config.presets import parse_ada_settings
+from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, UserError
 from nemo_ada.nemo import StepDroppedError, reinforce_ada
-from nemo_ada.nemo.features import WIDTH, request_features
+from nemo_ada.nemo.features import WIDTH, compute_request_features
 from nemo_ada.nemo.gym import actor as watched
-from nemo_ada.nemo.gym.request import canonical, prompt_id
+from nemo_ada.nemo.gym.request import compute_prompt_id, write_canonical
 from nemo_ada.nemo.rollouts.call import Prompts
 from tests.nemo.test_contract import RATES, TableSource, check_decided
 
@@ -88,15 +88,15 @@ def test_1_prompts_are_known_by_their_requests(gym, step):
     rows = [gym.row("p11="), gym.row("p12="), gym.row("p11="), gym.row("p11=", agent="another")]
     batch = gym.batch_of(rows)
     assert {len(log[0]["token_ids"]) for log in batch["message_log"]} == {0}
-    ids = [prompt_id(one) for one in batch["extra_env_info"]]
+    ids = [compute_prompt_id(one) for one in batch["extra_env_info"]]
     assert ids[0] == ids[2] and len({*ids}) == 3
-    features_PF = request_features([canonical(one) for one in batch["extra_env_info"]])
+    features_PF = compute_request_features([write_canonical(one) for one in batch["extra_env_info"]])
     assert (features_PF[0] == features_PF[2]).all() and (features_PF[0] != features_PF[1]).any()
     done = step(lambda prompt, draw: Made(float(draw % 2), turns=(3,)))
     for log in done.batch["message_log"]:
         assert len(log[0]["token_ids"]) > 0 and log[0]["role"] == "user"
     with pytest.raises(UserError, match="has no responses_create_params"):
-        prompt_id({"agent_ref": {"name": "a"}})
+        compute_prompt_id({"agent_ref": {"name": "a"}})
 
 
 def test_1_rows_without_advantage_have_a_token_of_their_prompt(gym, step):
@@ -276,7 +276,7 @@ def test_caps_latency_and_loss_mask_count_all_turns(gym, step, tmp_path):
     done = step(script, {"preset": "grpo", "budget": {"max_tokens": 1100}})
     assert done.metrics["ada/tokens_drawn"] == 6 * done.metrics["ada/samples_drawn"] <= 1100
     latency = done.hooks.sampler.latency
-    assert latency.ready and latency.length_quantile(0.5) == 6
+    assert latency.ready and latency.get_length_quantile(0.5) == 6
     (batch,) = gym.run_gym(
         tmp_path / "run", 1, {"reinforce_ada": {"preset": "grpo"}}, hooks=gym.hooks, script=script
     ).batches
@@ -357,11 +357,11 @@ def test_pools_rows_and_advantages_are_those_of_the_sampler_on_the_same_labels(g
         return Made(label, turns=(tokens,))
 
     ours, drawn = step(did, section, steps=3), dict.fromkeys(PROMPTS, 0)
-    table = ada_settings(section).sampler(GROUP, LONGEST, run_seed=SEED, features=WIDTH)
+    table = parse_ada_settings(section).sampler(GROUP, LONGEST, run_seed=SEED, features=WIDTH)
     for number, (found, result) in enumerate(zip(ours.sampled, ours.results, strict=True), start=1):
         expected = table.run_step(number, PROMPTS, TableSource(script, drawn))
         check_decided((found.result, found.rows), (expected.result, expected.rows))
-        batch, order_R = result.final_batch, shuffled(found.rows.prompt_R, SEED, number)
+        batch, order_R = result.final_batch, shuffle_rows(found.rows.prompt_R, SEED, number)
         for name in ("advantage", "weight"):
             column_R = getattr(expected.rows, f"{name}_R")[order_R]
             np.testing.assert_array_equal(batch[f"ada_{name}"].numpy(), column_R.astype(np.float32), err_msg=name)

@@ -17,8 +17,8 @@ from nemo_support.compat import why_not_importable
 from nemo_support.later import later
 
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.facts.config_file import load_config, upstream_part
-from nemo_ada.rules.facts.version import of
+from nemo_ada.rules.facts.config_file import load_config, load_upstream_part
+from nemo_ada.rules.facts.version import read_version
 
 pytestmark = pytest.mark.nemo_rl
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ GYM = ("tests/nemo/test_gym.py", "test_")
 def newest(request):
     """The newest checkout that this interpreter can import."""
     here = Path(os.environ.get("NEMO_RL_HOME") or "missing")
-    return here if (here / "nemo_rl").is_dir() and of(here).masks_rows else request.getfixturevalue("main")
+    return here if (here / "nemo_rl").is_dir() and read_version(here).masks_rows else request.getfixturevalue("main")
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def refused(home, monkeypatch):
     found = {}
     for path in sorted((ROOT / "configs").glob("*.yaml")):
         if "gym" not in path.name:  # their data comes with Gym's checkout
-            findings = rulebook.findings(load_config(path), upstream_part(path, []))
+            findings = rulebook.apply_rules(load_config(path), load_upstream_part(path, []))
             found[path.name] = {one.key for one in findings if one.level == "error"}
     return {name: keys for name, keys in found.items() if keys}
 

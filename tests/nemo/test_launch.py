@@ -27,7 +27,7 @@ import pytest
 import torch
 import yaml
 
-from nemo_ada.cli.main import guarded
+from nemo_ada.cli.main import run_guarded
 from nemo_ada.config.values import Values
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo.launch import command as launch_module
@@ -53,7 +53,7 @@ from nemo_ada.nemo.launch.stop_and_save import (
 from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.rules import rulebook, setup
 from nemo_ada.rules.facts.upstream import LOOP
-from nemo_ada.run.folder import LAYOUT, VOLATILE, of_class, read_lines
+from nemo_ada.run.folder import LAYOUT, VOLATILE, is_of_class, read_lines
 from nemo_ada.run.job_control import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -64,7 +64,7 @@ from nemo_ada.run.job_control import (
     JOB_END,
     MARGIN_SECONDS,
     JobControl,
-    key_to_lower,
+    find_key_to_lower,
 )
 from nemo_ada.verify.selftest import HANGING
 from tests.faults.processes import ROOT
@@ -309,7 +309,7 @@ def launched(tmp_path, monkeypatch):
         monkeypatch.setattr(launch_module, "run_loop", run_loop)
         config = {"run_dir": str(tmp_path / "run"), "grpo": {"max_num_steps": 3, "num_prompts_per_step": 4}, **settings}
         codes = []
-        return guarded(lambda: codes.append(launch_module.train(config))) or codes[0]
+        return run_guarded(lambda: codes.append(launch_module.train(config))) or codes[0]
 
     return launch
 
@@ -493,7 +493,7 @@ def test_data_that_cannot_work_is_refused_before_anything_starts(data, env, sect
 def refuse_setup(config):
     """Raise what those rules call an error that need neither lengths nor a model."""
     values = Values(config)
-    chosen = (setup.prompt_batches, setup.environments, setup.estimator_of_verdicts, setup.saves)
+    chosen = (setup.check_prompt_batches, setup.check_environments, setup.check_verdicts, setup.check_saves)
     rulebook.raise_errors(finding for rule in chosen for finding in rule(values))
 
 
@@ -730,5 +730,5 @@ PACKED = {"policy": {"sequence_packing": {"enabled": True}}}
 )
 def test_running_out_of_memory_names_a_setting_that_a_resume_may_change(config, where, key):
     error = RuntimeError(f"ray::{where} torch.OutOfMemoryError: CUDA out of memory")
-    assert f"lower {key}," in key_to_lower(error, find_memory_keys(config))
-    assert of_class(key, LAYOUT) or of_class(key, VOLATILE)
+    assert f"lower {key}," in find_key_to_lower(error, find_memory_keys(config))
+    assert is_of_class(key, LAYOUT) or is_of_class(key, VOLATILE)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_ada.nemo.gym.metrics import of_responses
+from nemo_ada.nemo.gym.metrics import compute_metrics
 from nemo_ada.nemo.hooks import PERFORMANCE, Hooks
-from nemo_ada.nemo.loop_log import correct_logger, of_calls, of_samples, writes_no_batches
+from nemo_ada.nemo.loop_log import correct_logger, join_calls, summarise_samples, writes_no_batches
 
 
 class Logger:
@@ -64,22 +64,22 @@ def test_metrics_of_calls_are_joined_by_what_they_mean():
         (6, {"total_turns": 6, "avg_turns_per_sample": 1.0, "max_turns_per_sample": 1, "max_turns_reached_rate": 0.0}),
         (2, {"total_turns": 6, "avg_turns_per_sample": 3.0, "max_turns_per_sample": 4, "max_turns_reached_rate": 1.0}),
     ]
-    assert of_calls(calls) == {
+    assert join_calls(calls) == {
         "total_turns": 12, "avg_turns_per_sample": 1.5, "max_turns_per_sample": 4, "max_turns_reached_rate": 0.25,
     }  # fmt: skip
-    assert of_samples([]) == {} and of_samples([{"truncated": True, "turn_count": 1}]) == {}
+    assert summarise_samples([]) == {} and summarise_samples([{"truncated": True, "turn_count": 1}]) == {}
 
 
 def test_a_response_without_a_verdict_hides_no_reward():
     """An environment says NaN for it, and a mean over NaN is NaN."""
     sample = {"turn_count": 1, "terminated": True, "max_turns_reached": False, "total_tokens": 3, "env_tokens": 1}
     samples = [{**sample, "total_reward": reward} for reward in (1.0, float("nan"), 0.0, 0.0, 1.0)]
-    joined = of_samples(samples)
+    joined = summarise_samples(samples)
     assert [joined[f"{name}_total_reward"] for name in ("mean", "max", "min")] == [0.5, 1.0, 0.0]
-    assert "mean_total_reward" not in of_samples(samples[1:2])
-    assert of_calls([(2, {"mean_reward": 1.0}), (8, {"mean_reward": float("nan")})]) == {"mean_reward": 1.0}
+    assert "mean_total_reward" not in summarise_samples(samples[1:2])
+    assert join_calls([(2, {"mean_reward": 1.0}), (8, {"mean_reward": float("nan")})]) == {"mean_reward": 1.0}
     called = [{"math/reward/mean": reward} for reward in (1.0, float("nan"))]
-    assert of_responses(called) == {"math/reward/mean": 1.0}
+    assert compute_metrics(called) == {"math/reward/mean": 1.0}
 
 
 def test_the_engines_pace_counts_all_tokens_that_it_made():
@@ -88,5 +88,7 @@ def test_the_engines_pace_counts_all_tokens_that_it_made():
 
     hooks = object.__new__(Hooks)
     vars(hooks).update(_originals={PERFORMANCE: performance}, _tokens_drawn=0.0)
-    told = hooks._performance(None, {"ada/tokens_drawn": 1200.0, "total_num_tokens": 200}, {}, SimpleNamespace())
+    told = hooks._correct_performance(
+        None, {"ada/tokens_drawn": 1200.0, "total_num_tokens": 200}, {}, SimpleNamespace()
+    )
     assert told == {"generation_tokens_per_sec": 600.0, "e2e_tokens_per_sec": 50.0}

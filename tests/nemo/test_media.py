@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nemo_ada.nemo.rollouts.call import Prompts
-from nemo_ada.nemo.rollouts.response import ROUTES, placeholder, read
+from nemo_ada.nemo.rollouts.response import ROUTES, make_placeholder, read
 
 pytestmark = pytest.mark.nemo_rl
 
@@ -67,8 +67,8 @@ def test_a_row_outside_the_loss_keeps_its_images_whole(batches):
     (prompt,) = prompts_of(batches, 1).logs
     logs = [
         [*map(dict, prompt), answer(8, 9)],
-        placeholder(prompt, [answer(8, 9)]),
-        placeholder(prompt),
+        make_placeholder(prompt, [answer(8, 9)]),
+        make_placeholder(prompt),
     ]
     assert [sum(len(one["token_ids"]) for one in log) for log in logs] == [5, 5, 4]
     images, lengths = flat(logs)
@@ -93,6 +93,10 @@ def test_rows_keep_the_experts_of_prompts_and_responses(harness):
     log = [message("user", [5, 6, 7], **{ROUTES: routes(3)}), answer(8, 9, **{ROUTES: routes(2)})]
     response = read(prompt, log, 1.0, False)
     assert torch.equal(response.prompt[0][ROUTES], routes(3))
-    logs = [response.message_log, placeholder(response.prompt, response.generated), placeholder(response.prompt)]
+    logs = [
+        response.message_log,
+        make_placeholder(response.prompt, response.generated),
+        make_placeholder(response.prompt),
+    ]
     columns, lengths = flat(logs)
     assert lengths.tolist() == [5, 2, 2] and columns[ROUTES].shape == (3, 5, 2, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.nemo.optimizer_offload import MOVES, move_through_pinned_memory, replacement
+from nemo_ada.nemo.optimizer_offload import MOVES, make_replacement, move_through_pinned_memory
 
 torch = pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ class Worker:
 def test_a_worker_moves_its_optimizer_without_waiting_and_keeps_every_bit(monkeypatch):
     worker, calls, to = Worker(), [], torch.Tensor.to
     before = {number: state["exp_avg"].clone() for number, state in worker.optimizer.state.items()}
-    assert replacement()(worker)
+    assert make_replacement()(worker)
     monkeypatch.setattr(torch.Tensor, "to", lambda self, *args, **named: calls.append((args, named)) or to(self, *args))
     worker.move_optimizer("cpu")
     assert calls == [(("cpu",), {"non_blocking": True})] * 2
@@ -48,7 +48,7 @@ def test_a_worker_moves_its_optimizer_without_waiting_and_keeps_every_bit(monkey
 
 
 def test_a_worker_without_such_a_function_stays_as_it_is():
-    assert not replacement()(object()) and move_through_pinned_memory(object()) == 0
+    assert not make_replacement()(object()) and move_through_pinned_memory(object()) == 0
 
 
 def test_nemo_rl_has_the_functions_that_are_replaced():

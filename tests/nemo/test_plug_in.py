@@ -169,16 +169,16 @@ def test_the_objects_can_be_sent_to_the_actor(single, tmp_path):
     from nemo_rl.experience.rollout_manager import RolloutManager
     from ray import cloudpickle
 
-    from nemo_ada.nemo.single_controller import CommittedAdvantage, plugged_in
+    from nemo_ada.nemo.single_controller import CommittedAdvantage, plug_in
 
     manager = RolloutManager(None, {}, 4, 64, policy_generation=object())
     names = [field.name for field in dataclasses.fields(SingleControllerActorArgs)]
     arguments = SingleControllerActorArgs(**dict.fromkeys(names) | {"rollout_manager": manager})
     config = MasterConfig(**single.controller_config(tmp_path, 1, BALANCE))
-    given = pickle.loads(cloudpickle.dumps(plugged_in(config, arguments)))
+    given = pickle.loads(cloudpickle.dumps(plug_in(config, arguments)))
     assert given.rollout_manager.groups.settings.group == 4 and manager is arguments.rollout_manager
     rewards, mask = torch.tensor([0.5, -0.25]), torch.ones(2, 3)
     column = CommittedAdvantage().compute_advantage(prompt_ids=None, rewards=rewards, mask=mask, valid_mask=None)
     assert column.tolist() == [[0.5] * 3, [-0.25] * 3]
     plain = MasterConfig(**single.controller_config(tmp_path, 1, BALANCE, reinforce_ada=None))
-    assert plugged_in(plain, arguments) is arguments
+    assert plug_in(plain, arguments) is arguments

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_ada.core.metrics import listed, rate_histogram
+from nemo_ada.core.metrics import add_prefix_to_lists, count_rates
 from nemo_ada.lab.plan.history import History
 from nemo_ada.lab.report.run import Run
-from nemo_ada.nemo.features import WIDTH, prompt_features
+from nemo_ada.nemo.features import WIDTH, compute_prompt_features
 from nemo_ada.nemo.launch.records import Records
 from nemo_ada.run.folder import RunDir, read_lines
 
 ROWS = 16
-HISTOGRAM = listed({"pass_rate_histogram": rate_histogram(np.array([0.0, 0.5, 0.5, 1.0]))})
+HISTOGRAM = add_prefix_to_lists({"pass_rate_histogram": count_rates(np.array([0.0, 0.5, 0.5, 1.0]))})
 TIMES = {
     "total_step_time": 10.0,
     "generation": 4.0,
@@ -184,7 +184,7 @@ def log_of(*parts):
 
 
 def test_features_depend_on_the_tokens_only():
-    found = prompt_features([log_of([5, 6, 7]), log_of([5], [6, 7]), log_of([5, 6, 8]), log_of([])])
+    found = compute_prompt_features([log_of([5, 6, 7]), log_of([5], [6, 7]), log_of([5, 6, 8]), log_of([])])
     assert found.shape == (4, WIDTH) and np.isfinite(found).all()
     np.testing.assert_array_equal(found[0], found[1])
     assert (found[0] != found[2]).any()

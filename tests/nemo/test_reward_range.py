@@ -8,7 +8,7 @@ import pytest
 from nemo_support.compat import why_not_importable
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.method import reward_range
+from nemo_ada.rules.method import compute_reward_range
 
 pytestmark = [
     pytest.mark.nemo_rl,
@@ -40,7 +40,7 @@ def test_the_range_is_that_of_nemo_rl_s_own_functions(
         "policy": {"max_total_sequence_length": LONGEST, "generation": {"max_new_tokens": LONGEST}},
         "env": {"should_use_nemo_gym": True, "nemo_gym": {"effort_levels": effort}},
     }  # fmt: skip
-    low, high = reward_range(Values(config))
+    low, high = compute_reward_range(Values(config))
     assert low - 1e-6 <= min(reached) and max(reached) <= high + 1e-6
     nearly = 0.03  # a response that is a token shorter than the longest is not cut
     assert (low, high) == pytest.approx((min(reached), max(reached)), abs=nearly)

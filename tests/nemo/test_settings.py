@@ -8,7 +8,7 @@ from standin import config
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo import settings
-from nemo_ada.nemo.groups.prompt_queue import LOADER_FILE, Delivered, saved_queue
+from nemo_ada.nemo.groups.prompt_queue import LOADER_FILE, Delivered, read_saved_queue
 
 
 def test_dynamic_sampling_draws_batch_multiplier_times_the_prompts_of_a_step():
@@ -26,14 +26,14 @@ def test_first_waves_smaller_than_a_group_need_no_budget_for_the_group():
 
 
 def test_the_queue_goes_on_from_the_newest_checkpoint_and_from_no_other_loops(tmp_path):
-    assert saved_queue(None) is None
-    assert saved_queue(str(tmp_path)) is None, "a checkpoint without the file"
+    assert read_saved_queue(None) is None
+    assert read_saved_queue(str(tmp_path)) is None, "a checkpoint without the file"
     state = {"low": 3, "above": [5], "started": [4]}
     torch.save(state, tmp_path / LOADER_FILE)
-    assert saved_queue(tmp_path) == state
+    assert read_saved_queue(tmp_path) == state
     torch.save({"_index": 3}, tmp_path / LOADER_FILE)
     with pytest.raises(UserError, match="not made by asynchronous Reinforce-Ada"):
-        saved_queue(tmp_path)
+        read_saved_queue(tmp_path)
 
 
 def test_a_buffers_tickets_are_plain_numbers():

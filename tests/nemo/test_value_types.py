@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from nemo_ada.rules.facts.config_file import load_config
-from nemo_ada.rules.value_types import value_types
+from nemo_ada.rules.value_types import check_value_types
 
 sys.path.insert(0, str(Path(__file__).parent))
 from nemo_support.compat import use_typing_extensions_typed_dict
@@ -58,7 +58,7 @@ def test_check_and_nemo_rl_agree_on_a_value(word: str, monkeypatch: pytest.Monke
     monkeypatch.setenv("NEMO_RL_HOME", str(HOME))
     config = load_config(RECIPE, [word])
     key = word.lstrip("+~").split("=")[0].removesuffix("=")
-    ours = {finding.key for finding in value_types(config)}
+    ours = {finding.key for finding in check_value_types(config)}
     theirs = refuses(config)
     assert bool(ours) == bool(theirs), (ours, theirs)
     assert all(one.startswith(key) or key.startswith(one) for one in ours), ours
@@ -83,7 +83,7 @@ def test_check_and_nemo_rl_agree_on_any_value_of_any_key(monkeypatch: pytest.Mon
             for part in path[:-1]:
                 node = node[part]
             node[path[-1]] = value
-            found = [finding.key for finding in value_types(changed)]
+            found = [finding.key for finding in check_value_types(changed)]
             theirs = refuses(changed)
             if bool(found) != bool(theirs) and "Value error" not in theirs:  # a rule of theirs, and not a type
                 differ.append((path, value, found))

@@ -104,7 +104,7 @@ def test_the_worker_writes_arrays_after_one_call_and_is_not_asked_again(
     wire.send_arrays(actors)
     after = ray.get([actor.size.remote(given) for actor in actors])
     assert all(small < 600 < 8000 < large for small, large in zip(after, before, strict=True))
-    monkeypatch.setattr(wire, "registration", lambda: pytest.fail("a worker was asked again"))
+    monkeypatch.setattr(wire, "make_registration", lambda: pytest.fail("a worker was asked again"))
     wire.send_arrays(actors)
 
 
@@ -117,7 +117,7 @@ def test_another_way_for_tensors_stays() -> None:
 
     CloudPickler.dispatch[torch.Tensor] = theirs
     try:
-        wire.registration()(None)
+        wire.make_registration()(None)
         assert CloudPickler.dispatch[torch.Tensor] is theirs
     finally:
         CloudPickler.dispatch.pop(torch.Tensor)

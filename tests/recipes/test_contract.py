@@ -16,7 +16,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import attributes
 from nemo_ada.rules.facts import checkout as source
 from nemo_ada.rules.facts.nemo_config import Loop
-from nemo_ada.rules.facts.upstream import misfits
+from nemo_ada.rules.facts.upstream import find_misfits
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,8 +158,8 @@ def test_our_own_list_has_what_the_hooks_replace_and_subclass():
 
 def test_our_own_list_has_every_attribute_that_our_code_reads():
     where = {use.name: use.where for use in contract.own()}
-    for reader in attributes.all_readers():
-        for name in attributes.reads(reader):
+    for reader in attributes.list_readers():
+        for name in attributes.list_reads(reader):
             assert f"{reader.of}.{name}" in where
     collector = "nemo_rl.algorithms.async_utils.AsyncTrajectoryCollector"
     assert where[f"{collector}._refit_pause_cleared"] == "read by nemo_ada/nemo/asynchronous/actors.py"
@@ -193,4 +193,4 @@ def test_between_v070_and_main_with_the_change_of_v080_both_breaks_are_found(tmp
 
 
 def test_a_checkout_without_a_single_controller_has_one_misfit(tmp_path):
-    assert len(list(misfits(source.Checkout(checkout(tmp_path)), Loop.CONTROLLER))) == 1
+    assert len(list(find_misfits(source.Checkout(checkout(tmp_path)), Loop.CONTROLLER))) == 1

@@ -9,7 +9,7 @@ from nemo_ada.core.learning.rows import RowSettings, select, weigh
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
-from nemo_ada.core.seeds import SeedStream, bits64
+from nemo_ada.core.seeds import SeedStream, hash_bits
 from tests.core.scripted import Script, collect
 
 RATES = [0.0, 0.02, 0.1, 0.3, 0.5, 0.7, 0.95, 1.0]
@@ -39,7 +39,7 @@ def test_pools_and_rows_are_the_cores(seed):
     for prompt, pool in enumerate(pools):
         assert pool == result.positive_N[result.prompt_N == prompt].tolist()
         uid = np.full(len(pool), result.uid_P[prompt])
-        key = bits64(RUN_SEED, STEP, uid, np.arange(len(pool)), SeedStream.SELECTION)
+        key = hash_bits(RUN_SEED, STEP, uid, np.arange(len(pool)), SeedStream.SELECTION)
         kept = minimal.select(pool, key)
         of_prompt = rows.prompt_R == prompt
         assert kept == result.index_N[rows.pool_R[of_prompt]].tolist()

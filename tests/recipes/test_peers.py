@@ -14,7 +14,7 @@ if any(importlib.util.find_spec(name) is None for name in ("megatron", "ray", "v
 
 from nemo_ada.cpu.rollout import HeldoutScores, Rollout
 from nemo_ada.cpu.settings import load_run
-from nemo_ada.cpu.trainer import evaluation_seed
+from nemo_ada.cpu.trainer import compute_evaluation_seed
 from nemo_ada.errors import UserError
 from tests.lazy import Lazy
 
@@ -92,4 +92,6 @@ def test_accuracy_on_held_out_problems_is_each_model_s_own(tmp_path):
     config, stack = load_run(path, ["validation.responses=3", "grpo.seed=7"]), FittingStack()
     found = recipe.heldout_accuracy(stack, config, {0: tmp_path / "bad", 4: tmp_path / "good"})
     assert found == {0: 0.0, 4: 1.0}
-    assert stack.seeds == [evaluation_seed(7, 0), evaluation_seed(7, 4)], "the draws of the trainer's own evaluations"
+    assert stack.seeds == [compute_evaluation_seed(7, 0), compute_evaluation_seed(7, 4)], (
+        "the draws of the trainer's own evaluations"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.main import app, run_guarded
 from nemo_ada.lab.plan.command import Plan, PlanOptions, make_plan
 
 pytestmark = pytest.mark.long
@@ -28,7 +28,7 @@ def test_the_log_of_the_first_page_says_what_stands_there(
     (words,) = re.findall(r"^nemo-ada (whatif \S+ --group \d+)", page, re.M)
     (shown,) = re.findall(r"^```text\n(.*?)^```$", page, re.M | re.S)
     monkeypatch.chdir(README.parent)
-    guarded(lambda: app(words.split(), standalone_mode=False))
+    run_guarded(lambda: app(words.split(), standalone_mode=False))
     assert capsys.readouterr().out.startswith(shown)
 
 
@@ -47,13 +47,13 @@ def test_a_file_of_the_first_page_makes_a_config_of_a_nemo_rl_yaml(
     theirs = Path(os.environ["NEMO_RL_HOME"]) / "examples/configs" / base
     config = tmp_path / "my.yaml"
     config.write_text(text.replace("your_config.yaml", str(theirs)), encoding="utf-8")
-    guarded(lambda: app(["check", str(config), "--json"], standalone_mode=False))
+    run_guarded(lambda: app(["check", str(config), "--json"], standalone_mode=False))
     found = json.loads(capsys.readouterr().out)
     findings = found["findings"] if isinstance(found, dict) else found
     errors = {finding["key"] for finding in findings if finding["level"] == "error"}
     assert errors <= {"policy.model_name"}  # the model is not in this machine's cache
     assert ("reinforce_ada" in text) == adaptive
     assert any(f["key"] == "reinforce_ada" and "own algorithm" in f["message"] for f in findings) != adaptive
-    guarded(lambda: app(["plan", str(config), "--time", "04:00:00"], standalone_mode=False))
+    run_guarded(lambda: app(["plan", str(config), "--time", "04:00:00"], standalone_mode=False))
     planned = capsys.readouterr().out
     assert "this plan" in planned and ("DTensor" in planned) == (base == "grpo_math_1B.yaml")

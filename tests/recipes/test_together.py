@@ -75,6 +75,6 @@ def test_check_refuses_it_under_its_key(row: dict[str, Any]) -> None:
     overrides = dict(word.split("=", 1) for word in row["refuse"])
     config = changed({key: yaml.safe_load(value) for key, value in overrides.items()})
     key = row.get("key", next(iter(overrides)))
-    assert key in {finding.key for finding in rulebook.findings(config) if finding.level == "error"}
+    assert key in {finding.key for finding in rulebook.apply_rules(config) if finding.level == "error"}
     without = changed({})
-    assert key not in {finding.key for finding in rulebook.findings(without) if finding.level == "error"}
+    assert key not in {finding.key for finding in rulebook.apply_rules(without) if finding.level == "error"}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.main import app, run_guarded
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +42,7 @@ def test_a_quoted_command_prints_what_the_page_shows(
         pytest.skip("NEMO_RL_HOME (a NeMo-RL v0.7.0 checkout) is not set")
     assert words[0] == "nemo-ada"
     monkeypatch.chdir(ROOT)
-    code = guarded(lambda: app(words[1:], standalone_mode=False))
+    code = run_guarded(lambda: app(words[1:], standalone_mode=False))
     printed = capsys.readouterr()
     assert code == (2 if output.startswith("error:") else 0)
     pattern = re.escape(output.strip()).replace(re.escape("..."), ".*")

@@ -11,7 +11,7 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal.fit import count_fitting_layers, fit_to_one_gpu
-from nemo_ada.rules.facts.cards import H100, H200, named
+from nemo_ada.rules.facts.cards import H100, H200, find_card_of_device
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.models import TABLE
 from nemo_ada.rules.facts.nemo_config import NemoConfig
@@ -71,6 +71,6 @@ def test_a_model_keeps_its_layers_where_they_fit_and_loses_some_where_they_do_no
 
 
 def test_a_card_is_known_by_cudas_name() -> None:
-    assert named("NVIDIA H100 80GB HBM3") is H100
-    assert named("NVIDIA H200") is H200
-    assert named("NVIDIA GeForce RTX 4090") is None
+    assert find_card_of_device("NVIDIA H100 80GB HBM3") is H100
+    assert find_card_of_device("NVIDIA H200") is H200
+    assert find_card_of_device("NVIDIA GeForce RTX 4090") is None

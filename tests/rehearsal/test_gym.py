@@ -134,7 +134,7 @@ def test_both_kinds_of_rollout_functions_keep_their_kind() -> None:
 @pytest.mark.parametrize("name", ["math", "tools"])
 def test_our_configs_shrink(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    if not installation.site_setting("NEMO_RL_HOME"):
+    if not installation.read_site_setting("NEMO_RL_HOME"):
         pytest.skip("NEMO_RL_HOME is not set")
     config = load_config(Path(f"configs/qwen3-4b-instruct-2507-gym-{name}.yaml"), [])
     s, _ = shrink(config, model=tmp_path / "model", data=tmp_path / "data", out=tmp_path / "run", steps=3)

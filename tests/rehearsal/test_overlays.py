@@ -16,7 +16,7 @@ import pytest
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts.config_file import load_config
 from nemo_ada.rules.facts.nemo_config import Loop
-from nemo_ada.rules.facts.version import of
+from nemo_ada.rules.facts.version import read_version
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-1.5b.yaml"
@@ -38,7 +38,7 @@ def overlays() -> list[Path]:
 @pytest.mark.parametrize("overlay", overlays(), ids=lambda path: path.stem)
 def test_an_overlay_trains_saves_and_exports_and_what_draws_ahead_resumes(overlay: Path, tmp_path: Path) -> None:
     loop = Loop.of(Values(load_config(CONFIG, [str(overlay)])))
-    if loop is Loop.CONTROLLER and not of(Path(HOME)).masks_rows:
+    if loop is Loop.CONTROLLER and not read_version(Path(HOME)).masks_rows:
         pytest.skip("this NeMo-RL's single controller masks no rows: v0.8.0 has one that does")
     command = [sys.executable, "-P", "-m", "nemo_ada.cli", "rehearse", str(CONFIG), str(overlay), "--steps", "2"]
     command += ["--keep", str(tmp_path / "rehearsal")] + ([] if loop.draws_ahead else ["--no-resume"])

@@ -13,7 +13,7 @@ from nemo_ada.rehearsal.problems import SIZE
 from nemo_ada.rehearsal.shrink import LENGTH, OF_A_STEP, STAGE_LAYERS, Layout, Shrinker, shrink
 from nemo_ada.rehearsal.standins import pynvml
 from nemo_ada.rules.facts.config_file import load_config
-from nemo_ada.rules.single_controller import controller_needs, controller_sizes
+from nemo_ada.rules.single_controller import check_controller_needs, check_controller_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -213,6 +213,6 @@ def test_what_counts_the_prompts_of_a_step_keeps_its_ratio_to_them(
 def test_every_overlay_shrinks_to_sizes_that_its_loop_takes(path: Path, tmp_path: Path) -> None:
     full = load_config(ROOT / "configs" / "qwen2.5-math-1.5b.yaml", [str(path)])
     shrinker, _ = small(full, tmp_path)
-    rules = (controller_needs, controller_sizes)
+    rules = (check_controller_needs, check_controller_sizes)
     assert [finding for rule in rules for finding in rule(shrinker) if finding.level == "error"] == []
     assert shrinker.get("grpo.num_prompts_per_step") <= 16

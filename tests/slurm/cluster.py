@@ -170,6 +170,14 @@ class Cluster:
         finally:
             self._controller.send_signal(signal.SIGCONT)
 
+    def forget_jobs(self) -> None:
+        """Start the controller anew without what it knew of jobs, as after a lost StateSaveLocation."""
+        self._daemons.remove(self._controller)
+        self._controller.terminate()
+        self._controller.wait()
+        self._controller = self._spawn("slurmctld", "-D", "-c")
+        self._until(lambda: "idle" in self.run("sinfo", "-h", "-o", "%T"), "idle node")
+
     def batch_script(self) -> int:
         """The process of the only batch script that runs."""
         found = [number for number, command in self.processes().items() if re.search(r"job\d+/slurm_script", command)]

@@ -318,3 +318,23 @@ def test_a_second_submission_of_a_run_that_waits_or_runs_is_refused(
     one_node.run("scancel", str(run.job))
     run.gone()
     assert run.attempts() == 1 and not run.said_over()
+
+
+def test_a_queue_that_slurm_has_lost_is_said_and_a_new_submission_goes_on(
+    start: Callable[..., Run], tmp_path: Path
+) -> None:
+    """SLURM ends what runs without a job that it knows, and has no slot that waits any more."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    with cluster(tmp_path / "c") as running:
+        words = ("steps=6", "wait_at=3", "step_seconds=0.1", "save_each=1")
+        run = start(running, *words)
+        run.until(lambda: len(run.steps()) >= 3)
+        running.forget_jobs()
+        run.until(lambda: not running.processes())
+        told = run.status()
+        assert (told["state"], told["saved_step"]) == ("no slot is left: submit again", 3)
+        second = start(running, *words)
+        second.over("done")
+        assert second.steps() == list(range(1, 7)), "each step once, in order"
+        assert second.reasons() == ["killed", "done"]

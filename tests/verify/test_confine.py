@@ -93,7 +93,7 @@ def gained(result: dict[str, Any]) -> set[str]:
     return {name for name, got in result["got"].items() if got is not None}
 
 
-needs_landlock = pytest.mark.skipif(kernel.landlock_version() == 0, reason="this kernel has no Landlock")
+needs_landlock = pytest.mark.skipif(kernel.read_landlock_version() == 0, reason="this kernel has no Landlock")
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_verifier_says_which_layers_hold(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.INFO), MathVerifier(VerifierLimits(PATIENCE, workers=1)) as started:
         assert started.layers is not None
         assert {"limits", "no new privileges"} <= set(started.layers.held)
-        assert ("Landlock" in started.layers.held) == (kernel.landlock_version() > 0)
+        assert ("Landlock" in started.layers.held) == (kernel.read_landlock_version() > 0)
     assert "are confined by: limits" in caplog.text
     warned = {name for name in ("Landlock", "seccomp") if f"without {name}" in caplog.text}
     assert warned == {"Landlock", "seccomp"} & started.layers.missing.keys()
@@ -162,7 +162,7 @@ def test_a_verifier_says_which_layers_hold(caplog: pytest.LogCaptureFixture) -> 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_the_filter_jumps_to_places_that_exist(machine: str, may_open: bool, network: bool) -> None:
     """The kernel refuses a filter that does not; it can only be asked about its own machine."""
-    program = kernel._filter(kernel._MACHINES[machine], 7, may_open, network)
+    program = kernel._write_filter(kernel._MACHINES[machine], 7, may_open, network)
     for place, instruction in enumerate(program):
         code, where_true, where_false = instruction[0], instruction[2], instruction[3]
         if code & 0x07 == 0x05:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_ada.verify.numbers import TOLERANCE, number
-from nemo_ada.verify.pool import MathVerifier, VerifierLimits, longest_answer
+from nemo_ada.verify.pool import MathVerifier, VerifierLimits, bound_answer
 from nemo_ada.verify.verdict import Verdict
 from tests.patience import PATIENCE
 
@@ -82,6 +82,6 @@ def test_a_box_that_is_far_longer_than_its_reference_is_wrong_without_the_grader
     verifier.close()
     with MathVerifier(VerifierLimits(PATIENCE, workers=1), scorer="no.such:module", self_test=False) as lone:
         assert lone.verify_many([(r"\boxed{" + "(" * 1_000_000 + "}", "1")]) == [Verdict(0.0)]
-        assert lone.verify_many([(r"\boxed{" + "1" * longest_answer("1") + "}", "1")])[0].label is None
+        assert lone.verify_many([(r"\boxed{" + "1" * bound_answer("1") + "}", "1")])[0].label is None
     reference = "1" * 5000
-    assert longest_answer(reference) > len(reference)
+    assert bound_answer(reference) > len(reference)

@@ -16,7 +16,7 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.prepare import Preparation, prepare
 from nemo_ada.lab.evaluation.benchmark import Benchmark
-from nemo_ada.rules.references import references
+from nemo_ada.rules.references import check_references
 from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import JsonlSettings
@@ -137,7 +137,7 @@ def test_check_and_every_start_of_nemo_rl_refuse_what_the_judge_cannot_read(tmp_
     raw, right = FORMS[form]
     path = tmp_path / "one.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps({"problem": "p", "answer": raw}) + "\n")
-    found = list(references(nemo_rl_config(path, split)))
+    found = list(check_references(nemo_rl_config(path, split)))
     if right is not None:
         assert found == []
         return
@@ -208,9 +208,9 @@ def test_a_further_kind_of_verifier_is_one_class_and_reaches_every_back_end(tmp_
         assert Rewards("letter")({"completions": ["A", "B"], "answer": ["A", "A"]}) == [1.0, 0.0]
         values = nemo_rl_config(path)
         values.config["env"]["ada_math"]["verifier"] = "letter"
-        assert list(references(values)) == []
+        assert list(check_references(values)) == []
         path.write_text(json.dumps({"problem": "p", "answer": "Z"}) + "\n")
-        assert "not a letter from A to J" in next(iter(references(values))).message
+        assert "not a letter from A to J" in next(iter(check_references(values))).message
     finally:
         del KINDS["letter"]
     with pytest.raises(UserError, match="verifier='letter' must be math or exact"):

@@ -13,7 +13,8 @@ incorrect rows to -c-. Then the expected update is
 `weighting: reference` (the authors'): A = (r - b) w on the rows as they are, b = pool mean. A kept group of h correct
 and n-h incorrect rows has c+ = h (1-b) w and c- = (n-h) b w. With h = n/2 and b = p, (*) is n grad p w times
 [(1-p)^2 + p^2] / (2 p (1-p)). No objective declares that weight (section 4). On all rows of a pool of fixed size N
-(GRPO, Est), (*) is (N-1) grad p w: the row's own reward in b costs one response. `factor.factors` computes (*) per row.
+(GRPO, Est), (*) is (N-1) grad p w: the row's own reward in b costs one response. `factor.compute_factors` has (*) per
+row.
 
 `baseline: shrunk` (ours, with reference weighting): b_i = (S - r_i + a) / (N - 1 + a + b). This is the posterior mean
 of p from the prompt's other responses and its Beta(a, b) prior. It does not depend on r_i. So on all rows of a pool of
@@ -43,7 +44,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.learning.settings import Normalize, RowSettings
-from nemo_ada.core.sampling.pass_rate import pool, without_own
+from nemo_ada.core.sampling.pass_rate import estimate_from_pool, estimate_without_own
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.errors import InvariantError
 
@@ -51,7 +52,7 @@ STD_EPSILON = 1e-6
 ROUNDING = 1e-9  # relative to the rewards: a smaller difference is rounding of the mean, and the advantage is 0
 
 
-def advantages(
+def compute_advantages(
     result: SamplingResult,
     row: IntArray,
     row_weight: FloatArray,
@@ -67,7 +68,8 @@ def advantages(
         row: positions in the pools, from `rows.select`.
         row_weight: 0.0 marks a placeholder row, whose advantage is 0.
         settings: how advantages are computed, and whether the rows are all responses of the pools (Est).
-        weight_N: weight of each response's prompt (`objectives.gradient_weight`, `factor.objective_weights`).
+        weight_N: weight of each response's prompt (`objectives.compute_gradient_weight` or
+            `factor.compute_objective_weights`).
         prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`. Without a prior the baseline is the pool's.
 
     Returns:
@@ -86,20 +88,20 @@ def advantages(
         if weighting != "reference" or normalize == "std":
             raise InvariantError("a shrunk baseline needs reference weighting without std normalisation")
         share_N, (low, high) = settings.share_of_range(reward_N), settings.reward_range
-        advantage_R = (share_N[pool_R] - without_own(share_N, prompt_N, prior_P, pool_R)) * (high - low)
+        advantage_R = (share_N[pool_R] - estimate_without_own(share_N, prompt_N, prior_P, pool_R)) * (high - low)
     elif weighting == "reference":
-        against = _against_others if settings.advantage.baseline == "leave_one_out" else _reference
+        against = _compare_with_others if settings.advantage.baseline == "leave_one_out" else _compare_with_pool
         advantage_R = against(reward_N, prompt_N, pool_R, prompts, normalize)
     elif normalize != "none":
         raise InvariantError("objective weighting needs normalize=none")
     else:
-        advantage_R = _objective(reward_N, positive_N, prompt_N, pool_R, active_R, prompts)
+        advantage_R = _weigh_sides(reward_N, positive_N, prompt_N, pool_R, active_R, prompts)
     live_R = active_R & (np.abs(advantage_R) > ROUNDING * max(1.0, float(np.abs(reward_N).max())))
     weighted_R = np.where(live_R, advantage_R * weight_N[pool_R], 0.0)
     return np.asarray(weighted_R.reshape(row.shape))
 
 
-def _reference(
+def _compare_with_pool(
     reward_N: FloatArray, prompt_N: IntArray, pool_R: IntArray, prompts: int, normalize: Normalize
 ) -> FloatArray:
     prompt_R = prompt_N[pool_R]
@@ -112,7 +114,7 @@ def _reference(
     return np.asarray(advantage_R)
 
 
-def _against_others(
+def _compare_with_others(
     reward_N: FloatArray, prompt_N: IntArray, pool_R: IntArray, prompts: int, normalize: Normalize
 ) -> FloatArray:
     """Advantages against the mean of the prompt's other responses, whose sample standard deviation may divide them.
@@ -132,7 +134,7 @@ def _against_others(
     return np.asarray(advantage_R)
 
 
-def _objective(
+def _weigh_sides(
     reward_N: FloatArray,
     positive_N: BoolArray,
     prompt_N: IntArray,
@@ -140,11 +142,17 @@ def _objective(
     active_R: BoolArray,
     prompts: int,
 ) -> FloatArray:
-    rate_P = pool(np.bincount(prompt_N, positive_N, prompts), np.bincount(prompt_N, minlength=prompts))
+    """Compute the advantages of `weighting: objective` but for the factor w (see the head of this file).
+
+    A correct row's r - (q m+ + (1-q) m-) is the sum of r - m+, which differs within the side, and of (1-q) (m+ - m-),
+    the contrast between the sides. Only the first part is left where the group has rows of one side.
+    """
+    rate_P = estimate_from_pool(np.bincount(prompt_N, positive_N, prompts), np.bincount(prompt_N, minlength=prompts))
     side_N = prompt_N * 2 + positive_N  # even: incorrect, odd: correct
     side_R = side_N[pool_R]
     mean_S = np.bincount(side_N, reward_N, 2 * prompts) / np.maximum(np.bincount(side_N, minlength=2 * prompts), 1)
     kept_S = np.bincount(side_R[active_R], minlength=2 * prompts)
+    # A prompt's two sides have the numbers 2 p and 2 p + 1, so `side ^ 1` is the other one.
     both_R = (kept_S[side_R] > 0) & (kept_S[side_R ^ 1] > 0)
     prompt_R, positive_R = side_R // 2, positive_N[pool_R]
     contrast_P = rate_P * (1.0 - rate_P)

@@ -5,7 +5,7 @@ F(p) grad p with
 
     F(p) = E[c+] / p + E[c-] / (1-p)                                             (equation (*) of advantage.py)
 
-over all ways in which the pool can end, which `paths.endings` lists with their probabilities. So F is a number for
+over all ways in which the pool can end, which `paths.find_endings` lists with their probabilities. So F is a number for
 every pass rate p, and no simulation is needed. An objective E[f(p)] wants F(p) = f'(p) per row.
 
 `weighting: objective` gives both sides of a group the same mass, c+ = c- = n' c with n' rows per prompt. Then F / n' is
@@ -14,12 +14,11 @@ not stop,
 
     c(K, N) = K (N-K) / (N (N-1)) f'(K/N)                                                                  (first guess)
 
-is right for f' = 1, and biased where f' bends or the labels stop the pool. `contrasts` corrects c for every way in
-which the pool can end: the smallest change, in the mean square over pass rates, with which E[c] follows p (1-p) f'(p).
-For pass@k no correction is needed. The share of the label orders of a pool that begin with one correct and k incorrect
-responses, in that order, estimates p (1-p)^k without bias, whatever ends the pool after them. For a pool of fixed size
-it is K (N-K)_k / (N)_(k+1), with falling factorials. So c is k times that share.
-
+is right for f' = 1, and biased where f' bends or the labels stop the pool. `compute_contrasts` corrects c for every way
+in which the pool can end: the smallest change, in the mean square over pass rates, with which E[c] follows p (1-p)
+f'(p). For pass@k no correction is needed. The share of the label orders of a pool that begin with one correct and k
+incorrect responses, in that order, estimates p (1-p)^k without bias, whatever ends the pool after them. For a pool of
+fixed size it is K (N-K)_k / (N)_(k+1), with falling factorials. So c is k times that share.
 A group with equal labels has c = 0, so no setting follows f' = 1/p down to p = 0: RANGE is where it is held.
 
 E ways in which a pool can end, P pass rates, N responses of a pool, K of them correct.
@@ -32,10 +31,10 @@ from functools import lru_cache
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.learning.objectives import Objective, PassAtK, gradient_weight
+from nemo_ada.core.learning.objectives import Objective, PassAtK, compute_gradient_weight
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.sampling.exits import FixedExit
-from nemo_ada.core.sampling.paths import StopRule, endings, path_counts
+from nemo_ada.core.sampling.paths import StopRule, count_paths, find_endings
 from nemo_ada.errors import InvariantError
 
 RANGE = (0.05, 0.95)
@@ -55,7 +54,7 @@ _BOUNDS = (0.25, 4.0)  # of a correction. So every group with both labels teache
 _DIGITS = 6  # of a correction. So every machine has the same one, whatever its linear algebra rounds
 
 
-def deviation(factor_P: FloatArray, declared_P: FloatArray) -> float:
+def measure_deviation(factor_P: FloatArray, declared_P: FloatArray) -> float:
     """Compute how far factors are from the declared ones, up to a common scale, which is a part of the learning rate.
 
     Args:
@@ -76,7 +75,7 @@ def deviation(factor_P: FloatArray, declared_P: FloatArray) -> float:
     return float(max(np.sqrt(ratio_P.max() / ratio_P.min()) - 1.0, *rest_P.tolist(), 0.0))
 
 
-def factors(settings: RowSettings, rate_P: FloatArray) -> FloatArray:
+def compute_factors(settings: RowSettings, rate_P: FloatArray) -> FloatArray:
     """Compute F per row of a prompt, for pools that no cap of the batch cuts short.
 
     With a shrunk baseline it is 1: the baseline does not hold the row's own label.
@@ -94,14 +93,14 @@ def factors(settings: RowSettings, rate_P: FloatArray) -> FloatArray:
         return np.ones(len(rate_P))
     if settings.keep_all:
         raise InvariantError("the responses of the estimation variant follow an estimate; simulate it")
-    end = endings(settings.stop)
+    end = find_endings(settings.stop)
     pos_E, neg_E = end.pos_E, end.total_E - end.pos_E
     if advantage.weighting == "objective":
-        pull_E = push_E = contrasts(settings.stop, advantage.objective)[end.total_E, pos_E]
+        pull_E = push_E = compute_contrasts(settings.stop, advantage.objective)[end.total_E, pos_E]
     else:
-        keep_pos_E, keep_neg_E = kept_counts(pos_E, neg_E, settings.group)
+        keep_pos_E, keep_neg_E = count_kept(pos_E, neg_E, settings.group)
         pool_E = pos_E / end.total_E
-        weight_E = gradient_weight(
+        weight_E = compute_gradient_weight(
             advantage.objective,
             pool_E,
             exponent=settings.exponent,
@@ -113,6 +112,7 @@ def factors(settings: RowSettings, rate_P: FloatArray) -> FloatArray:
             others_E = np.maximum(end.total_E - 1.0, 1.0)
             above_E, below_E = np.maximum(pos_E - 1.0, 0.0) / others_E, np.minimum(pos_E / others_E, 1.0)
             spare_E = others_E / np.maximum(others_E - 1.0, 1.0)  # a sample's variance
+        # c+ and c- per row of the group, for each way in which the pool can end.
         pull_E = weight_E * keep_pos_E / settings.group * (1.0 - above_E)
         push_E = weight_E * keep_neg_E / settings.group * below_E
         if advantage.normalize == "std":
@@ -121,11 +121,11 @@ def factors(settings: RowSettings, rate_P: FloatArray) -> FloatArray:
                 part_E / np.where(spread_E > 0, spread_E, 1.0)
                 for part_E, spread_E in zip((pull_E, push_E), spreads, strict=True)
             )
-    probability_PE = end.probability(rate_P)
+    probability_PE = end.compute_probability(rate_P)
     return np.asarray(probability_PE @ pull_E / rate_P + probability_PE @ push_E / (1.0 - rate_P))
 
 
-def declared_deviation(settings: RowSettings, smallest: int = 0) -> float:
+def measure_declared_deviation(settings: RowSettings, smallest: int = 0) -> float:
     """Compute by how much the mean update misses the objective that the settings declare, within RANGE.
 
     Args:
@@ -134,12 +134,14 @@ def declared_deviation(settings: RowSettings, smallest: int = 0) -> float:
     """
     rule = StopRule(FixedExit(smallest), (smallest,), smallest) if settings.keep_all else settings.stop
     rate_P = _RATE_P[_INSIDE_P]
-    end, objective = endings(rule), settings.advantage.objective
-    contrast_E = contrasts(rule, objective)[end.total_E, end.pos_E]
-    return deviation(end.probability(rate_P) @ contrast_E / (rate_P * (1.0 - rate_P)), objective.weight(rate_P))
+    end, objective = find_endings(rule), settings.advantage.objective
+    contrast_E = compute_contrasts(rule, objective)[end.total_E, end.pos_E]
+    return measure_deviation(
+        end.compute_probability(rate_P) @ contrast_E / (rate_P * (1.0 - rate_P)), objective.weight(rate_P)
+    )
 
 
-def objective_weights(settings: RowSettings, pos_P: IntArray, total_P: IntArray) -> FloatArray:
+def compute_objective_weights(settings: RowSettings, pos_P: IntArray, total_P: IntArray) -> FloatArray:
     """Compute w of each pool, so that a group's contrast is c = q (1-q) w with q = K/N.
 
     Pools that a cap of the batch has cut short where the exit would not have have the first guess.
@@ -151,23 +153,23 @@ def objective_weights(settings: RowSettings, pos_P: IntArray, total_P: IntArray)
     """
     objective = settings.advantage.objective
     if not settings.keep_all:
-        return _weights(settings.stop, objective)[total_P, pos_P]
+        return _compute_weights(settings.stop, objective)[total_P, pos_P]
     weight_P = np.ones(len(total_P))
     for size in np.unique(total_P[total_P > 0]).tolist():
         here_P = total_P == size
-        weight_P[here_P] = _weights(StopRule(FixedExit(size), (size,), size), objective)[size, pos_P[here_P]]
+        weight_P[here_P] = _compute_weights(StopRule(FixedExit(size), (size,), size), objective)[size, pos_P[here_P]]
     return weight_P
 
 
 @lru_cache(maxsize=64)
-def _weights(rule: StopRule, objective: Objective) -> FloatArray:
-    if isinstance(objective, PassAtK) and rule.judged()[: objective.k + 1].sum() == 0:
-        return _pass_at_k(rule, objective.k)
-    guess_NK, correction_NK = _first_guess(rule.cap, objective), _corrections(rule, objective)
+def _compute_weights(rule: StopRule, objective: Objective) -> FloatArray:
+    if isinstance(objective, PassAtK) and rule.mark_judged()[: objective.k + 1].sum() == 0:
+        return _weigh_pass_at_k(rule, objective.k)
+    guess_NK, correction_NK = _guess_weights(rule.cap, objective), _fit_corrections(rule, objective)
     return np.asarray(guess_NK * correction_NK)
 
 
-def contrasts(rule: StopRule, objective: Objective) -> FloatArray:
+def compute_contrasts(rule: StopRule, objective: Objective) -> FloatArray:
     """Compute c(K, N) for every pool [N_max + 1, N_max + 1], by N and K. It is 0 where all labels are equal.
 
     Args:
@@ -177,12 +179,12 @@ def contrasts(rule: StopRule, objective: Objective) -> FloatArray:
     total_NK, pos_NK = np.indices((rule.cap + 1, rule.cap + 1), dtype=np.int64)
     rate_NK = pos_NK / np.maximum(total_NK, 1)
     inside_NK = (pos_NK > 0) & (pos_NK < total_NK)
-    return np.where(inside_NK, rate_NK * (1.0 - rate_NK) * _weights(rule, objective), 0.0)
+    return np.where(inside_NK, rate_NK * (1.0 - rate_NK) * _compute_weights(rule, objective), 0.0)
 
 
-def _pass_at_k(rule: StopRule, k: int) -> FloatArray:
+def _weigh_pass_at_k(rule: StopRule, k: int) -> FloatArray:
     """Compute c / (q (1-q)) by N and K for pass@k, where no pool is judged before its response k + 1."""
-    all_NK, begun_NK = path_counts(rule), path_counts(rule, (1, k))
+    all_NK, begun_NK = count_paths(rule), count_paths(rule, (1, k))
     total_NK, pos_NK = np.indices(all_NK.shape)
     mixed_NK = np.isfinite(all_NK) & (pos_NK > 0) & (pos_NK < total_NK)
     rate_NK = np.where(mixed_NK, pos_NK / np.maximum(total_NK, 1), 0.5)
@@ -190,7 +192,7 @@ def _pass_at_k(rule: StopRule, k: int) -> FloatArray:
     return np.where(mixed_NK, k * share_NK / (rate_NK * (1.0 - rate_NK)), 1.0)
 
 
-def _first_guess(cap: int, objective: Objective) -> FloatArray:
+def _guess_weights(cap: int, objective: Objective) -> FloatArray:
     """Compute N / (N-1) f'(K/N) by N and K. Half a response takes the place of none where f' may be infinite."""
     total_NK, pos_NK = np.indices((cap + 1, cap + 1), dtype=np.float64)
     size_NK = np.maximum(total_NK, 1.0)
@@ -200,28 +202,30 @@ def _first_guess(cap: int, objective: Objective) -> FloatArray:
 
 
 @lru_cache(maxsize=64)
-def _corrections(rule: StopRule, objective: Objective) -> FloatArray:
+def _fit_corrections(rule: StopRule, objective: Objective) -> FloatArray:
     """Compute what the first guess is multiplied by, by N and K: the smallest correction that reaches _AIM.
 
     It solves a ridge regression per strength. Where no strength reaches the aim, the one with the
     smallest deviation is taken.
     """
-    end = endings(rule)
+    end = find_endings(rule)
     mixed_E = (end.pos_E > 0) & (end.pos_E < end.total_E)
     correction_NK = np.ones((rule.cap + 1, rule.cap + 1))
     if not mixed_E.any():
         return correction_NK
     total_E, pos_E = end.total_E[mixed_E], end.pos_E[mixed_E]
     rate_E = pos_E / total_E
-    guess_E = rate_E * (1.0 - rate_E) * _first_guess(rule.cap, objective)[total_E, pos_E]
-    probability_PE = end.probability(_RATE_P)[:, mixed_E]
+    guess_E = rate_E * (1.0 - rate_E) * _guess_weights(rule.cap, objective)[total_E, pos_E]
+    probability_PE = end.compute_probability(_RATE_P)[:, mixed_E]
     target_P = _RATE_P * (1.0 - _RATE_P) * objective.weight(_RATE_P)
     share_PE = probability_PE * guess_E / target_P[:, None]  # of the target, per unit of correction
+    # The more a way adds to the variance, the less its correction may move. Where one is hardly ever taken, 1e-12 keeps
+    # the regression's matrix regular.
     noise_E = _COUNT_P @ (probability_PE * (guess_E / target_P[:, None]) ** 2) + 1e-12
     best_E, least = np.ones(len(total_E)), np.inf
     for strength in (np.inf, *_STRENGTHS.tolist()):
-        found_E = np.ones(len(total_E)) if strength == np.inf else _ridge(share_PE, strength * noise_E)
-        missed = deviation((share_PE @ found_E)[_INSIDE_P], np.ones(int(_INSIDE_P.sum())))
+        found_E = np.ones(len(total_E)) if strength == np.inf else _solve_ridge(share_PE, strength * noise_E)
+        missed = measure_deviation((share_PE @ found_E)[_INSIDE_P], np.ones(int(_INSIDE_P.sum())))
         if missed < least:
             best_E, least = found_E, missed
         if least < _AIM:
@@ -230,7 +234,7 @@ def _corrections(rule: StopRule, objective: Objective) -> FloatArray:
     return correction_NK
 
 
-def _ridge(share_PE: FloatArray, pull_E: FloatArray) -> FloatArray:
+def _solve_ridge(share_PE: FloatArray, pull_E: FloatArray) -> FloatArray:
     """Minimise sum_P count (share x - 1)^2 + sum_E pull (x - 1)^2, and fix at its bound what would leave _BOUNDS."""
     free_E, found_E = np.ones(share_PE.shape[1], np.bool_), np.ones(share_PE.shape[1])
     while free_E.any():
@@ -245,7 +249,7 @@ def _ridge(share_PE: FloatArray, pull_E: FloatArray) -> FloatArray:
     return found_E
 
 
-def kept_counts(pos_P: IntArray, neg_P: IntArray, n: int) -> tuple[IntArray, IntArray]:
+def count_kept(pos_P: IntArray, neg_P: IntArray, n: int) -> tuple[IntArray, IntArray]:
     """Compute how many correct and how many incorrect responses of each pool become rows.
 
     Args:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from nemo_ada.by_name import checked, made
+from nemo_ada.by_name import check_part, make_object
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.schema import STRICT, Bounds, ByKind, Positive
 from nemo_ada.errors import UserError
@@ -105,21 +105,21 @@ class Own:
 
     def value(self, p_P: FloatArray) -> FloatArray:
         """Compute f of each pass rate."""
-        return np.asarray(_own(self.name, repr(self.arguments), self).value(p_P), np.float64)
+        return np.asarray(_load_own(self.name, repr(self.arguments), self).value(p_P), np.float64)
 
     def weight(self, p_P: FloatArray) -> FloatArray:
         """Compute f' of each pass rate."""
-        return np.asarray(_own(self.name, repr(self.arguments), self).weight(p_P), np.float64)
+        return np.asarray(_load_own(self.name, repr(self.arguments), self).weight(p_P), np.float64)
 
 
 @lru_cache(maxsize=8)
-def _own(name: str, _arguments: str, settings: Own) -> Any:
+def _load_own(name: str, _arguments: str, settings: Own) -> Any:
     """Return the user's object. Raises UserError where it gives no number for a pass rate, or decreases."""
     key = "reinforce_ada.advantage.objective.name"
-    own = made(key, name, **settings.arguments)
+    own = make_object(key, name, **settings.arguments)
     rate_P = np.linspace(0.02, 0.98, 49)
-    value_P = np.asarray(checked(key, name, lambda: own.value(rate_P), float, len(rate_P)))
-    weight_P = np.asarray(checked(key, name, lambda: own.weight(rate_P), float, len(rate_P)))
+    value_P = np.asarray(check_part(key, name, lambda: own.value(rate_P), float, len(rate_P)))
+    weight_P = np.asarray(check_part(key, name, lambda: own.weight(rate_P), float, len(rate_P)))
     for what, fits_P in (
         ("value is no number", np.isfinite(value_P)),
         ("weight is no number", np.isfinite(weight_P)),
@@ -134,7 +134,7 @@ Objective = Annotated[Linear | Log | Power | PassAtK | Own, ByKind()]
 """The function that an update raises. Each class has f as `value` and f' as `weight`, for pass rates in (0, 1]."""
 
 
-def gradient_weight(
+def compute_gradient_weight(
     objective: Objective,
     rate_P: FloatArray,
     *,

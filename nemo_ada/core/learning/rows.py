@@ -22,13 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
-from nemo_ada.core.learning.advantage import advantages
-from nemo_ada.core.learning.factor import kept_counts, objective_weights
-from nemo_ada.core.learning.objectives import gradient_weight
+from nemo_ada.core.learning.advantage import compute_advantages
+from nemo_ada.core.learning.factor import compute_objective_weights, count_kept
+from nemo_ada.core.learning.objectives import compute_gradient_weight
 from nemo_ada.core.learning.settings import RowSettings
-from nemo_ada.core.sampling.pass_rate import pool
-from nemo_ada.core.sampling.result import SamplingResult, ranks
-from nemo_ada.core.seeds import SeedStream, bits64
+from nemo_ada.core.sampling.pass_rate import estimate_from_pool
+from nemo_ada.core.sampling.result import SamplingResult, compute_ranks
+from nemo_ada.core.seeds import SeedStream, hash_bits
 from nemo_ada.errors import InvariantError
 
 
@@ -108,11 +108,11 @@ def select(result: SamplingResult, settings: RowSettings, batch: int, *, run_see
         step: number of the step.
     """
     if settings.keep_all:
-        return _all_rows(result, settings.group * batch)
+        return _take_all(result, settings.group * batch)
     groups, group = result.group_G, settings.group
     pool_S, upper_S = np.arange(len(result.prompt_N)), result.positive_N
     if "rewards" in settings.stop.exit.reads:
-        pool_S, upper_S = _extremes(result, group, run_seed=run_seed, step=step)
+        pool_S, upper_S = _find_extremes(result, group, run_seed=run_seed, step=step)
     row_PR, weight_PR = select_step(
         result.prompt_N[pool_S], result.index_N[pool_S], upper_S, result.uid_P, group, run_seed=run_seed, step=step
     )
@@ -136,8 +136,8 @@ def weigh(
         prior_P: (a, b) of each prompt's Beta prior, for `baseline: shrunk`.
     """
     groups, pool_R, row_weight_R = result.group_G, selection.pool_R, selection.weight_R
-    weight_P = _weights(settings, result)
-    advantage_R = advantages(
+    weight_P = _compute_weights(settings, result)
+    advantage_R = compute_advantages(
         result, pool_R, row_weight_R, settings, weight_N=weight_P[result.prompt_N], prior_P=prior_P
     )
     real = row_weight_R > 0
@@ -156,39 +156,39 @@ def weigh(
     return StepRows(selection.prompt_R, pool_R, response_id_R, row_weight_R, advantage_R, weight_P, metrics, teach)
 
 
-def _weights(settings: RowSettings, result: SamplingResult) -> FloatArray:
+def _compute_weights(settings: RowSettings, result: SamplingResult) -> FloatArray:
     """Compute the weight of each prompt."""
     advantage = settings.advantage
     if advantage.weighting == "objective":
-        return objective_weights(settings, result.pos_P, result.size_P)
-    return gradient_weight(
+        return compute_objective_weights(settings, result.pos_P, result.size_P)
+    return compute_gradient_weight(
         advantage.objective,
-        pool(result.pos_P, result.size_P),
+        estimate_from_pool(result.pos_P, result.size_P),
         exponent=settings.exponent,
         min_pass_rate=advantage.min_pass_rate,
         max_weight=advantage.max_weight,
     )
 
 
-def _extremes(result: SamplingResult, n: int, *, run_seed: int, step: int) -> tuple[IntArray, BoolArray]:
+def _find_extremes(result: SamplingResult, n: int, *, run_seed: int, step: int) -> tuple[IntArray, BoolArray]:
     """Find the n // 2 highest and the n - n // 2 lowest rewards of each pool. Chance decides between equal rewards.
 
-    With 0/1 rewards these are as many correct and incorrect responses as `kept_counts` keeps.
+    With 0/1 rewards these are as many correct and incorrect responses as `count_kept` keeps.
 
     Returns:
         Positions of these responses in the pools, and whether each is one of the highest. A pool below n keeps all.
     """
     prompt_N, size_P = result.prompt_N, result.size_P
-    key_N = bits64(run_seed, step, result.uid_P[prompt_N], result.index_N, SeedStream.SELECTION)
+    key_N = hash_bits(run_seed, step, result.uid_P[prompt_N], result.index_N, SeedStream.SELECTION)
     order_N = np.lexsort((key_N, -result.reward_N, prompt_N))
     rank_N = np.empty_like(prompt_N)
-    rank_N[order_N] = ranks(prompt_N[order_N], size_P)
+    rank_N[order_N] = compute_ranks(prompt_N[order_N], size_P)
     upper_N = rank_N < n // 2
     pool_S = np.flatnonzero(upper_N | (rank_N >= size_P[prompt_N] - (n - n // 2)))
     return pool_S, upper_N[pool_S]
 
 
-def _all_rows(result: SamplingResult, rows: int) -> Selection:
+def _take_all(result: SamplingResult, rows: int) -> Selection:
     """Take all responses, filled up to `rows` with placeholders."""
     total = len(result.response_id_N)
     if total == 0:
@@ -225,20 +225,21 @@ def select_step(
         row_PR and weight_PR. row_PR has positions in the flat arrays, in issue order within a prompt, repeats last. It
         is -1 where all responses of a prompt failed. weight_PR is 1.0 for a row, and 0.0 for a repeat or a -1.
     """
+    # One sort of one key: its high bits hold the side of the prompt, correct ones first, and the others chance.
     num_prompts = len(uid_P)
     group_N = prompt_N * 2 + ~positive_N
     group_bits = (2 * num_prompts).bit_length()
-    key_N = bits64(run_seed, step, uid_P[prompt_N], index_N, SeedStream.SELECTION) >> np.uint64(group_bits)
+    key_N = hash_bits(run_seed, step, uid_P[prompt_N], index_N, SeedStream.SELECTION) >> np.uint64(group_bits)
     key_N |= group_N.astype(np.uint64) << np.uint64(64 - group_bits)
     order_N = np.argsort(key_N, kind="stable")
 
     count_P2 = np.bincount(group_N, minlength=2 * num_prompts).reshape(num_prompts, 2)
     start_P2 = (np.cumsum(count_P2.ravel()) - count_P2.ravel()).reshape(num_prompts, 2)
-    keep_pos_P, keep_neg_P = kept_counts(count_P2[:, 0], count_P2[:, 1], n)
+    keep_pos_P, keep_neg_P = count_kept(count_P2[:, 0], count_P2[:, 1], n)
     kept_P1 = (keep_pos_P + keep_neg_P)[:, None]
 
     column_1R = np.arange(n)[None, :]
-    slot_PR = column_1R % np.maximum(kept_P1, 1)
+    slot_PR = column_1R % np.maximum(kept_P1, 1)  # a pool that is too small repeats its rows, which get weight 0
     from_pos_PR = slot_PR < keep_pos_P[:, None]
     sorted_PR = np.where(from_pos_PR, start_P2[:, :1] + slot_PR, start_P2[:, 1:] + slot_PR - keep_pos_P[:, None])
     empty_P1 = kept_P1 == 0

@@ -32,7 +32,9 @@ _ARRAYS = ("weight_D", "precision_DD", "mean_F", "spread_F")
 class PassRateEstimator(Protocol):
     """Predicts pass rates before a step and learns from its pools afterwards."""
 
-    def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+    def predict_beta(
+        self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """Return (a, b) of each prompt's Beta distribution. The prediction is a / (a + b)."""
         ...
 
@@ -132,17 +134,19 @@ class EmaBeta:
         self._total: FloatArray = np.zeros(0)
         self._all_pos = self._all_total = 0.0
 
-    def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+    def predict_beta(
+        self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """Return (a, b) of each prompt's Beta distribution."""
         slot_P = np.array([self._slot.get(prompt_id, -1) for prompt_id in prompt_ids], np.int64)
         pos_P, total_P = np.zeros(len(slot_P)), np.zeros(len(slot_P))
         known_P = slot_P >= 0
         pos_P[known_P] = self._pos[slot_P[known_P]]
         total_P[known_P] = self._total[slot_P[known_P]]
-        prior_pos, prior_neg = self._prior()
+        prior_pos, prior_neg = self._compute_prior()
         return pos_P + prior_pos, total_P - pos_P + prior_neg
 
-    def _prior(self) -> tuple[float, float]:
+    def _compute_prior(self) -> tuple[float, float]:
         if not self.adaptive_prior:
             return self.a, self.b
         mass = self.a + self.b
@@ -197,7 +201,7 @@ class LabelMemory:
     decay: float
     _kept: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def counts(self, prompt_ids: Sequence[str]) -> tuple[FloatArray, FloatArray]:
+    def get_counts(self, prompt_ids: Sequence[str]) -> tuple[FloatArray, FloatArray]:
         """Return the counts of correct and of incorrect responses of each prompt."""
         kept_P2 = np.array([self._kept.get(prompt_id, (0.0, 0.0)) for prompt_id in prompt_ids]).reshape(-1, 2)
         return kept_P2[:, 0], kept_P2[:, 1]
@@ -257,9 +261,11 @@ class ValueRegressor:
         if self.features > width:
             self._project_FD = np.random.default_rng(0).normal(size=(self.features, width)) / np.sqrt(width)
 
-    def beta(self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None) -> tuple[FloatArray, FloatArray]:
+    def predict_beta(
+        self, prompt_ids: Sequence[str], features_PF: FloatArray | None = None
+    ) -> tuple[FloatArray, FloatArray]:
         """Return (a, b) of each prompt's Beta distribution."""
-        input_PD = self._standardised(self._checked(prompt_ids, features_PF))
+        input_PD = self._standardise(self._check_features(prompt_ids, features_PF))
         logit_P = input_PD @ self._weight_D
         variance_P = (input_PD @ np.linalg.inv(self._precision_DD) * input_PD).sum(axis=1)
         rate_P = _sigmoid(logit_P / np.sqrt(1.0 + np.pi / 8.0 * variance_P))  # MacKay (1992)
@@ -269,7 +275,7 @@ class ValueRegressor:
         left_P = sure / (1.0 + rate_P * (1.0 - rate_P) * variance_P)
         # With a Beta of mass m, a share of m / (m + 1) of a label's variance remains when the pass rate is known.
         mass_P = np.maximum(left_P / (1.0 - left_P), MIN_MASS)
-        pos_P, neg_P = self._memory.counts(prompt_ids)
+        pos_P, neg_P = self._memory.get_counts(prompt_ids)
         return mass_P * rate_P + pos_P, mass_P * (1.0 - rate_P) + neg_P
 
     def update(
@@ -281,13 +287,13 @@ class ValueRegressor:
     ) -> None:
         """Learn that pos_P of total_P responses were correct."""
         drawn_P = np.asarray(total_P) > 0
-        raw_PF = self._checked(prompt_ids, features_PF)[drawn_P]
+        raw_PF = self._check_features(prompt_ids, features_PF)[drawn_P]
         seen = [prompt_id for prompt_id, drawn in zip(prompt_ids, drawn_P.tolist(), strict=True) if drawn]
         self._memory.add(seen, np.asarray(pos_P, np.float64)[drawn_P], np.asarray(total_P)[drawn_P])
         if len(raw_PF) == 0:  # the memory has faded all the same
             return
         self._observe(raw_PF)
-        input_PD = self._standardised(raw_PF)
+        input_PD = self._standardise(raw_PF)
         total_P = np.asarray(total_P)[drawn_P]
         count_P = total_P * (self.strength + 1.0) / (self.strength + total_P)
         rate_P = np.asarray(pos_P)[drawn_P] / total_P
@@ -319,7 +325,7 @@ class ValueRegressor:
         self._seen = float(state["seen"])
         self._memory.load_state_dict(state)
 
-    def _checked(self, prompt_ids: Sequence[str], features_PF: FloatArray | None) -> FloatArray:
+    def _check_features(self, prompt_ids: Sequence[str], features_PF: FloatArray | None) -> FloatArray:
         if features_PF is None or features_PF.shape != (len(prompt_ids), self.features):
             given = None if features_PF is None else features_PF.shape
             raise InvariantError(f"value estimator: features of shape {given}, not {(len(prompt_ids), self.features)}")
@@ -337,7 +343,7 @@ class ValueRegressor:
         self._mean_F = self._mean_F + shift_F * (batch / total)
         self._seen = total
 
-    def _standardised(self, raw_PF: FloatArray) -> FloatArray:
+    def _standardise(self, raw_PF: FloatArray) -> FloatArray:
         deviation_F = np.sqrt(self._spread_F / max(self._seen, 1.0))
         scale_F = np.where(deviation_F > 1e-8, 1.0 / np.maximum(deviation_F, 1e-8), 0.0)
         # The root keeps the logit's prior variance near WEIGHT_VARIANCE, however many features there are.

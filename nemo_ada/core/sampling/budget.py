@@ -117,14 +117,14 @@ class Budget:
         """Return the caps that are set, with their values."""
         return {cap: value for cap in CAPS if (value := getattr(self, cap.name)) is not None}
 
-    def capped_by(self, caps: Mapping[Cap, float]) -> Budget:
+    def replace_caps(self, caps: Mapping[Cap, float]) -> Budget:
         """Return this budget with these caps and no others."""
         values: dict[str, Any] = {cap.name: caps.get(cap) for cap in CAPS}
         return replace(self, **values)
 
-    def shrunk(self, scale: float) -> Budget:
+    def shrink(self, scale: float) -> Budget:
         """Return the budget of a batch with `scale` times fewer prompts."""
-        return self.capped_by(
+        return self.replace_caps(  # 1e-9: a quotient that is whole but for the last bit is not rounded up
             {cap: ceil(value / scale - 1e-9) if cap.scales else value for cap, value in self.caps().items()}
         )
 
@@ -152,7 +152,7 @@ class Ledger:
         """Whether a cap bounds what is reserved."""
         return bool(self._caps)
 
-    def refusal(self, responses: int, tokens_each: int) -> Cap | None:
+    def find_refusal(self, responses: int, tokens_each: int) -> Cap | None:
         """Return the cap that forbids so many more responses. None when they fit."""
         after = self.use + _cost_of(responses, tokens_each)
         return next((cap for cap, most in self._caps if cap.used(after) > most), None)
@@ -170,7 +170,7 @@ class Ledger:
             first_waves: whether these are first waves, which may exceed the token cap, because every prompt of a step
                 gets one. The sample cap always holds.
         """
-        refused = self.refusal(responses, tokens_each)
+        refused = self.find_refusal(responses, tokens_each)
         if refused is not None and not (first_waves and refused.drains):
             raise InvariantError(f"reserved {responses} samples of {tokens_each} tokens against {refused.name}")
         self._book(_cost_of(responses, tokens_each), responses * tokens_each)
@@ -236,12 +236,12 @@ class StepLedger(Ledger):
         """End a group, which makes no further requests."""
         self._open.remove(group)
 
-    def first_waves_without(self, group: GroupLedger) -> int:
+    def count_first_waves_without(self, group: GroupLedger) -> int:
         """Count the responses of the other groups' first waves that are still to be issued."""
         waiting = sum(other.use.samples == 0 for other in self._open if other is not group)
         return self.first * (len(self._numbers) + waiting)
 
-    def claims_before(self, group: GroupLedger) -> int:
+    def count_claims_before(self, group: GroupLedger) -> int:
         """Count the responses that earlier groups may still request after their first waves."""
         earlier = self._open[: self._open.index(group)]
         return sum(max(self.most - max(other.use.samples, self.first), 0) for other in earlier)
@@ -262,10 +262,10 @@ class GroupLedger(Ledger):
         super().__init__(step.budget)
         self._step, self.number = step, number
 
-    def refusal(self, responses: int, tokens_each: int) -> Cap | None:
+    def find_refusal(self, responses: int, tokens_each: int) -> Cap | None:
         """Return the cap that forbids so many more responses, whatever other groups do. None when they may fit."""
         step = self._step
-        refused = step.refusal(responses + step.first_waves_without(self), tokens_each)
+        refused = step.find_refusal(responses + step.count_first_waves_without(self), tokens_each)
         if refused is not None and refused.drains and step.may_give_back(self):
             return None
         return refused
@@ -273,10 +273,10 @@ class GroupLedger(Ledger):
     def waits(self, responses: int, tokens_each: int) -> bool:
         """Return whether neither the grant nor the refusal is certain."""
         step = self._step
-        if self.use.samples == 0 or not self.bounded or self.refusal(responses, tokens_each) is not None:
+        if self.use.samples == 0 or not self.bounded or self.find_refusal(responses, tokens_each) is not None:
             return False
-        before = step.first_waves_without(self) + step.claims_before(self)
-        return step.refusal(responses + before, tokens_each) is not None
+        before = step.count_first_waves_without(self) + step.count_claims_before(self)
+        return step.find_refusal(responses + before, tokens_each) is not None
 
     def reserve(self, responses: int, tokens_each: int, *, first_waves: bool = False) -> None:
         """Reserve as `Ledger` does, for the group and its step. The step's caps decide, not the group's share."""

@@ -55,15 +55,15 @@ class PoolView:
     @property
     def tokens_P(self) -> IntArray:
         """Tokens of each pool's responses together, for a rule whose `reads` has "tokens"."""
-        return _computed(self.tokens, "tokens")
+        return _compute(self.tokens, "tokens")
 
     @property
     def wave_P(self) -> IntArray:
         """Number of each pool's last complete wave, 0 for the first one, for a rule whose `reads` has "waves"."""
-        return _computed(self.waves, "waves")
+        return _compute(self.waves, "waves")
 
 
-def _computed(compute: Callable[[], IntArray] | None, name: str) -> IntArray:
+def _compute(compute: Callable[[], IntArray] | None, name: str) -> IntArray:
     if compute is None:
         raise UserError(f'an exit rule that reads {name} says so: reads = frozenset({{"{name}"}}) in its class')
     return compute()
@@ -178,7 +178,7 @@ class SpreadExit(ExitRule):
         return np.asarray(pools.squares_P >= self.difference**2 / 2 - ROUNDING)
 
 
-def squared_deviations(prompt_N: IntArray, reward_N: FloatArray, prompts: int) -> FloatArray:
+def sum_squared_deviations(prompt_N: IntArray, reward_N: FloatArray, prompts: int) -> FloatArray:
     """Compute the sum of the squared deviations of each prompt's rewards from their mean, [prompts].
 
     Args:

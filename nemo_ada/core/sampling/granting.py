@@ -30,11 +30,11 @@ class Granter:
         self._begun = False
         self._deadline = Deadline(state, latency)
 
-    def tokens_each(self) -> int:
+    def estimate_tokens(self) -> int:
         """Return the tokens to reserve for one response."""
         plan = self._state.plan
         if plan.budget.token_reservation == "expected" and self._latency.ready:
-            return max(1, self._latency.length_quantile(RESERVED_QUANTILE))
+            return max(1, self._latency.get_length_quantile(RESERVED_QUANTILE))
         return plan.prior_tokens
 
     def grant(self, now: float, began: float) -> tuple[IntArray, IntArray]:
@@ -51,15 +51,15 @@ class Granter:
         waiting = np.flatnonzero(state.want_P)
         if len(waiting) == 0:
             return waiting, waiting
-        each = self.tokens_each()
+        each = self.estimate_tokens()
         if not self._begun:
             self._begun = True
             total = int(state.want_P[waiting].sum())
             self._ledger.reserve(total, each, first_waves=True)
             return waiting, state.want_P[waiting]
         while True:
-            in_time = self._deadline.in_time(waiting, now - began, self._ranked)
-            prompts, sizes = self._affordable(in_time, each)
+            in_time = self._deadline.select_in_time(waiting, now - began, self._rank)
+            prompts, sizes = self._grant_affordable(in_time, each)
             left = np.flatnonzero(state.want_P)
             if len(prompts) or state.in_flight or len(left) == 0 or np.array_equal(left, waiting):
                 self._deadline.book(prompts, sizes, now - began)
@@ -71,7 +71,7 @@ class Granter:
 
     # samples and tokens -----------------------------------------------------------------------------------------------
 
-    def _affordable(self, waiting: IntArray, each: int) -> tuple[IntArray, IntArray]:
+    def _grant_affordable(self, waiting: IntArray, each: int) -> tuple[IntArray, IntArray]:
         """Grant what the caps on samples and tokens cover, level by level. `each`: tokens to reserve for a response."""
         state, ledger = self._state, self._ledger
         if len(waiting) == 0:
@@ -79,12 +79,12 @@ class Granter:
         total = int(state.want_P[waiting].sum())
         if ledger.waits(total, each):  # earlier groups decide, so nothing is granted or cut before one of them ends
             return waiting[:0], waiting[:0]
-        claims = int(self._claims(waiting).sum()) if ledger.bounded else 0
-        if ledger.refusal(claims, each) is None:
+        claims = int(self._compute_claims(waiting).sum()) if ledger.bounded else 0
+        if ledger.find_refusal(claims, each) is None:
             ledger.reserve(total, each)
             return waiting, state.want_P[waiting]
         granted_P = np.zeros(len(state.uid_P), np.int64)
-        level_W = self._level(waiting)
+        level_W = self._compute_level(waiting)
         for level in np.unique(level_W):
             if not self._serve(waiting[level_W == level], int(level), each, granted_P):
                 break
@@ -112,20 +112,20 @@ class Granter:
         running_P = (state.in_flight_P > 0) | (granted_P > 0)
         # What each prompt may still ask for below this level, and at it. Lower levels come first, whoever asks. The
         # level begins where its largest request does, which is a whole wave; smaller ones are redraws within that wave.
-        before_P, claim_P = self._demand(level - int(want_P.max()), net_P), self._demand(level, net_P)
+        before_P, claim_P = self._compute_demand(level - int(want_P.max()), net_P), self._compute_demand(level, net_P)
         claim_P -= before_P
-        before_P += self._redraws()
+        before_P += self._count_redraws()
         unknown = bool(before_P[running_P].any())  # a running prompt may rank above this request
         # ahead: the most that running prompts, this request and all that rank before it may take. taken: granted here.
         ahead, taken, done = int(before_P.sum()), 0, True
-        for prompt in self._ranked(group, np.flatnonzero(claim_P + want_P)).tolist():
+        for prompt in self._rank(group, np.flatnonzero(claim_P + want_P)).tolist():
             ahead += int(claim_P[prompt])
             unknown = unknown or bool(running_P[prompt] and claim_P[prompt] > want_P[prompt])
             size = int(want_P[prompt])
             if size == 0:
                 continue
-            if ledger.refusal(ahead, each) is not None:
-                refused = ledger.refusal(taken + size, each)  # a wave is issued whole
+            if ledger.find_refusal(ahead, each) is not None:
+                refused = ledger.find_refusal(taken + size, each)  # a wave is issued whole
                 if refused and not (refused.drains and (granted_P.any() or state.in_flight)):
                     state.cut(np.array([prompt]), refused.name)  # the end of running responses cannot make room for it
                     ahead -= int(claim_P[prompt])
@@ -139,28 +139,31 @@ class Granter:
             ledger.reserve(taken, each)
         return done
 
-    def _level(self, waiting: IntArray) -> IntArray:
+    def _compute_level(self, waiting: IntArray) -> IntArray:
         """Compute the responses that each prompt has once its request is served."""
         state = self._state
         return np.asarray(state.issued_P[waiting] - state.failed_P[waiting] + state.want_P[waiting])
 
-    def _claims(self, waiting: IntArray) -> IntArray:
+    def _compute_claims(self, waiting: IntArray) -> IntArray:
         """Compute what each prompt may request until all are at the highest level among the requests."""
         state = self._state
-        return self._demand(int(self._level(waiting).max()), state.issued_P - state.failed_P) + self._redraws()
+        return (
+            self._compute_demand(int(self._compute_level(waiting).max()), state.issued_P - state.failed_P)
+            + self._count_redraws()
+        )
 
-    def _redraws(self) -> IntArray:
+    def _count_redraws(self) -> IntArray:
         """Count first-wave responses in flight, which may fail. First waves are completed before any second wave."""
         state = self._state
         return np.asarray(np.where(state.first_open_P, state.in_flight_P, 0))
 
-    def _demand(self, level: int, net_P: IntArray) -> IntArray:
+    def _compute_demand(self, level: int, net_P: IntArray) -> IntArray:
         """Compute what each open prompt lacks up to a level, or up to its cap where that is lower."""
         state = self._state
         open_P = state.active_P & ~state.cut_P
         return np.asarray(np.where(open_P, np.maximum(np.minimum(level, state.cap_P) - net_P, 0), 0))
 
-    def _ranked(self, waiting: IntArray, claimants: IntArray | None = None) -> IntArray:
+    def _rank(self, waiting: IntArray, claimants: IntArray | None = None) -> IntArray:
         """Sort prompts by level, and within a level in a seeded random order.
 
         Reserve prompts come behind the others of their level, in the order of the data, because a step has used all
@@ -173,9 +176,11 @@ class Granter:
         """
         state = self._state
         claimants = waiting if claimants is None else claimants
-        level_W = self._level(waiting)
+        level_W = self._compute_level(waiting)
         level_P = np.full(len(state.uid_P), level_W[0])
         level_P[waiting] = level_W
-        chance_P = seeds.uniform(self._run_seed, self._step, state.uid_P, level_P, stream=seeds.SeedStream.PRIORITY)
+        chance_P = seeds.draw_uniform(
+            self._run_seed, self._step, state.uid_P, level_P, stream=seeds.SeedStream.PRIORITY
+        )
         rank_P = np.maximum(np.arange(len(state.uid_P)) - state.n_starting + 1, 0)
         return np.asarray(claimants[np.lexsort((chance_P[claimants], rank_P[claimants], level_P[claimants]))])

@@ -1,7 +1,7 @@
 """Prompt groups that were drawn independently of each other, and the step that trains on them.
 
-Asynchronous training draws each group in a session of its own, ahead of the step. `result.joined` makes one result of
-their pools, so rows and metrics come from the same code in both modes.
+Asynchronous training draws each group in a session of its own, ahead of the step. `result.join_results` makes one
+result of their pools, so rows and metrics come from the same code in both modes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class GroupPool:
         return cls(**{**values, "result": SamplingResult(**values["result"])})
 
 
-def group_metrics(pools: Sequence[GroupPool]) -> dict[str, float]:
+def compute_group_metrics(pools: Sequence[GroupPool]) -> dict[str, float]:
     """Compute the metrics that only groups of asynchronous training have."""
     version_N = np.concatenate([pool.version_N for pool in pools])
     step_N = np.repeat([pool.step for pool in pools], [len(pool.version_N) for pool in pools])

@@ -95,18 +95,18 @@ class LatencyModel:
                     best, best_error = (float(solution[0]), float(solution[1]), float(solution[2])), error
         return best, best_error
 
-    def seconds_per_token(self, in_flight: float) -> float:
+    def predict_seconds_per_token(self, in_flight: float) -> float:
         """Predict t(b) = base + slope * b. It is 0.0 before anything was observed."""
         return self._base + self._slope * in_flight
 
-    def length_quantile(self, level: float) -> int:
+    def get_length_quantile(self, level: float) -> int:
         """Return the `level` quantile of recent lengths, in tokens. It is an observed length, rounded up."""
         if not self.ready:
             return 0
         position = int(np.ceil(level * len(self._sorted))) - 1
         return int(self._sorted[min(max(position, 0), len(self._sorted) - 1)])
 
-    def late_risk(self, size: int, in_flight: float, seconds: float) -> float:
+    def compute_late_risk(self, size: int, in_flight: float, seconds: float) -> float:
         """Compute the risk that some of `size` responses, issued now, do not end in time.
 
         The risk is -log of the probability that all of them end in time. Independent risks add up. Waves of risks r_1,
@@ -117,7 +117,7 @@ class LatencyModel:
             in_flight: other responses in flight.
             seconds: time in which they must end.
         """
-        pace = self.seconds_per_token(in_flight + size)
+        pace = self.predict_seconds_per_token(in_flight + size)
         tokens = (seconds - self._start) / pace if pace > 0.0 else np.inf
         ended = int(np.searchsorted(self._sorted, tokens, side="right"))
         if seconds < 0.0 or (ended == 0 and self.ready):

@@ -1,10 +1,10 @@
 """Estimates of a prompt's pass rate p from its pool. P prompts.
 
-`pool` is unbiased for pools whose size does not depend on their labels: first waves, fixed exits, the estimation
-variant, GRPO. A pool that labels end overstates p.
+`estimate_from_pool` is unbiased for pools whose size does not depend on their labels: first waves, fixed exits, the
+estimation variant, GRPO. A pool that labels end overstates p.
 
-`without_own` is for a response instead of a prompt: the posterior mean from the prompt's other responses. It is
-independent of the response's own label where the size of the pool is. So a baseline that uses it does not bend the
+`estimate_without_own` is for a response instead of a prompt: the posterior mean from the prompt's other responses. It
+is independent of the response's own label where the size of the pool is. So a baseline that uses it does not bend the
 expected update. N responses of all pools.
 """
 
@@ -15,12 +15,12 @@ import numpy as np
 from nemo_ada.core.arrays import FloatArray, IntArray
 
 
-def pool(pos_P: IntArray | FloatArray, total_P: IntArray) -> FloatArray:
+def estimate_from_pool(pos_P: IntArray | FloatArray, total_P: IntArray) -> FloatArray:
     """Compute n_pos / N. It is 0 for an empty pool."""
     return np.asarray(pos_P / np.maximum(total_P, 1))
 
 
-def without_own(
+def estimate_without_own(
     label_N: FloatArray, prompt_N: IntArray, prior_P: tuple[FloatArray, FloatArray], chosen: IntArray | None = None
 ) -> FloatArray:
     """Compute for each response the posterior mean of its prompt's pass rate without its own label.

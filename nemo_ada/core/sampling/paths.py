@@ -34,7 +34,7 @@ class StopRule:
     wave_sizes: tuple[int, ...]
     cap: int
 
-    def wave_size(self, wave_P: IntArray) -> IntArray:
+    def get_wave_size(self, wave_P: IntArray) -> IntArray:
         """Return the size of wave number wave_P (0 = first) for each prompt, before the cap cuts it."""
         sizes = np.asarray(self.wave_sizes, dtype=np.int64)
         return np.asarray(sizes[np.minimum(wave_P, len(sizes) - 1)], dtype=np.int64)
@@ -50,7 +50,7 @@ class StopRule:
         fixed = isinstance(self.exit, FixedExit) and self.exit.n <= self.wave_sizes[0]
         return fixed or self.cap <= self.wave_sizes[0]
 
-    def judged(self) -> BoolArray:
+    def mark_judged(self) -> BoolArray:
         """Return whether a pool of N responses is judged, for N = 0..cap."""
         judged_N = np.zeros(self.cap + 1, np.bool_)
         total, wave = 0, 0
@@ -60,7 +60,7 @@ class StopRule:
             wave += 1
         return judged_N
 
-    def ends(self) -> BoolArray:
+    def mark_ends(self) -> BoolArray:
         """Return whether a pool of N responses with n_pos correct ones ends, by N and n_pos, [cap + 1, cap + 1].
 
         Raises:
@@ -74,18 +74,18 @@ class StopRule:
                 "--objective)"
             )
         total_NK, pos_NK = np.indices((self.cap + 1, self.cap + 1), dtype=np.int64)
-        wave_N = np.maximum(np.cumsum(self.judged()) - 1, 0)
+        wave_N = np.maximum(np.cumsum(self.mark_judged()) - 1, 0)
         met_NK = self.exit.met(PoolView(pos_NK, np.maximum(total_NK - pos_NK, 0), waves=lambda: wave_N[total_NK]))
-        return np.asarray(self.judged()[:, None] & (met_NK | (total_NK == self.cap)), dtype=np.bool_)
+        return np.asarray(self.mark_judged()[:, None] & (met_NK | (total_NK == self.cap)), dtype=np.bool_)
 
 
-def path_counts(rule: StopRule, start: tuple[int, int] = (0, 0)) -> FloatArray:
+def count_paths(rule: StopRule, start: tuple[int, int] = (0, 0)) -> FloatArray:
     """Count the paths from `start` = (n_pos, n_neg) to every point, as logarithms, [N, n_pos]. No path is -inf.
 
     Only paths that survive every judgement before their end count. Time and memory are O(cap^2).
     """
     size = rule.cap + 1
-    open_NK = ~rule.ends()
+    open_NK = ~rule.mark_ends()
     counts_NK = np.full((size, size), -np.inf)
     counts_NK[sum(start), start[0]] = 0.0
     for total in range(sum(start) + 1, size):
@@ -109,7 +109,7 @@ class Endings:
     total_E: IntArray
     log_paths_E: FloatArray
 
-    def probability(self, rate_P: FloatArray) -> FloatArray:
+    def compute_probability(self, rate_P: FloatArray) -> FloatArray:
         """Compute the probability of each way [P, E]. A row sums to 1.
 
         Args:
@@ -124,12 +124,12 @@ class Endings:
 
     def mean(self, value_E: FloatArray | IntArray | BoolArray, p: float) -> float:
         """Compute the expectation of a quantity that depends on how the pool ends, for pass rate p."""
-        return float(self.probability(np.array([p]))[0] @ value_E.astype(np.float64))
+        return float(self.compute_probability(np.array([p]))[0] @ value_E.astype(np.float64))
 
 
 @lru_cache(maxsize=64)
-def endings(rule: StopRule) -> Endings:
+def find_endings(rule: StopRule) -> Endings:
     """Find every way in which a pool can end. Time and memory are O(cap^2)."""
-    all_NK = path_counts(rule)
-    total_E, pos_E = np.nonzero(rule.ends() & np.isfinite(all_NK))
+    all_NK = count_paths(rule)
+    total_E, pos_E = np.nonzero(rule.mark_ends() & np.isfinite(all_NK))
     return Endings(pos_E, total_E, all_NK[total_E, pos_E])

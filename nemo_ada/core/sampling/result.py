@@ -20,7 +20,7 @@ from nemo_ada.core.sampling.state import StepState
 class SamplingResult:
     """The pools of one step, or of one prompt group. The source has the texts under `response_id_N`.
 
-    Results of several sessions are joined by concatenating their columns (`joined`).
+    Results of several sessions are joined by concatenating their columns (`join_results`).
 
     Attributes:
         response_id_N: id of each pooled response in its session.
@@ -116,12 +116,12 @@ class SamplingResult:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def ranks(prompt_N: IntArray, size_P: IntArray) -> IntArray:
+def compute_ranks(prompt_N: IntArray, size_P: IntArray) -> IntArray:
     """Compute the position of each response within its pool, from 0. The responses are sorted by prompt."""
     return np.arange(len(prompt_N)) - np.repeat(np.cumsum(size_P) - size_P, size_P)
 
 
-def differ(prompt_N: IntArray, reward_N: FloatArray, prompts: int) -> BoolArray:
+def find_differing(prompt_N: IntArray, reward_N: FloatArray, prompts: int) -> BoolArray:
     """Compute whether the rewards of each prompt's responses differ, [P]. Equal rewards teach nothing."""
     low_P, high_P = np.full(prompts, np.inf), np.full(prompts, -np.inf)
     np.minimum.at(low_P, prompt_N, reward_N)
@@ -129,7 +129,7 @@ def differ(prompt_N: IntArray, reward_N: FloatArray, prompts: int) -> BoolArray:
     return low_P < high_P
 
 
-def joined(results: Sequence[SamplingResult]) -> SamplingResult:
+def join_results(results: Sequence[SamplingResult]) -> SamplingResult:
     """Join results to one result over all their prompts, in their order.
 
     The ids in `response_id_N` stay those of each session. They are unique only together with `prompt_N`.
@@ -149,7 +149,7 @@ def joined(results: Sequence[SamplingResult]) -> SamplingResult:
     )
 
 
-def collect(
+def collect_result(
     state: StepState, *, began: float, ended: float, utilisation: float, failures: Mapping[str, int]
 ) -> SamplingResult:
     """Assemble the result of a finished session, whose sampling phase lasted from `began` to `ended`."""
@@ -161,7 +161,7 @@ def collect(
     size_P = state.pos_P + state.neg_P
     reserve_P = np.arange(prompts) >= state.n_starting
     drawn_P = (state.issued_P > 0) & (~reserve_P | (size_P > 0))
-    rank_N = ranks(prompt_N, size_P)
+    rank_N = compute_ranks(prompt_N, size_P)
     first_N = table.wave[ids] == 0
     first_size_P = np.bincount(prompt_N[first_N], minlength=prompts)
     first_pos_P = np.bincount(prompt_N[first_N & positive_N], minlength=prompts)
@@ -191,10 +191,10 @@ def collect(
         lacks_neg_P=lacks_neg_P,
         drawn_P=drawn_P,
         reserve_P=reserve_P,
-        resolved_P=state.enough(np.arange(prompts)) & drawn_P,
+        resolved_P=state.have_enough(np.arange(prompts)) & drawn_P,
         resolved_first_P=plan.stop.exit.met(first_waves) & drawn_P,
-        mixed_if_grpo_P=differ(prompt_N[grpo_N], table.reward[ids[grpo_N]], prompts),
-        kept_P=_kept(drawn_P, (state.pos_P > 0) & (state.neg_P > 0), state.n_starting),
+        mixed_if_grpo_P=find_differing(prompt_N[grpo_N], table.reward[ids[grpo_N]], prompts),
+        kept_P=_choose_kept(drawn_P, (state.pos_P > 0) & (state.neg_P > 0), state.n_starting),
         cut_P=state.cut_P,
         bound_P=state.bound_P,
         seconds=ended - began,
@@ -203,7 +203,7 @@ def collect(
     )
 
 
-def _kept(drawn_P: BoolArray, mixed_P: BoolArray, batch: int) -> BoolArray:
+def _choose_kept(drawn_P: BoolArray, mixed_P: BoolArray, batch: int) -> BoolArray:
     """Choose `batch` of the drawn prompts. Prompts with both labels come first, then the order of the data counts."""
     drawn = np.flatnonzero(drawn_P)
     kept_P = np.zeros(len(drawn_P), np.bool_)

@@ -19,9 +19,9 @@ from nemo_ada.core.arrays import BoolArray, IntArray
 from nemo_ada.core.sampling.budget import Ledger
 from nemo_ada.core.sampling.granting import Granter
 from nemo_ada.core.sampling.latency import LatencyModel
-from nemo_ada.core.sampling.result import SamplingResult, collect
+from nemo_ada.core.sampling.result import SamplingResult, collect_result
 from nemo_ada.core.sampling.source import MASKED, Outcomes, Requests
-from nemo_ada.core.sampling.state import StepState, distinct
+from nemo_ada.core.sampling.state import StepState, sort_distinct
 from nemo_ada.core.sampling.table import DONE, FAILED, IN_FLIGHT
 from nemo_ada.errors import FailedResponsesError, InvariantError
 
@@ -101,7 +101,7 @@ class SamplingSession:
 
     def next_requests(self, now: float) -> Requests:
         """Return what to issue now. It is empty when every prompt waits for outcomes."""
-        self._advance(now)
+        self._advance_clock(now)
         state = self.state
         if self.plan.scheduler == "rounds" and state.in_flight:
             return _NO_REQUESTS
@@ -114,16 +114,16 @@ class SamplingSession:
         Raises:
             InvariantError: an id is not in flight, or comes twice.
         """
-        self._advance(now)
+        self._advance_clock(now)
         state, table, ids = self.state, self.state.table, outcomes.response_id_N
         if len(ids) == 0:
             return
         known = ids.min() >= 0 and ids.max() < table.n and (table.state[ids] == IN_FLIGHT).all()
         if not known or (len(ids) > 1 and len(set(ids.tolist())) < len(ids)):
             raise InvariantError(f"outcomes for responses that are not in flight: response ids {ids[:8].tolist()}")
-        self._end(ids, outcomes.tokens_N, now)
+        self._end_responses(ids, outcomes.tokens_N, now)
         any_failed = self._label(outcomes)
-        state.judge(distinct(table.prompt[ids]))
+        state.judge(sort_distinct(table.prompt[ids]))
         if any_failed:  # judge the share against all that the step may still draw
             self._check_failures(int(state.cap_P[: state.next_reserve].sum()))
 
@@ -133,7 +133,7 @@ class SamplingSession:
         finite = np.isfinite(reward_N)
         any_failed = bool(outcomes.failures) or not finite.all()
         if any_failed:
-            failed = self._failed(outcomes, ~finite)
+            failed = self._note_failures(outcomes, ~finite)
             table.state[labelled[failed]] = FAILED
             np.add.at(state.failed_P, table.prompt[labelled[failed]], 1)
             labelled, reward_N = labelled[~failed], reward_N[~failed]
@@ -156,8 +156,8 @@ class SamplingSession:
 
     def record_aborted(self, response_id_N: IntArray, tokens_N: IntArray, now: float) -> None:
         """Book dropped responses that the source has stopped."""
-        self._advance(now)
-        self._end(response_id_N, tokens_N, now)
+        self._advance_clock(now)
+        self._end_responses(response_id_N, tokens_N, now)
 
     def result(self) -> SamplingResult:
         """Return the pools and what they cost. The session must have finished. The latency model learns from it.
@@ -171,7 +171,7 @@ class SamplingSession:
             self._check_failures(0)
             self._teach()
         seconds = self.now - self.began
-        return collect(
+        return collect_result(
             self.state,
             began=self.began,
             ended=self.now,
@@ -187,7 +187,7 @@ class SamplingSession:
         index_N = np.arange(total) + np.repeat(state.issued_P[prompts] - start, sizes)
         wave_N = state.wave_P[prompt_N]
         response_id_N = table.append(
-            prompt_N, index_N, wave_N, reserved=self._granter.tokens_each(), now=now, load=self.load
+            prompt_N, index_N, wave_N, reserved=self._granter.estimate_tokens(), now=now, load=self.load
         )
         state.tail_P[prompts] = response_id_N[start + sizes - 1]
         state.issued_P[prompts] += sizes
@@ -195,20 +195,20 @@ class SamplingSession:
         state.want_P[prompts] -= sizes
         state.in_flight += len(response_id_N)
         self.peak = max(self.peak, state.in_flight)
-        return Requests(response_id_N, prompt_N, index_N, wave_N, self._seeds(prompt_N, index_N))
+        return Requests(response_id_N, prompt_N, index_N, wave_N, self._compute_seeds(prompt_N, index_N))
 
-    def _seeds(self, prompt_N: IntArray, index_N: IntArray) -> IntArray:
+    def _compute_seeds(self, prompt_N: IntArray, index_N: IntArray) -> IntArray:
         """Seeds of responses, from a table while it stays small: most requests have one or two responses."""
         last, uid_P = int(index_N.max()), self.state.uid_P
         columns = 2 * last + 2
         if last >= self._seed_PI.shape[1] and columns * len(uid_P) <= SEEDS_PER_RESPONSE * self.state.table.n:
             block_1I = np.arange(columns)[None, :]
-            self._seed_PI = seeds.response_seed(self.run_seed, self.step, uid_P[:, None], block_1I)
+            self._seed_PI = seeds.compute_response_seed(self.run_seed, self.step, uid_P[:, None], block_1I)
         if last < self._seed_PI.shape[1]:
             return self._seed_PI[prompt_N, index_N]
-        return seeds.response_seed(self.run_seed, self.step, uid_P[prompt_N], index_N)
+        return seeds.compute_response_seed(self.run_seed, self.step, uid_P[prompt_N], index_N)
 
-    def _end(self, response_id_N: IntArray, tokens_N: IntArray, now: float) -> None:
+    def _end_responses(self, response_id_N: IntArray, tokens_N: IntArray, now: float) -> None:
         """Responses leave the engine: settle their budget, note their time."""
         state, table = self.state, self.state.table
         self.ledger.settle(int(table.reserved[response_id_N].sum()), int(tokens_N.sum()))
@@ -218,14 +218,14 @@ class SamplingSession:
         table.ended_at[response_id_N] = now
         table.load[response_id_N] = self.load - table.load[response_id_N]
 
-    def _advance(self, now: float) -> None:
+    def _advance_clock(self, now: float) -> None:
         if not self._begun:
             self._begun, self.began, self.now = True, now, now
         now = max(now, self.now)  # ignore a clock that goes back
         self.load += self.state.in_flight * (now - self.now)
         self.now = now
 
-    def _failed(self, outcomes: Outcomes, failed: BoolArray) -> BoolArray:
+    def _note_failures(self, outcomes: Outcomes, failed: BoolArray) -> BoolArray:
         """Return which outcomes have no label: `failed` by their reward, or named by the source. Counts the causes."""
         for i in np.flatnonzero(failed).tolist():
             if int(outcomes.response_id_N[i]) not in outcomes.failures:

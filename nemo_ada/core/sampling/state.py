@@ -21,7 +21,7 @@ from nemo_ada.core.sampling.table import DROPPED, IN_FLIGHT, ResponseTable
 from nemo_ada.errors import InvariantError
 
 
-def distinct(value_N: IntArray) -> IntArray:
+def sort_distinct(value_N: IntArray) -> IntArray:
     """Sort values and drop repeats. np.unique takes several times as long on the few values of an event."""
     if len(value_N) < 2:
         return value_N
@@ -72,7 +72,7 @@ class StepState:
         self.active_P = np.zeros(size, np.bool_)
         self.cut_P = np.zeros(size, np.bool_)  # the budget refused more responses
         self.first_open_P = np.zeros(size, np.bool_)  # a starting prompt whose first wave is not complete
-        self.next_reserve = self.n_starting
+        self.next_reserve = self.n_starting  # position of the next reserve prompt to start
         self.in_flight = 0
         self.bound_P = np.zeros(size, np.int64)  # which of BOUNDS ended the prompt, 0 for none
         self.to_abort: list[IntArray] = []
@@ -85,7 +85,7 @@ class StepState:
         self.want_P[prompts] = self.first_P[prompts]
         self.target_P[prompts] = self.first_P[prompts]
 
-    def enough(self, prompts: IntArray) -> BoolArray:
+    def have_enough(self, prompts: IntArray) -> BoolArray:
         """Return whether the pools of these prompts meet the exit rule."""
         return self.plan.stop.exit.met(self.table.view(self.pos_P, self.neg_P, prompts))
 
@@ -112,10 +112,10 @@ class StepState:
         self.neg_P[prompts] = self.seen_neg_P[prompts]
         size = self.pos_P[prompts] + self.neg_P[prompts]
         room = self.cap_P[prompts] - size
-        over = self.enough(prompts) | (room <= 0) | ~self._may_redraw(prompts) | self.cut_P[prompts]
+        over = self.have_enough(prompts) | (room <= 0) | ~self._may_redraw(prompts) | self.cut_P[prompts]
         onward = prompts[~over]
         self.wave_P[onward] += 1
-        self.want_P[onward] = np.minimum(self.plan.stop.wave_size(self.wave_P[onward]), room[~over])
+        self.want_P[onward] = np.minimum(self.plan.stop.get_wave_size(self.wave_P[onward]), room[~over])
         self.target_P[onward] = size[~over] + self.want_P[onward]
         self.finish(prompts[over])
 
@@ -143,7 +143,7 @@ class StepState:
         """End waiting prompts to which the budget gives nothing more. `cap` names the cap that refuses."""
         if len(prompts) == 0:
             return
-        self._bound(prompts, BOUNDS[cap])
+        self._note_bound(prompts, BOUNDS[cap])
         self.cut_P[prompts] = True
         self.want_P[prompts] = 0
         ended = prompts[self.in_flight_P[prompts] == 0]
@@ -151,7 +151,7 @@ class StepState:
         self.neg_P[ended] = self.seen_neg_P[ended]
         self.finish(ended)
 
-    def _bound(self, prompts: IntArray, code: int) -> None:
+    def _note_bound(self, prompts: IntArray, code: int) -> None:
         """Note what ended these prompts. The first reason of a prompt stays."""
         self.bound_P[prompts] = np.where(self.bound_P[prompts] > 0, self.bound_P[prompts], code)
 
@@ -168,6 +168,6 @@ class StepState:
         late_N = self.active_P[prompt_N] & (table.wave[:size] == self.wave_P[prompt_N])
         table.accepted[:size][late_N] = False
         self.drop(np.flatnonzero(self.active_P[prompt_N] & (table.state[:size] == IN_FLIGHT)))
-        self._bound(open_P, BOUNDS[reason])
+        self._note_bound(open_P, BOUNDS[reason])
         self.cut_P[open_P] = True
         self.finish(open_P)

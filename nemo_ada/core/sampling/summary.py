@@ -6,7 +6,7 @@ import numpy as np
 
 from nemo_ada.core.arrays import BoolArray, FloatArray, IntArray
 from nemo_ada.core.sampling.budget import CAPS, Budget
-from nemo_ada.core.sampling.result import SamplingResult, differ
+from nemo_ada.core.sampling.result import SamplingResult, find_differing
 
 NO_BUDGET = Budget()
 
@@ -17,7 +17,7 @@ def summarise(result: SamplingResult, budget: Budget = NO_BUDGET) -> dict[str, f
     Returns:
         Values by name; core/metrics.py explains every name.
     """
-    return _prompts(result) | _responses(result) | _budget(result, budget)
+    return _summarise_prompts(result) | _summarise_responses(result) | _summarise_budget(result, budget)
 
 
 def mean(value_N: IntArray | FloatArray | BoolArray) -> float:
@@ -25,11 +25,11 @@ def mean(value_N: IntArray | FloatArray | BoolArray) -> float:
     return float(value_N.mean()) if len(value_N) else 0.0
 
 
-def _prompts(result: SamplingResult) -> dict[str, float]:
+def _summarise_prompts(result: SamplingResult) -> dict[str, float]:
     size_P, drawn_P = result.size_P, result.drawn_P
     unresolved_P, filled_P = drawn_P & ~result.resolved_P, drawn_P & (size_P > 0)
     reward_P = np.bincount(result.prompt_N, weights=result.reward_N, minlength=len(size_P))
-    kept_mixed_G = differ(result.prompt_N, result.reward_N, len(size_P))[result.kept_P]
+    kept_mixed_G = find_differing(result.prompt_N, result.reward_N, len(size_P))[result.kept_P]
     return {
         "waves_mean": mean(result.waves_P[drawn_P]),
         "waves_max": int(result.waves_P[drawn_P].max(initial=0)),
@@ -51,7 +51,7 @@ def _prompts(result: SamplingResult) -> dict[str, float]:
     }
 
 
-def _responses(result: SamplingResult) -> dict[str, float]:
+def _summarise_responses(result: SamplingResult) -> dict[str, float]:
     issued, pooled, failed = int(result.issued_P.sum()), len(result.response_id_N), int(result.failed_P.sum())
     metrics: dict[str, float] = {
         "samples_drawn": issued,
@@ -68,7 +68,7 @@ def _responses(result: SamplingResult) -> dict[str, float]:
     return metrics
 
 
-def _budget(result: SamplingResult, budget: Budget) -> dict[str, float]:
+def _summarise_budget(result: SamplingResult, budget: Budget) -> dict[str, float]:
     use, bounds, caps = result.use, result.bound_P[result.bound_P > 0], budget.caps()
     metrics: dict[str, float] = {"budget_bound": int(np.bincount(bounds).argmax()) if len(bounds) else 0}
     for cap in CAPS:

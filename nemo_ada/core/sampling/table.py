@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.core.arrays import FloatArray, IntArray
-from nemo_ada.core.sampling.exits import PoolView, squared_deviations
+from nemo_ada.core.sampling.exits import PoolView, sum_squared_deviations
 
 IN_FLIGHT, DONE, FAILED, DROPPED = 0, 1, 2, 3
 
@@ -86,7 +86,7 @@ class ResponseTable:
 
         def squares() -> FloatArray:
             prompt_N, reward_N = columns("prompt", "reward")
-            return squared_deviations(prompt_N, reward_N, count)[shown]
+            return sum_squared_deviations(prompt_N, reward_N, count)[shown]
 
         def tokens() -> IntArray:
             prompt_N, tokens_N = columns("prompt", "tokens")

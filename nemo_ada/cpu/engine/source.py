@@ -175,6 +175,7 @@ class EngineSource:
             if done.payload is not None:
                 self._payloads[response_id] = done.payload
                 ended[response_id] = self._verify(response_id, done.payload)
+        # Verdicts that come now are reported in the engine's order, so that the same seeds give the same run.
         wait([future for future in ended.values() if isinstance(future, Future)], timeout=self._grace_s)
         for response_id, outcome in ended.items():
             if isinstance(outcome, Finished):

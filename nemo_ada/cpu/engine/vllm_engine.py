@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_ada.cpu.model_folder import CONFIG, is_copy, tensor_files, tensor_shapes
+from nemo_ada.cpu.model_folder import CONFIG, is_copy, list_tensor_files, read_tensor_shapes
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_json
 
@@ -190,7 +190,7 @@ class Engine:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         prepare_process()
-        self._shapes = tensor_shapes(config.model_dir)
+        self._shapes = read_tensor_shapes(config.model_dir)
         self._architecture = read_json(config.model_dir / CONFIG)
         self._llm: Any = None
         with warnings.catch_warnings():
@@ -270,7 +270,7 @@ class Engine:
         from safetensors.torch import load_file
 
         tensors: dict[str, torch.Tensor] = {}
-        for file in tensor_files(config.model_dir):
+        for file in list_tensor_files(config.model_dir):
             tensors |= load_file(file)
         tied = bool(self._architecture.get("tie_word_embeddings", False))
         self.refit({name: tensor for name, tensor in tensors.items() if not is_copy(name, tied)})

@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from safetensors import SafetensorError, safe_open
 
-from nemo_ada.cpu.learner.shape import EMBEDDING, PolicyShape, hf_shapes
-from nemo_ada.cpu.model_folder import tensor_files
+from nemo_ada.cpu.learner.shape import EMBEDDING, PolicyShape, list_hf_shapes
+from nemo_ada.cpu.model_folder import list_tensor_files
 from nemo_ada.errors import InvariantError, UserError
 
 Weights = dict[str, torch.Tensor]
@@ -64,7 +64,7 @@ _QK_NORM = tuple(
 )
 
 
-def _entries(shape: PolicyShape, pipeline_rank: int, pipeline_size: int) -> Iterator[_Entry]:
+def _walk_entries(shape: PolicyShape, pipeline_rank: int, pipeline_size: int) -> Iterator[_Entry]:
     """Yield the tensors of a pipeline stage, with their full names on both sides."""
     first, last = pipeline_rank == 0, pipeline_rank == pipeline_size - 1
     if first:
@@ -83,14 +83,14 @@ def _entries(shape: PolicyShape, pipeline_rank: int, pipeline_size: int) -> Iter
             yield _Entry("output_layer.weight", (EMBEDDING,), "rows")
 
 
-def random_weights(shape: PolicyShape, seed: int) -> Weights:
+def make_random_weights(shape: PolicyShape, seed: int) -> Weights:
     """Seeded initial weights with Hugging Face names. They are drawn before the split, so every layout has the same.
 
     Matrices come from N(0, initializer_range^2), biases are 0, and norms are 1.
     """
     generator = torch.Generator().manual_seed(seed)
     weights: Weights = {}
-    for name, size in hf_shapes(shape).items():
+    for name, size in list_hf_shapes(shape).items():
         if name.endswith("norm.weight"):
             weights[name] = torch.ones(size)
         elif name.endswith("bias"):
@@ -100,14 +100,14 @@ def random_weights(shape: PolicyShape, seed: int) -> Weights:
     return weights
 
 
-def _grouped(shape: PolicyShape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _group_qkv(shape: PolicyShape, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """One tensor of q, k and v, ordered by query group."""
     groups, rest = shape.num_query_groups, q.shape[1:]
     return torch.cat([part.reshape(groups, -1, *rest) for part in (q, k, v)], dim=1).reshape(-1, *rest)
 
 
-def _ungrouped(shape: PolicyShape, merged: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors q, k and v of a tensor from `_grouped`."""
+def _ungroup_qkv(shape: PolicyShape, merged: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors q, k and v of a tensor from `_group_qkv`."""
     rest, head = merged.shape[1:], shape.head_dim
     q_rows = shape.num_attention_heads // shape.num_query_groups * head
     parts = merged.reshape(shape.num_query_groups, q_rows + 2 * head, *rest).split([q_rows, head, head], dim=1)
@@ -127,7 +127,7 @@ def shard(shape: PolicyShape, get: Callable[[str], torch.Tensor], place: Place) 
     """
     rank, size = place.tensor_rank, place.tensor_size
     local: Weights = {}
-    for entry in _entries(shape, place.pipeline_rank, place.pipeline_size):
+    for entry in _walk_entries(shape, place.pipeline_rank, place.pipeline_size):
         whole = [get(name) for name in entry.hf]
         match entry.kind:
             case "replicated":
@@ -137,7 +137,7 @@ def shard(shape: PolicyShape, get: Callable[[str], torch.Tensor], place: Place) 
             case "rows":
                 part = whole[0].chunk(size)[rank]
             case "qkv":
-                part = _grouped(shape, *whole).chunk(size)[rank]
+                part = _group_qkv(shape, *whole).chunk(size)[rank]
             case "gate_up":
                 part = torch.cat([tensor.chunk(size)[rank] for tensor in whole])
         local[entry.local] = part.contiguous()
@@ -156,7 +156,7 @@ def merge(shape: PolicyShape, shards: Sequence[Sequence[Mapping[str, torch.Tenso
     """
     whole: Weights = {}
     for stage, ranks in enumerate(shards):
-        for entry in _entries(shape, stage, len(shards)):
+        for entry in _walk_entries(shape, stage, len(shards)):
             parts = [rank[entry.local] for rank in ranks]
             match entry.kind:
                 case "replicated":
@@ -168,7 +168,7 @@ def merge(shape: PolicyShape, shards: Sequence[Sequence[Mapping[str, torch.Tenso
                 case "rows":
                     tensors = [torch.cat(parts)]
                 case "qkv":
-                    tensors = _ungrouped(shape, torch.cat(parts))
+                    tensors = _ungroup_qkv(shape, torch.cat(parts))
                 case "gate_up":
                     halves = [part.chunk(2) for part in parts]
                     tensors = [torch.cat([half[i] for half in halves]) for i in range(2)]
@@ -189,7 +189,7 @@ def read_model(folder: Path, shapes: Mapping[str, tuple[int, ...]]) -> Weights:
     Raises:
         UserError: A tensor is missing or has another shape, or a file is damaged.
     """
-    files = tensor_files(folder)
+    files = list_tensor_files(folder)
     place: dict[str, Path] = {}
     for file in files[1:]:
         with safe_open(file, "pt") as tensors:

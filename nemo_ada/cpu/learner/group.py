@@ -239,7 +239,7 @@ class LearnerGroup:
         for actor in self._actors:
             with suppress(ray.exceptions.RayError):  # Ray may have lost its head. The processes are ended below
                 ray.kill(actor, no_restart=True)
-        if remaining := processes.end(self._pids, 2 * _GRACE_S):
+        if remaining := processes.end_processes(self._pids, 2 * _GRACE_S):
             raise InvariantError(f"learner processes did not end: {remaining}")
 
     def __enter__(self) -> LearnerGroup:

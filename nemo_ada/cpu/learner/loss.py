@@ -57,7 +57,7 @@ class _VocabParallel(torch.autograd.Function):
         return grad, None, None
 
 
-def logprob_and_entropy(
+def compute_logprob_and_entropy(
     logits_BTV: torch.Tensor, target_BT: torch.Tensor, group: dist.ProcessGroup | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-probability of `target_BT` and entropy in nats. Both are [B, T] and differentiable in the logits.
@@ -70,7 +70,7 @@ def logprob_and_entropy(
     return _VocabParallel.apply(logits_BTV, target_BT, group)
 
 
-def policy_loss(
+def compute_policy_loss(
     settings: LossSettings,
     current: tuple[torch.Tensor, torch.Tensor],
     old_logprob_BT: torch.Tensor,
@@ -89,7 +89,7 @@ def policy_loss(
 
     Args:
         settings: Section `loss_fn` of the run.
-        current: Log-probabilities and entropies of the current policy, as `logprob_and_entropy` gives them.
+        current: Log-probabilities and entropies of the current policy, as `compute_logprob_and_entropy` gives them.
         old_logprob_BT: Log-probabilities under the policy that generated the tokens.
         advantage_B: Advantages of the rows.
         row_weight_B: Weights of the rows. 0 marks a placeholder row.
@@ -128,7 +128,7 @@ def policy_loss(
     return loss, sums
 
 
-def supervised_loss(
+def compute_supervised_loss(
     logprob_BT: torch.Tensor, entropy_BT: torch.Tensor, mask_BT: torch.Tensor, denominator: float
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     """Negative log-likelihood of the response tokens divided by `denominator`, and sums of tokens, loss and entropy."""
@@ -137,7 +137,7 @@ def supervised_loss(
     return loss, {"tokens": mask_BT.sum().float(), "loss": loss.detach(), "entropy": entropy}
 
 
-def compared(first: torch.Tensor, second: torch.Tensor, tokens: tuple[float, float]) -> dict[str, float]:
+def compare_halves(first: torch.Tensor, second: torch.Tensor, tokens: tuple[float, float]) -> dict[str, float]:
     """Compare the gradients of two halves of an update, each summed over its T1 or T2 response tokens. Overwrites one.
 
     Returns:

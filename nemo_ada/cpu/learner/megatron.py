@@ -53,7 +53,7 @@ def leave() -> None:
     dist.destroy_process_group()
 
 
-def transformer_config(config: LearnerConfig) -> TransformerConfig:
+def make_transformer_config(config: LearnerConfig) -> TransformerConfig:
     """Megatron's settings: without dropout and fusions, and with sums of losses and gradients instead of averages.
 
     The loss is already divided by the caller's denominator, so micro-batches and data-parallel ranks add up.

@@ -15,13 +15,13 @@ import torch.distributed as dist
 
 from nemo_ada.core.arrays import BoolArray
 from nemo_ada.cpu.learner.batch import Ints, TokenRows
-from nemo_ada.cpu.learner.loss import logprob_and_entropy
+from nemo_ada.cpu.learner.loss import compute_logprob_and_entropy
 from nemo_ada.cpu.learner.packing import TokenTree
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-def _responses(rows: TokenRows, row_B: Ints, width: int) -> BoolArray:
+def _mask_responses(rows: TokenRows, row_B: Ints, width: int) -> BoolArray:
     """Return whether a token belongs to a response [B, width]."""
     at = np.arange(width)
     return (at >= rows.prompt_length_R[row_B, None]) & (at < rows.length_R[row_B, None])
@@ -40,7 +40,7 @@ class PaddedMicro:
         mask = torch.zeros(self._tokens.shape, dtype=torch.bool)
         if len(row_B):
             self._tokens[:, : rows.tokens_RT.shape[1]] = torch.from_numpy(rows.tokens_RT[row_B, :width])
-            mask = torch.from_numpy(_responses(rows, row_B, width))
+            mask = torch.from_numpy(_mask_responses(rows, row_B, width))
         self.mask_BT = mask[:, 1:]
         self._length_B = torch.from_numpy(rows.length_R[row_B])
 
@@ -51,7 +51,7 @@ class PaddedMicro:
 
     def logprobs(self, logits: torch.Tensor, group: dist.ProcessGroup | None) -> Pair:
         """Log-probability and entropy at every token but the first. Both are [B, T - 1]."""
-        return logprob_and_entropy(logits[:, :-1], self._tokens[:, 1:], group)
+        return compute_logprob_and_entropy(logits[:, :-1], self._tokens[:, 1:], group)
 
     def row_means(self, hidden_TBH: torch.Tensor) -> torch.Tensor:
         """Mean hidden state over each row's tokens [B, H]."""
@@ -73,7 +73,7 @@ class PackedMicro:
         self._length_B = torch.from_numpy(length_B)
         tree = TokenTree.of(rows, row_B, np.maximum(length_B - 1, prompt_B))
         width = max(2, int(length_B.max(initial=0)))
-        response_BT = _responses(rows, row_B, width)
+        response_BT = _mask_responses(rows, row_B, width)
         node_E, token_E, edge_BT = tree.edges(rows.tokens_RT[row_B, :width], response_BT)
         self.mask_BT = torch.from_numpy(response_BT[:, 1:])
         self._edge_BT = torch.from_numpy(edge_BT[:, 1:])
@@ -89,9 +89,10 @@ class PackedMicro:
             module: The model without wrappers.
         """
         with ExitStack() as hooks:
+            # Megatron numbers the tokens of a sequence, and a node has the position that it has in its rows.
             rotary = module.rotary_pos_emb.register_forward_hook(lambda _m, _args, angles: angles[self._position_N])
             hooks.callback(rotary.remove)
-            if hasattr(module, "output_layer"):
+            if hasattr(module, "output_layer"):  # the logits are the largest part, and most nodes need none
                 chosen = module.output_layer.register_forward_pre_hook(
                     lambda _m, args: (args[0][self._node_E], *args[1:])
                 )
@@ -100,7 +101,7 @@ class PackedMicro:
 
     def logprobs(self, logits: torch.Tensor, group: dist.ProcessGroup | None) -> Pair:
         """Log-probability and entropy at the response tokens. Both are [B, T - 1] and arbitrary elsewhere."""
-        logprob, entropy = logprob_and_entropy(logits[0], self._token_E, group)
+        logprob, entropy = compute_logprob_and_entropy(logits[0], self._token_E, group)
         if not len(self._token_E):  # zeros that depend on the model, because every rank runs backward
             zeros = torch.zeros(self._edge_BT.shape)
             return zeros + logprob.sum(), zeros + entropy.sum()

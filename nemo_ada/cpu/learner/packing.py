@@ -91,7 +91,7 @@ def deal_packed(rows: TokenRows, row_R: Ints, ranks: int, packed_tokens: int) ->
     used, before = 0, np.empty(0, np.int64)
     for row in order:
         tokens = rows.tokens_RT[row, : rows.length_R[row]]
-        new = len(tokens) - _common(before, tokens)
+        new = len(tokens) - _count_common(before, tokens)
         if not parts or used + new > packed_tokens:
             parts.append([])
             used, new = 0, len(tokens)
@@ -100,7 +100,7 @@ def deal_packed(rows: TokenRows, row_R: Ints, ranks: int, packed_tokens: int) ->
     return [[np.array(part, np.int64) for part in parts[rank::ranks]] for rank in range(ranks)]
 
 
-def _common(left: Ints, right: Ints) -> int:
+def _count_common(left: Ints, right: Ints) -> int:
     """Return the number of tokens at the beginning that two rows share."""
     size = min(len(left), len(right))
     differing = np.flatnonzero(left[:size] != right[:size])

@@ -31,11 +31,11 @@ from safetensors.torch import save_file
 from nemo_ada.cpu.learner import convert, shim
 from nemo_ada.cpu.learner import megatron as setup
 from nemo_ada.cpu.learner.batch import Floats, Ints, TokenRows, TrainBatch, deal
-from nemo_ada.cpu.learner.loss import METRICS, compared, policy_loss, supervised_loss
+from nemo_ada.cpu.learner.loss import METRICS, compare_halves, compute_policy_loss, compute_supervised_loss
 from nemo_ada.cpu.learner.micro import PackedMicro, PaddedMicro
 from nemo_ada.cpu.learner.packing import deal_packed
 from nemo_ada.cpu.learner.settings import LearnerConfig
-from nemo_ada.cpu.learner.shape import PolicyShape, hf_shapes
+from nemo_ada.cpu.learner.shape import PolicyShape, list_hf_shapes
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import read_json, write_atomically
 
@@ -85,8 +85,8 @@ class Learner:
         self.data_rank = parallel_state.get_data_parallel_rank()
         self.last_stage = parallel_state.is_pipeline_last_stage()
         self.tensor_group = parallel_state.get_tensor_model_parallel_group()
-        transformer = setup.transformer_config(config)
-        with shim.cuda_tensor_methods():
+        transformer = setup.make_transformer_config(config)
+        with shim.pretend_cuda_methods():
             self.module = setup.build_model(config, transformer)
         self._set_weights(self._initial(weights))
         self.model = setup.wrap(self.module, transformer)
@@ -156,7 +156,7 @@ class Learner:
         """Take one optimizer step on the clipped policy-gradient loss. Rows of weight 0 are not computed."""
 
         def of_rows(logprob: torch.Tensor, entropy: torch.Tensor, mask: torch.Tensor, rows: Ints) -> Any:
-            return policy_loss(
+            return compute_policy_loss(
                 self.config.loss,
                 (logprob, entropy),
                 torch.from_numpy(batch.old_logprob_RT[rows, 1 : mask.shape[1] + 1]),
@@ -172,7 +172,7 @@ class Learner:
         """Take one optimizer step on the mean negative log-likelihood of the response tokens."""
 
         def of_rows(logprob: torch.Tensor, entropy: torch.Tensor, mask: torch.Tensor, _rows: Ints) -> Any:
-            return supervised_loss(logprob, entropy, mask, rows.response_tokens)
+            return compute_supervised_loss(logprob, entropy, mask, rows.response_tokens)
 
         return self._step(rows, np.arange(len(rows.length_R)), of_rows, ("tokens", "loss", "entropy"))
 
@@ -194,7 +194,7 @@ class Learner:
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
         sums, measured = self._gradient(rows, row_R, loss)
-        with shim.cuda_tensor_methods():
+        with shim.pretend_cuda_methods():
             norm = self._apply()
         metrics = {"grad_norm": norm, "lr": float(self.optimizer.param_groups[0]["lr"])} | measured
         if not self.last_stage:
@@ -210,7 +210,7 @@ class Learner:
         """Compute the gradient of the rows.
 
         Returns:
-            The sums of each micro-batch. With `halves` also what `compared` says of the two halves of a `TrainBatch`,
+            The sums of each micro-batch. With `halves` also what `compare_halves` says of the halves of a `TrainBatch`,
             where both have a gradient.
         """
         if not (self.config.halves and isinstance(rows, TrainBatch) and rows.first_half_R is not None):
@@ -219,10 +219,12 @@ class Learner:
         sums = self._pass(rows, self._deal(rows, first_R), loss, forward_only=False)
         first = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()])
         sums += self._pass(rows, self._deal(rows, second_R), loss, forward_only=False)
+        # The gradients of both halves add up in Megatron's buffers, so the second one is what has been added since.
         second = torch.cat([parameter.main_grad.flatten() for parameter in self.module.parameters()]).sub_(first)
         tokens_R = rows.length_R - rows.prompt_length_R
         tokens = float(tokens_R[first_R].sum()), float(tokens_R[second_R].sum())
-        return sums, compared(first.mul_(rows.denominator), second.mul_(rows.denominator), tokens)
+        # The loss divides by the step's denominator, and the comparison by each half's own tokens.
+        return sums, compare_halves(first.mul_(rows.denominator), second.mul_(rows.denominator), tokens)
 
     def _apply(self) -> float:
         """Clip the gradient and update the weights. Returns the norm before clipping.
@@ -235,7 +237,7 @@ class Learner:
         if not math.isfinite(norm):
             raise InvariantError(f"the gradient norm is {norm} at optimizer step {self.schedule.num_steps + 1}")
         self.schedule.step(1)
-        ok, norm_again, _ = self.optimizer.step()
+        ok, norm_again, _ = self.optimizer.step()  # it computes the norm anew, to clip by it
         if not ok or norm_again != norm:
             raise InvariantError(f"Megatron's optimizer refused a step (norm {norm}, {norm_again})")
         return norm
@@ -307,7 +309,7 @@ class Learner:
         """
         step, shape = read_learner_state(Path(folder) / _STATE)
         self._check_shape(shape, folder)
-        shapes = hf_shapes(self.config.shape)
+        shapes = list_hf_shapes(self.config.shape)
         weights = convert.read_tensors(Path(folder) / _MODEL, shapes, torch.float32)
         named = {f"{moment}.{name}": size for moment in _MOMENTS for name, size in shapes.items()}
         moments = convert.read_tensors(Path(folder) / _OPTIMIZER, named, torch.float32)
@@ -340,9 +342,9 @@ class Learner:
     def _initial(self, weights: str | None) -> Callable[[str], torch.Tensor]:
         """Return a function that returns the initial tensors by Hugging Face name."""
         if weights is None:
-            return convert.random_weights(self.config.shape, self.config.seed).__getitem__
+            return convert.make_random_weights(self.config.shape, self.config.seed).__getitem__
         self._check_shape(PolicyShape.read(Path(weights)), weights)
-        return convert.read_model(Path(weights), hf_shapes(self.config.shape)).__getitem__
+        return convert.read_model(Path(weights), list_hf_shapes(self.config.shape)).__getitem__
 
     def _check_shape(self, shape: PolicyShape, folder: str) -> None:
         """Raise UserError when the weights in a folder have another shape than the config's."""

@@ -14,7 +14,7 @@ _POLICY = PolicySettings()  # the YAML's defaults are the only ones
 
 @dataclass(frozen=True, slots=True)
 class LearnerConfig:
-    """Model, layout, loss and optimizer of the CPU's learner. `stack.learner_config` makes it from the run's YAML.
+    """Model, layout, loss and optimizer of the CPU's learner. `stack.make_learner_config` makes it from the run's YAML.
 
     The YAML's types check all bounds but those of the layout.
 

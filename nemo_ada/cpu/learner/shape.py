@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.parsing import divisors, listed
+from nemo_ada.config.parsing import find_divisors, join_numbers
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json
 
@@ -90,7 +90,8 @@ class PolicyShape:
         if self.num_attention_heads % self.num_query_groups:
             raise UserError(
                 f"num_attention_heads={self.num_attention_heads} is not a multiple of num_query_groups="
-                f"{self.num_query_groups}; {listed(divisors(self.num_attention_heads))} query groups would work"
+                f"{self.num_query_groups}; {join_numbers(find_divisors(self.num_attention_heads))} query groups would "
+                "work"
             )
 
     @property
@@ -111,7 +112,7 @@ class PolicyShape:
     @property
     def parameters(self) -> int:
         """Number of parameters."""
-        return sum(math.prod(size) for size in hf_shapes(self).values())
+        return sum(math.prod(size) for size in list_hf_shapes(self).values())
 
     def check_parallel(self, tensor_parallel: int, pipeline_parallel: int) -> None:
         """Raise UserError unless the model splits evenly over these sizes. The message names sizes that work."""
@@ -121,15 +122,17 @@ class PolicyShape:
             "ffn_hidden_size": self.ffn_hidden_size,
             "vocab_size": self.vocab_size,
         }
-        works = divisors(*split.values())
+        works = find_divisors(*split.values())
         if tensor_parallel not in works:
             bad = [f"{size} {what}" for what, size in split.items() if tensor_parallel < 1 or size % tensor_parallel]
-            raise UserError(f"{_TP_KEY}={tensor_parallel} does not divide {', '.join(bad)}; {listed(works)} would work")
-        works = divisors(self.num_layers)
+            raise UserError(
+                f"{_TP_KEY}={tensor_parallel} does not divide {', '.join(bad)}; {join_numbers(works)} would work"
+            )
+        works = find_divisors(self.num_layers)
         if pipeline_parallel not in works:
             raise UserError(
                 f"{_PP_KEY}={pipeline_parallel} does not divide the model's {self.num_layers} layers; "
-                f"{listed(works)} would work"
+                f"{join_numbers(works)} would work"
             )
 
     def hf_config(self) -> dict[str, Any]:
@@ -170,7 +173,7 @@ class PolicyShape:
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if not isinstance(rope, Mapping):
             raise UserError(f"config.json: rope_parameters is {str(rope)[:80]!r}, not a mapping")
-        if what := next(_unsupported(config, rope), None):
+        if what := next(_find_unsupported(config, rope), None):
             raise UserError(f"config.json: {what}, which the CPU learner cannot run; choose a plain {kind} model")
         heads = config.get("num_attention_heads")
         defaults = {"initializer_range": cls.initializer_range, "rope_theta": cls.rope_theta}
@@ -190,7 +193,7 @@ class PolicyShape:
         )
 
 
-def _unsupported(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Iterator[str]:
+def _find_unsupported(config: Mapping[str, Any], rope: Mapping[str, Any]) -> Iterator[str]:
     """Each feature of a config.json that the plain architectures lack."""
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
@@ -214,7 +217,7 @@ def _number(config: Mapping[str, Any], name: str, kind: str) -> Any:
     return value
 
 
-def hf_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
+def list_hf_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor of the Hugging Face model, in a fixed order."""
     head, hidden, ffn = shape.head_dim, shape.hidden_size, shape.ffn_hidden_size
     q, kv = shape.num_attention_heads * head, shape.num_query_groups * head

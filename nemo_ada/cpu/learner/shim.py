@@ -6,7 +6,7 @@ own modules another `torch`, a copy of the name space in which those names mean 
 `torch`.
 
 Nothing happens on import. A learner process calls `install()` once, after it has imported Megatron. Within the block of
-`cuda_tensor_methods()` the two tensor methods that Megatron calls are replaced.
+`pretend_cuda_methods()` the two tensor methods that Megatron calls are replaced.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Overlay(ModuleType):
         return getattr(self.__dict__["_original"], name)
 
 
-def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _move_to_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return the factory with every device replaced by the CPU."""
 
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -47,16 +47,16 @@ def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     return make
 
 
-def _nothing(*_args: Any, **_kwargs: Any) -> None:
+def _do_nothing(*_args: Any, **_kwargs: Any) -> None:
     """Replace a call that has no meaning without a GPU, such as to synchronise or to free its cache."""
 
 
 def install() -> int:
     """Give the CPU's `torch` to every loaded module of Megatron. Returns how many have changed, and 0 when repeated."""
-    cuda: dict[str, Any] = dict.fromkeys(_NOTHING, _nothing)
+    cuda: dict[str, Any] = dict.fromkeys(_NOTHING, _do_nothing)
     cuda["current_device"] = lambda: _CPU
     cpu_torch = _Overlay(
-        torch, {"cuda": _Overlay(torch.cuda, cuda)} | {f: _on_cpu(getattr(torch, f)) for f in _FACTORIES}
+        torch, {"cuda": _Overlay(torch.cuda, cuda)} | {f: _move_to_cpu(getattr(torch, f)) for f in _FACTORIES}
     )
     changed = 0
     for name, module in list(sys.modules.items()):
@@ -67,7 +67,7 @@ def install() -> int:
 
 
 @contextmanager
-def cuda_tensor_methods() -> Iterator[None]:
+def pretend_cuda_methods() -> Iterator[None]:
     """Within the block `Tensor.cuda()` returns the tensor, and `Tensor.type()` the name that Megatron expects."""
     real_type, real_cuda = torch.Tensor.type, torch.Tensor.cuda
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from nemo_ada.core.seeds import shuffled
+from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.cpu.learner.batch import TrainBatch
 from nemo_ada.cpu.learner.group import LearnerGroup
 from nemo_ada.cpu.rollout import StepData
@@ -27,12 +27,12 @@ def train_on(learner: LearnerGroup, data: StepData, config: RunConfig, step: int
     """Train on the rows of a step.
 
     Returns:
-        What `summary` makes of the learner's metrics.
+        What `summarise` makes of the learner's metrics.
 
     Raises:
         InvariantError: A metric is not finite.
     """
-    return summary([update(learner, batch, step) for batch in mini_batches(data, config, step)], config)
+    return summarise([update(learner, batch, step) for batch in make_mini_batches(data, config, step)], config)
 
 
 def check_agreement(learner: LearnerGroup, data: StepData) -> None:
@@ -57,7 +57,7 @@ def check_agreement(learner: LearnerGroup, data: StepData) -> None:
         )
 
 
-def mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[TrainBatch]:
+def make_mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[TrainBatch]:
     """Yield the mini-batches of a step. Their order depends on the run's seed and the step.
 
     Rows without advantage are left out, unless the loss has an entropy term, which gives them a gradient. With
@@ -69,7 +69,7 @@ def mini_batches(data: StepData, config: RunConfig, step: int) -> Iterator[Train
     counted_R = real_R if config.reinforce_ada.advantage.denominator == "all_rows" else live_R
     tokens_R = data.length_R - data.prompt_length_R
     size = config.policy.train_global_batch_size or len(real_R)
-    order = shuffled(data.prompt_R, config.grpo.seed, step)
+    order = shuffle_rows(data.prompt_R, config.grpo.seed, step)
     for start in range(0, len(order), size):
         rows = order[start : start + size]
         chosen = np.sort(rows)
@@ -94,7 +94,7 @@ def update(learner: LearnerGroup, batch: TrainBatch, step: int) -> dict[str, flo
     return metrics | {"trained_rows": float(len(batch.length_R))}
 
 
-def summary(updates: Sequence[dict[str, float]], config: RunConfig) -> dict[str, float]:
+def summarise(updates: Sequence[dict[str, float]], config: RunConfig) -> dict[str, float]:
     """Return the means of the metrics of a step's updates, the number of updates, and the number of trained rows.
 
     `logger.gradient_cosine` adds the means of `OF_HALVES` over the updates that have them, and the number of updates

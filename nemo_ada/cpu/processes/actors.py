@@ -10,12 +10,12 @@ import faulthandler
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from nemo_ada.run.files import new_file, remove
+from nemo_ada.run.files import create_file, remove
 
 STACKS = "NEMO_ADA_STACKS"
 """Environment variable with the folder to which actors write their stacks on request."""
@@ -37,7 +37,7 @@ def prepare_actor(name: str) -> None:
     if folder:
         path = Path(folder) / f"{name}.txt"
         remove(path)  # an earlier process of this name
-        file = new_file(path)
+        file = create_file(path)
         _open_files.append(file)
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
 
@@ -51,8 +51,8 @@ def dump_stacks(pids: Mapping[str, int]) -> list[str]:
     lines = []
     for name, pid in pids.items():
         path = Path(folder) / f"{name}.txt"
-        if not path.exists() or not alive(pid):  # without a handler the signal would end the process
-            lines.append(f"{name} (pid {pid}): {'not prepared' if alive(pid) else 'gone'}")
+        if not path.exists() or not is_alive(pid):  # without a handler the signal would end the process
+            lines.append(f"{name} (pid {pid}): {'not prepared' if is_alive(pid) else 'gone'}")
             continue
         paths[name] = path
         with suppress(ProcessLookupError):
@@ -62,11 +62,11 @@ def dump_stacks(pids: Mapping[str, int]) -> list[str]:
         time.sleep(0.02)
     for name, path in paths.items():
         answer = path.name if path.stat().st_size else "no answer, the process is stopped or in the kernel"
-        lines.append(f"{name} (pid {pids[name]}, state {state(pids[name])}): {answer}")
+        lines.append(f"{name} (pid {pids[name]}, state {read_state(pids[name])}): {answer}")
     return lines
 
 
-def state(pid: int) -> str:
+def read_state(pid: int) -> str:
     """Return the kernel's letter for a process: R running, S sleeping, D disk, T stopped, Z zombie.
 
     X when it is gone.
@@ -77,12 +77,12 @@ def state(pid: int) -> str:
         return "X"
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Return whether the process still runs. A zombie, which its parent has not collected, does not."""
-    return state(pid) not in "XZ"
+    return read_state(pid) not in "XZ"
 
 
-def naming(folder: Path) -> list[int]:
+def find_naming(folder: Path) -> list[int]:
     """Ids of other processes whose command line contains a path below `folder`, as Ray's own processes do."""
     pids = []
     for entry in Path("/proc").iterdir():
@@ -92,14 +92,18 @@ def naming(folder: Path) -> list[int]:
     return [pid for pid in pids if pid != os.getpid()]
 
 
-def end(pids: Iterable[int], grace: float) -> list[int]:
+def end_processes(pids: Sequence[int], grace: float) -> list[int]:
     """Wait until these processes are gone, and kill those that remain after `grace` seconds.
+
+    Args:
+        pids: Their ids.
+        grace: Below END_SECONDS, because the wait ends there and nothing is killed after it.
 
     Returns:
         The processes that remain after END_SECONDS.
     """
     start, killed = time.monotonic(), False
-    while remaining := [pid for pid in pids if alive(pid)]:
+    while remaining := [pid for pid in pids if is_alive(pid)]:
         waited = time.monotonic() - start
         if waited > grace and not killed:  # a stopped process cannot follow Ray's request
             killed = True

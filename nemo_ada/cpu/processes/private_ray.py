@@ -30,7 +30,7 @@ from ray.job_config import JobConfig
 from nemo_ada.cpu.processes import actors as processes
 from nemo_ada.errors import InvariantError, StallError, UserError
 from nemo_ada.run.files import write_atomically
-from nemo_ada.run.start import PIPE, SAFE, begin, listed, without_working_folder
+from nemo_ada.run.start import PIPE, SAFE, begin, leave_out_working_folder, limit_environment
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,12 @@ def start(folder: Path, **options: Any) -> None:
     Config.initialize("")
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _ends_when_stuck(), _patient_start(), listed(TOKEN, **SAFE), without_working_folder(JobConfig):
+            with (
+                _end_when_stuck(),
+                _start_patiently(),
+                limit_environment(TOKEN, **SAFE),
+                leave_out_working_folder(JobConfig),
+            ):
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -90,7 +95,7 @@ def start(folder: Path, **options: Any) -> None:
         except Exception as error:
             cause = (str(error).strip().splitlines() or [repr(error)])[0]
             ray.shutdown()
-            processes.end(processes.naming(folder), grace=0.0)
+            processes.end_processes(processes.find_naming(folder), grace=0.0)
             if attempt == ATTEMPTS:
                 passes = isinstance(error, TimeoutError | ConnectionError)
                 lasts = isinstance(error, OSError | ValueError) and not passes  # another attempt would meet it again
@@ -100,7 +105,7 @@ def start(folder: Path, **options: Any) -> None:
 
 
 @contextmanager
-def _ends_when_stuck() -> Iterator[None]:
+def _end_when_stuck() -> Iterator[None]:
     """Within the block this process has START_SECONDS. Then the kernel ends it, after its stack was written to stderr.
 
     Ray waits in C++ with the interpreter's lock, so no Python code could end it.
@@ -126,7 +131,7 @@ def _ends_when_stuck() -> Iterator[None]:
 
 
 @contextmanager
-def _patient_start() -> Iterator[None]:
+def _start_patiently() -> Iterator[None]:
     """Within the block a node has NODE_SECONDS to come up, and need not wait for its agents.
 
     The agents are two Python programs that import Ray. Ray itself waits 30 s for the node. The node waits 15 s for the

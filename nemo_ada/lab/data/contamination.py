@@ -61,7 +61,7 @@ class Contamination:
             for line, raw in benchmark.source.records():
                 try:
                     record = parse_line(raw) if isinstance(raw, bytes) else raw
-                    words = words_of(prompt_of(record, benchmark.prompt_fields))
+                    words = list_words(prompt_of(record, benchmark.prompt_fields))
                     found.append((benchmark.name, line, words))
                 except ValueError:
                     continue
@@ -74,22 +74,22 @@ class Contamination:
 
     def learn(self, texts: Iterable[str]) -> None:
         """Find the instructions of the training set, which has these problems."""
-        self._add_instructions(list(map(words_of, texts)))
+        self._add_instructions(list(map(list_words, texts)))
         self._build_index()
 
     def find_overlap(self, text: str) -> tuple[str, int] | None:
         """Return benchmark and line of a problem that shares words with this text, or None."""
-        core = self._without_instructions(words_of(text))
-        places = map(self._place_of_run.get, self._digests_of_runs(core, self._lengths))
+        core = self._strip_instructions(list_words(text))
+        places = map(self._place_of_run.get, self._compute_digests(core, self._lengths))
         return next((place for place in places if place is not None), None)
 
     def _build_index(self) -> None:
-        cores = [(name, line, self._without_instructions(words)) for name, line, words in self._problems]
+        cores = [(name, line, self._strip_instructions(words)) for name, line, words in self._problems]
         short = {len(core) for _, _, core in cores if SHORT <= len(core) < WORDS}
         self._lengths: Sequence[int] = sorted(short)
         self._place_of_run: dict[bytes, tuple[str, int]] = {}
         for name, line, core in cores:
-            for run in self._digests_of_runs(core, [len(core)] if len(core) in short else []):
+            for run in self._compute_digests(core, [len(core)] if len(core) in short else []):
                 self._place_of_run.setdefault(run, (name, line))
 
     def _add_instructions(self, problems: Sequence[Words]) -> None:
@@ -97,7 +97,7 @@ class Contamination:
         tails = [words[::-1] for words in find_instructions([words[::-1] for words in problems])]
         self._tails = sorted({*self._tails, *tails}, key=len, reverse=True)
 
-    def _without_instructions(self, words: Words) -> Words:
+    def _strip_instructions(self, words: Words) -> Words:
         """Return a problem without an instruction at its start and one at its end, unless too little is left."""
         head = next((h for h in self._heads if words[: len(h)] == h), ())
         tail = next((t for t in self._tails if words[-len(t) :] == t), ())
@@ -105,16 +105,16 @@ class Contamination:
         return core if len(core) >= LEFT else words
 
     @staticmethod
-    def _digests_of_runs(words: Words, lengths: Sequence[int]) -> Iterator[bytes]:
+    def _compute_digests(words: Words, lengths: Sequence[int]) -> Iterator[bytes]:
         """Yield a digest of all words, of WORDS words in a row, and of runs of the lengths of short problems."""
         if words:
-            yield _digest(("=", *words))
+            yield _compute_digest(("=", *words))
         for length in (*lengths, WORDS):
             for start in range(len(words) - length + 1):
-                yield _digest(words[start : start + length])
+                yield _compute_digest(words[start : start + length])
 
 
-def words_of(text: str) -> Words:
+def list_words(text: str) -> Words:
     """Return the words of a text, without case, punctuation and signs."""
     return tuple(words_in(normalise_text(text)))
 
@@ -130,10 +130,10 @@ def find_instructions(problems: Sequence[Words]) -> list[Words]:
         if len(words) > SEED:
             groups.setdefault(words[:SEED], []).append(words)
     least = max(FEWEST, SHARE * len(problems))
-    return [_common_start(seed, group[:SAMPLES]) for seed, group in groups.items() if len(group) >= least]
+    return [_find_common_start(seed, group[:SAMPLES]) for seed, group in groups.items() if len(group) >= least]
 
 
-def _common_start(start: Words, group: Sequence[Words]) -> Words:
+def _find_common_start(start: Words, group: Sequence[Words]) -> Words:
     """Return the longest start that ALIKE of the group have."""
     least = ALIKE * len(group)
     while True:
@@ -145,5 +145,5 @@ def _common_start(start: Words, group: Sequence[Words]) -> Words:
         group = [words for words in group if words[: len(start)] == start]
 
 
-def _digest(words: Sequence[str]) -> bytes:
+def _compute_digest(words: Sequence[str]) -> bytes:
     return hashlib.blake2b(" ".join(words).encode(), digest_size=8).digest()

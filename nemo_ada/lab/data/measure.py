@@ -69,8 +69,8 @@ class Question:
     responses: Responses
 
 
-def response_seed(seed: int, uid: str, index: int) -> int:
-    """Return the seed of one response: 62 bits of a hash of seed, problem and index."""
+def compute_seed(seed: int, uid: str, index: int) -> int:
+    """Return the seed of one response: 62 bits of a hash of seed, problem and index. vLLM takes a signed one of 64."""
     digest = hashlib.sha256(f"{seed}:{uid}:{index}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 2
 
@@ -150,13 +150,13 @@ class Measurement:
                         judged.result()
                         judged = judging.submit(self._keep, batch)
                         watch("responses", done := done + len(batch), len(draws))
-            finally:
+            finally:  # also after an error of the model, so that the next command does not draw these again
                 judged.result()
                 self._keep(waiting)
         watch("responses", len(draws), len(draws))
 
     def _draw_of(self, question: Question, index: int) -> Draw:
-        return Draw(question, index, response_seed(self._drawing.seed, question.problem.uid, index))
+        return Draw(question, index, compute_seed(self._drawing.seed, question.problem.uid, index))
 
     def _keep(self, batch: Sequence[Drawn]) -> None:
         """Judge responses and write them down, those of each file together."""
@@ -191,7 +191,7 @@ class Measurement:
 
     def _record(self, drawn: Drawn, verdict: Verdict) -> Record:
         """Return the line of a response in its file."""
-        # An evaluation counts an answer that no verifier could read in time as wrong, since it was asked to be read.
+        # An evaluation counts an answer that no verifier could read in time as wrong, because the answer is the cause.
         is_wrong = self._limits_are_wrong and verdict.cause in OWN_LIMITS
         return {
             "id": drawn.question.problem.uid,

@@ -27,10 +27,10 @@ from nemo_ada.lab.data.kept import RESPONSES, Responses, begin_or_continue, dump
 from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, Watch, watch_nothing
 from nemo_ada.lab.data.problem import Problem
 from nemo_ada.lab.data.providers import ResponseProvider
-from nemo_ada.lab.data.source import Source, file_identity
+from nemo_ada.lab.data.source import Source, identify_file
 from nemo_ada.lab.data.stages import PassRateBand, Selection, read_pass_rates
 from nemo_ada.lab.evaluation.benchmark import Benchmark
-from nemo_ada.run.files import claim, write_atomically
+from nemo_ada.run.files import claim_folder, write_atomically
 from nemo_ada.run.json_lines import Record
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.verify.judge import Judge
@@ -87,7 +87,7 @@ class Preparation:
                 "k": self.drawing.k, "seed": self.drawing.seed,
                 "temperature": provider.limits.temperature, "top_p": provider.limits.top_p,
             },
-            "pass_rates": None if self.pass_rates is None else file_identity(self.pass_rates),
+            "pass_rates": None if self.pass_rates is None else identify_file(self.pass_rates),
             "band": None if self.band is None else f"{self.band.name} ({self.band})",
             "nemo_ada": __version__,
         }  # fmt: skip
@@ -109,7 +109,7 @@ def prepare(plan: Preparation, out: Path, watch: Watch = watch_nothing) -> dict[
     """
     source, judge = plan.problems.open_problems("source"), plan.problems.judge()
     settings = plan.settings(source, judge)
-    with closing(claim(out, "data prepare", "--out")), closing(judge):
+    with closing(claim_folder(out, "data prepare", "--out")), closing(judge):
         card = begin_or_continue(out, settings, CARD)
         if card is not None:
             return card
@@ -144,12 +144,14 @@ def prepare(plan: Preparation, out: Path, watch: Watch = watch_nothing) -> dict[
                 f"no problem is left of {selection.counts['read']['inputs']}; {out / 'rejected.jsonl'} has the "
                 "reasons; change the settings, and name another --out"
             )
-        rows = (_dataset_row(problem, (rates or {}).get(problem.uid, {})) for problem in selection.problems)
+        rows = (_make_row(problem, (rates or {}).get(problem.uid, {})) for problem in selection.problems)
         write_atomically(out / "dataset.jsonl", dump(rows))
         card = {
             "problems": len(selection.problems),
             "stages": selection.counts,
-            "prompts": plan.encoder.contract() if plan.provider and isinstance(plan.encoder, ModelTokenizer) else None,
+            "prompts": plan.encoder.make_contract()
+            if plan.provider and isinstance(plan.encoder, ModelTokenizer)
+            else None,
             "layout": "; ".join(f"{layout} in {count} rows" for layout, count in layouts.most_common(3)),
             "audit": audit,
             "settings": settings,
@@ -181,7 +183,7 @@ def _measure_or_read_rates(
     return rates
 
 
-def _dataset_row(problem: Problem, rate: Record) -> Record:
+def _make_row(problem: Problem, rate: Record) -> Record:
     """Return a line of dataset.jsonl: our columns, then those of the source. `source_` marks a name that is taken."""
     row = {"id": problem.uid, "line": problem.line, "problem": problem.text, "answer": problem.reference}
     row |= {name: value for name, value in rate.items() if name in COLUMNS}

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from nemo_ada.tasks.lines import ANY, pair_of
-from nemo_ada.tasks.protocol import content_id
+from nemo_ada.tasks.protocol import make_content_id
 from nemo_ada.verify.reference import Reader
 
 EXCERPT = 200  # characters of a refused line that are shown
@@ -42,9 +42,9 @@ class Problem:
     layout: str = ""
 
 
-def problem_id(text: str) -> str:
+def compute_problem_id(text: str) -> str:
     """Return a hash of the canonical text (NFC, single spaces)."""
-    return content_id("problem", text)
+    return make_content_id("problem", text)
 
 
 def parse_record(
@@ -57,11 +57,11 @@ def parse_record(
     """
     pair = pair_of(record, prompt_fields, answer_fields, reader)
     reference = pair.value if isinstance(pair.value, str) else json.loads(pair.answer)  # as JSON will have it
-    columns = other_columns(record, pair.columns) | ({"system": pair.system} if pair.system else {})
-    return Problem(problem_id(pair.prompt), line, pair.prompt, pair.answer, reference, columns, pair.layout)
+    columns = keep_other_columns(record, pair.columns) | ({"system": pair.system} if pair.system else {})
+    return Problem(compute_problem_id(pair.prompt), line, pair.prompt, pair.answer, reference, columns, pair.layout)
 
 
-def other_columns(record: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
+def keep_other_columns(record: Mapping[str, Any], read: Collection[str]) -> dict[str, Any]:
     """Return the columns that are not in `read` and that JSON can hold. Dates and decimals become text."""
     columns = {}
     for name, value in record.items():
@@ -76,7 +76,7 @@ def other_columns(record: Mapping[str, Any], read: Collection[str]) -> dict[str,
     return columns
 
 
-def excerpt(raw: bytes | Mapping[str, Any]) -> str:
+def make_excerpt(raw: bytes | Mapping[str, Any]) -> str:
     """Return the start of a refused line. Bytes that are not text become U+FFFD."""
     data = raw if isinstance(raw, bytes) else repr(dict(raw)).encode("utf-8", "replace")
     return data[: 4 * EXCERPT].decode("utf-8", "replace").strip()[:EXCERPT]

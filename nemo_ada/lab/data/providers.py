@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 from nemo_ada.config.parsing import Size
 from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
-from nemo_ada.tasks.prompting import ModelTokenizer, positions
+from nemo_ada.run.files import MAX_TEXT, open_to_read, read_bounded
+from nemo_ada.tasks.prompting import ModelTokenizer, read_max_positions
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -99,8 +99,8 @@ class ResponseProvider(ABC):
     def __init__(self, folder: Path, limits: Limits) -> None:
         """Raises UserError where the longest prompt leaves no room for a response."""
         self.folder, self.limits = folder, limits
-        self.name, self.fingerprint = folder.name, model_fingerprint(folder)
-        self.length = _longest_sequence(folder, limits.max_prompt_tokens, limits.max_new_tokens)
+        self.name, self.fingerprint = folder.name, compute_fingerprint(folder)
+        self.length = _choose_length(folder, limits.max_prompt_tokens, limits.max_new_tokens)
 
     def new_tokens(self, request: Request) -> int:
         """Return the length of the longest possible response to this request, in tokens."""
@@ -134,13 +134,13 @@ class EngineProvider(ResponseProvider):
                     number += 1
                 if not keys:
                     return
-                ended = [(keys.pop(cast(int, done.request_id)), self._response(done)) for done in engine.step()]
+                ended = [(keys.pop(cast(int, done.request_id)), self._read_response(done)) for done in engine.step()]
                 if ended:
                     yield ended
         finally:
             engine.close()
 
-    def _response(self, done: Any) -> MeasuredResponse:
+    def _read_response(self, done: Any) -> MeasuredResponse:
         if done.payload is None:
             raise InvariantError(f"the engine gave no response: {done.error}")
         ids = done.payload.token_ids.tolist()
@@ -297,7 +297,7 @@ def open_provider(access: Access, folder: Path, tokenizer: ModelTokenizer, limit
     return EngineProvider(folder, tokenizer, limits)
 
 
-def model_fingerprint(folder: Path) -> str:
+def compute_fingerprint(folder: Path) -> str:
     """Return 16 hex digits of a hash of the configuration, the tokenizer and samples of the weights.
 
     Samples are enough, and a checkpoint may have 100 GB.
@@ -309,20 +309,20 @@ def model_fingerprint(folder: Path) -> str:
     for path in sorted(folder.glob("*.safetensors")):
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}".encode())
-        with opened_to_read(path) as file:
+        with open_to_read(path) as file:
             for part in range(SAMPLES):
                 file.seek(part * size // SAMPLES)
                 digest.update(file.read(SAMPLED_BYTES))
     return digest.hexdigest()[:16]
 
 
-def _longest_sequence(folder: Path, max_prompt_tokens: int, max_new_tokens: int) -> int:
+def _choose_length(folder: Path, max_prompt_tokens: int, max_new_tokens: int) -> int:
     """Return the tokens of prompt and response, or the model's positions where these are fewer, with a warning.
 
     Qwen2.5-Math has 4096 positions, for example. Responses to long prompts then end early.
     """
     wanted = max_prompt_tokens + max_new_tokens
-    limit = positions(folder)
+    limit = read_max_positions(folder)
     if limit is None or wanted <= limit:
         return wanted
     if limit <= max_prompt_tokens:

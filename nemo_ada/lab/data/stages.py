@@ -21,11 +21,11 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import WORDS, Contamination
-from nemo_ada.lab.data.problem import Problem, excerpt, parse_record, problem_id
+from nemo_ada.lab.data.problem import Problem, compute_problem_id, make_excerpt, parse_record
 from nemo_ada.run.data_files import Raw
-from nemo_ada.run.json_lines import Record, parse_line, records
+from nemo_ada.run.json_lines import Record, parse_line, read_records
 from nemo_ada.tasks.prompting import ModelTokenizer
-from nemo_ada.tasks.protocol import canonical_text
+from nemo_ada.tasks.protocol import make_canonical
 from nemo_ada.verify.judge import Judge, normalise_text
 
 Reason = tuple[str, str]
@@ -56,7 +56,7 @@ class Selection:
                 problem = parse_record(line, record, prompt_fields, answer_fields, judge)
             except ValueError as refusal:
                 facts = {"line": line, "stage": "read", "kind": "malformed"}
-                self.left_out.append({**facts, "reason": str(refusal), "excerpt": excerpt(raw)})
+                self.left_out.append({**facts, "reason": str(refusal), "excerpt": make_excerpt(raw)})
             else:
                 self.problems.append(problem)
         refused = {"malformed": len(self.left_out)} if self.left_out else {}
@@ -67,11 +67,11 @@ class Selection:
         """Keep the first of equal problems. Where their answers differ, nobody knows which is right, so none stays."""
         alike: dict[str, list[Problem]] = {}
         for problem in self.problems:
-            alike.setdefault(canonical_text(problem.text), []).append(problem)
+            alike.setdefault(make_canonical(problem.text), []).append(problem)
         contradicting = {text for text, same in alike.items() if len(same) > 1 and not self._have_one_answer(same)}
 
         def find_reason(problem: Problem) -> Reason | None:
-            same = alike[text := canonical_text(problem.text)]
+            same = alike[text := make_canonical(problem.text)]
             if text in contradicting:
                 lines = ", ".join(str(other.line) for other in same[:10])
                 return "conflicting", f"the same problem has different answers in lines {lines}"
@@ -214,8 +214,8 @@ def read_pass_rates(path: Path) -> dict[str, Record]:
     rates: dict[str, Record] = {}
     line = 0
     try:
-        for line, record in records(path):  # noqa: B007 - the message names it
-            uid: Any = record["id"] if "id" in record else problem_id(record["problem"])
+        for line, record in read_records(path):  # noqa: B007 - the message names it
+            uid: Any = record["id"] if "id" in record else compute_problem_id(record["problem"])
             if isinstance(record["pass_rate"], bool) or not 0.0 <= record["pass_rate"] <= 1.0:
                 raise ValueError("its pass rate is outside [0, 1]")
             rates[uid] = {key: record[key] for key in ("responses", "correct", "pass_rate") if key in record}

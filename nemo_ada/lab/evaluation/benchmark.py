@@ -13,12 +13,12 @@ from pydantic import Field, PositiveInt, field_validator
 
 from nemo_ada import by_name
 from nemo_ada.config.parsing import Section, parse
-from nemo_ada.config.paths import packaged
+from nemo_ada.config.paths import locate_packaged
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.source import Source, open_source
 from nemo_ada.run.data_files import is_data_file
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here, here, shown
+from nemo_ada.standing import get_users_folder, get_whole_path, show_path
 from nemo_ada.tasks.heldout import HELDOUT
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS
 from nemo_ada.tasks.prompting import PromptFormat
@@ -113,7 +113,7 @@ def find_benchmarks(names: list[str], changes: Mapping[str, Any]) -> list[Benchm
     chosen = {key: value for key, value in changes.items() if value is not None}
     if (reward := chosen.get("reward")) is not None:
         chosen["reward"] = by_name.find("--reward", reward)
-        by_name.say("--reward", reward, chosen["reward"], "the command line")
+        by_name.announce_file("--reward", reward, chosen["reward"], "the command line")
     benchmarks = [parse(Benchmark, data | chosen, where) for name in names for data, where in _read_settings(name)]
     repeated = sorted(name for name, count in Counter(b.name.casefold() for b in benchmarks).items() if count > 1)
     if repeated:
@@ -153,7 +153,7 @@ def find_run(model: Path, *, wanted: bool) -> Path | None:
 
 def list_presets() -> dict[str, Path]:
     """Return the YAML files of this package's presets by name. Another YAML goes by its path."""
-    return {path.stem: path for path in sorted(packaged(PRESETS).glob("*.yaml"))}
+    return {path.stem: path for path in sorted(locate_packaged(PRESETS).glob("*.yaml"))}
 
 
 def _read_settings(name: str) -> list[tuple[dict[str, Any], str]]:
@@ -165,15 +165,15 @@ def _read_settings(name: str) -> list[tuple[dict[str, Any], str]]:
         if "benchmarks" in preset:
             raise UserError(f"--data={name}: {label} is a suite; use one of {', '.join(preset['benchmarks'])}")
         return [(preset | {"name": label, "source": file}, name)]
-    path = from_here(Path(name))
+    path = get_whole_path(Path(name))
     if name in known or path.suffix in (".yaml", ".yml"):
         path = known.get(name, path)
         data = _load_yaml(path)
         if "benchmarks" not in data:
             beside = path.parent / str(data.get("source"))
             if (reward := data.get("reward")) is not None:
-                data["reward"] = by_name.find(f"{name}: reward", str(reward), [path.parent, here()])
-                by_name.say("reward", str(reward), data["reward"], str(shown(path)))
+                data["reward"] = by_name.find(f"{name}: reward", str(reward), [path.parent, get_users_folder()])
+                by_name.announce_file("reward", str(reward), data["reward"], str(show_path(path)))
             return [(data | {"source": str(beside)} if is_data_file(beside) and beside.is_file() else data, name)]
         return [one for inner in parse(Suite, data, name).benchmarks for one in _read_settings(inner)]
     if is_data_file(path) or path.exists() or "/" in name:

@@ -10,17 +10,17 @@ from typing import Any
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.load import backend_of
 from nemo_ada.config.parsing import parse
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.roofline import Roofline
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts.config_file import load_config
-from nemo_ada.rules.facts.memory import checkpoint_bytes, vllm_cache
+from nemo_ada.rules.facts.memory import compute_checkpoint_bytes, estimate_vllm_cache
 from nemo_ada.rules.facts.models import ModelShape, find_shape
 from nemo_ada.rules.facts.nemo_config import NemoConfig, RolloutFacts
 from nemo_ada.rules.gym import uses_gym
-from nemo_ada.rules.method import placeholder_obstacles
+from nemo_ada.rules.method import find_placeholder_obstacles
 from nemo_ada.tasks.registry import build_task
 
 GIB_PER_SECOND = 2.0  # assumed: writing a checkpoint to a shared file system, all ranks together
@@ -87,7 +87,7 @@ class PlannedRun:
 
 def count_concurrent(config: NemoConfig, shape: ModelShape) -> int:
     """Return the responses that all engines decode at once: as many as the cache has room for, at most max_num_seqs."""
-    cache = vllm_cache(config, shape, config.rollout.rows, config.card.gib)
+    cache = estimate_vllm_cache(config, shape, config.rollout.rows, config.card.gib)
     return max(1, int(min(cache.concurrency, config.engine.max_num_seqs)) * config.engine.replicas)
 
 
@@ -138,7 +138,7 @@ def _read_nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
             "the hub cache; download the model first (slurm/prepare.sh)",
             key="policy.model_name",
         )
-    shape, ada = known[0], ada_settings({"preset": "nemo_rl_grpo"} if section is None else section)
+    shape, ada = known[0], parse_ada_settings({"preset": "nemo_rl_grpo"} if section is None else section)
     return PlannedRun(
         backend="nemo_rl",
         ada=ada,
@@ -148,13 +148,13 @@ def _read_nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
         draws_ahead=nemo_config.loop.draws_ahead,
         gym=uses_gym(values),
         dtensor=nemo_config.dtensor,
-        placeholders=not stock and not placeholder_obstacles(values, ada),
+        placeholders=not stock and not find_placeholder_obstacles(values, ada),
         schedule=Schedule(
             steps=values.integer("grpo.max_num_steps"),
             val_period=max(int(values.number("grpo.val_period") or 0), 0),
             val_samples=int(values.number("grpo.max_val_samples") or 0),
             save_period=values.integer("checkpointing.save_period", 50),
-            save_seconds=checkpoint_bytes(nemo_config, shape) / 2**30 / GIB_PER_SECOND,
+            save_seconds=compute_checkpoint_bytes(nemo_config, shape) / 2**30 / GIB_PER_SECOND,
         ),
         data=str(values.get("data.train.data_path", "")),
         roofline=Roofline.of(nemo_config, shape),

@@ -11,13 +11,13 @@ from nemo_ada.lab.plan.command import Cost, Plan
 from nemo_ada.lab.plan.job_slots import JobSlots, format_time
 
 
-def _hours(plan: Plan) -> list[float]:
+def _format_hours(plan: Plan) -> list[float]:
     """Return the GPU hours of the whole run at the shortest and the longest median step that the forecast allows."""
     middle = plan.forecast.step.p50
     return [plan.slots.gpu_hours * step / middle for step in (plan.forecast.low, plan.forecast.high)] if middle else []
 
 
-def _range(ends: Sequence[float], form: str) -> str:
+def _format_range(ends: Sequence[float], form: str) -> str:
     """Return two numbers as one text, once where they look alike."""
     return " to ".join(dict.fromkeys(format(end, form) for end in ends))
 
@@ -25,7 +25,7 @@ def _range(ends: Sequence[float], form: str) -> str:
 def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
     """Return the text that `nemo-ada plan` prints. With the price of a GPU hour it says what all slots cost."""
     if as_json:
-        hours = _hours(plan)
+        hours = _format_hours(plan)
         cost = {"gpu_hours_range": hours} | ({} if price is None else {"price": plan.slots.gpu_hours * price or None})
         return json.dumps(asdict(plan) | cost, indent=1)
     forecast, slots = plan.forecast, plan.slots
@@ -45,22 +45,22 @@ def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
         "worst",
         f"slots: {slots.count}; ask for --time={format_time(slots.seconds)} --signal=B:USR1@{slots.lead} "
         f"(cold start {slots.cold_start:.0f} s, {slots.origin})"
-        + (f"; {_range(_hours(plan), '.0f')} GPU hours" if slots.gpu_hours else "")
+        + (f"; {_format_range(_format_hours(plan), '.0f')} GPU hours" if slots.gpu_hours else "")
         + (
-            f", {_range([hours * price for hours in _hours(plan)], ',.0f')} at {price:g} per GPU hour"
+            f", {_format_range([hours * price for hours in _format_hours(plan)], ',.0f')} at {price:g} per GPU hour"
             if slots.gpu_hours and price is not None
             else ""
         ),
         f"of a slot's time steps take {slots.useful:.0%}, saves {slots.save_share:.1%}",
-        *([] if plan.step_cap is None else [_step_line(plan.step_cap)]),
-        *([] if plan.caps is None else [_caps_line(slots, plan.caps)]),
-        *([] if plan.steady is None else [_steady_line(plan.steady)]),
+        *([] if plan.step_cap is None else [_describe_step(plan.step_cap)]),
+        *([] if plan.caps is None else [_describe_caps(slots, plan.caps)]),
+        *([] if plan.steady is None else [_describe_steady(plan.steady)]),
         "",
         "preset (simulated)   responses  sampling s   step s     x grpo   zero-signal  engine occupied",
     ]
     lines += [
-        f"{c.name:20}{c.responses:10.0f} {c.sampling:11.1f} {c.step:8.1f} {_times(c):>10} {_share(c.zero_signal):>13} "
-        f"{c.utilisation:16.0%}"
+        f"{c.name:20}{c.responses:10.0f} {c.sampling:11.1f} {c.step:8.1f} {_format_times(c):>10} "
+        f"{_format_share(c.zero_signal):>13} {c.utilisation:16.0%}"
         for c in plan.costs
     ]
     lines += [f"left out: {name}: {why}" for name, why in plan.left_out]
@@ -69,7 +69,7 @@ def render(plan: Plan, *, as_json: bool, price: float | None = None) -> str:
     return "\n".join(lines)
 
 
-def _caps_line(slots: JobSlots, caps: SuggestedCaps) -> str:
+def _describe_caps(slots: JobSlots, caps: SuggestedCaps) -> str:
     if caps.max_seconds is None:
         return "no cap makes the worst step fit: ask for a longer --time, or lower max_new_tokens or prompts per step"
     state = "fits the slot already" if slots.fits else "does not fit the slot without caps"
@@ -79,15 +79,15 @@ def _caps_line(slots: JobSlots, caps: SuggestedCaps) -> str:
     )
 
 
-def _times(cost: Cost) -> str:
+def _format_times(cost: Cost) -> str:
     return "" if cost.over_grpo is None else "-".join(dict.fromkeys(f"{ratio:.2f}" for ratio in cost.over_grpo))
 
 
-def _share(value: float | None) -> str:
+def _format_share(value: float | None) -> str:
     return "n/a" if value is None else f"{value:.2f}"
 
 
-def _step_line(cap: StepCap) -> str:
+def _describe_step(cap: StepCap) -> str:
     wanted = f"a step within {cap.wanted:g} s: "
     if cap.max_seconds is None:
         return (
@@ -106,7 +106,7 @@ def _step_line(cap: StepCap) -> str:
     )
 
 
-def _steady_line(cap: SteadyCap) -> str:
+def _describe_steady(cap: SteadyCap) -> str:
     spread = f"p95/p50 of the sampling phase without a cap on seconds: {cap.uncapped:.2f} ({cap.origin})"
     if cap.uncapped <= STEADY:
         return spread

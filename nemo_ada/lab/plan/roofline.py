@@ -18,7 +18,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nemo_ada.rules.facts.cards import Card
-from nemo_ada.rules.facts.memory import cache_bytes_per_token, optimizer_bytes, vllm_cache, vllm_weight_bytes
+from nemo_ada.rules.facts.memory import (
+    compute_cache_bytes_per_token,
+    compute_vllm_weight_bytes,
+    estimate_optimizer_bytes,
+    estimate_vllm_cache,
+)
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import CAPTURED_BY_DEFAULT, OFFLOADS, NemoConfig
 
@@ -124,7 +129,7 @@ class Roofline:
     shape: ModelShape
     efficiencies: Efficiencies
 
-    def with_levers(self, count: int) -> Roofline:
+    def pull_levers(self, count: int) -> Roofline:
         """Return the same job with the first `count` of LEVERS, and for the rest as NeMo-RL is by itself.
 
         With none it has NeMo-RL's default engine, vLLM's own number of CUDA graphs, and NeMo-RL's way of moving the
@@ -155,8 +160,8 @@ class Roofline:
         e = self.efficiencies
         bytes_per_second = self.gpu.bandwidth * BANDWIDTH_SHARE
         context = PROMPT_TOKENS + response / 2
-        weights = vllm_weight_bytes(self.config, self.shape) / bytes_per_second
-        read = cache_bytes_per_token(self.config, self.shape) * context / bytes_per_second
+        weights = compute_vllm_weight_bytes(self.config, self.shape) / bytes_per_second
+        read = compute_cache_bytes_per_token(self.config, self.shape) * context / bytes_per_second
         compute = self._count_flops(context) / (engine.tp * engine.pp * self.gpu.flops * e.mfu)
         compute *= FP8_SPEED if engine.fp8 else 1.0
         floor = ENGINE_TOKEN_SECONDS[engine.kind] + (UNCAPTURED_SECONDS if self._outgrows_graphs else 0.0)
@@ -166,7 +171,7 @@ class Roofline:
     def _outgrows_graphs(self) -> bool:
         """Whether an engine runs more responses at once than it has CUDA graphs for."""
         engine = self.config.engine
-        cache = vllm_cache(self.config, self.shape, self.config.rollout.rows, self.gpu.gib)
+        cache = estimate_vllm_cache(self.config, self.shape, self.config.rollout.rows, self.gpu.gib)
         return min(cache.responses, cache.concurrency, engine.max_num_seqs) > engine.captured > 0
 
     def update_seconds(self, rows: float, response: float) -> float:
@@ -180,7 +185,7 @@ class Roofline:
         return (
             (2 + (learner.lora is None) + learner.recompute)
             * self._forward_seconds(rows, response)
-            * self._bubble_factor(tokens / self.config.pack_tokens)
+            * self._compute_bubble_factor(tokens / self.config.pack_tokens)
         )
 
     def logprob_seconds(self, rows: float, response: float) -> float:
@@ -190,17 +195,17 @@ class Roofline:
         return (
             learner.logprob_passes
             * self._forward_seconds(rows, response)
-            * self._bubble_factor(tokens / (batch.logprob_rows * batch.length))
+            * self._compute_bubble_factor(tokens / (batch.logprob_rows * batch.length))
         )
 
     @property
     def refit(self) -> float:
         """Seconds for making room on the GPUs, and giving vLLM its weights."""
-        weights = self.efficiencies.refit * vllm_weight_bytes(self.config, self.shape) / 1e9
+        weights = self.efficiencies.refit * compute_vllm_weight_bytes(self.config, self.shape) / 1e9
         if not self.config.colocated:
             return weights
         move = OPTIMIZER_MOVE[self.config.optimizer_offload]
-        return weights + move * optimizer_bytes(self.config, self.shape) / 1e9
+        return weights + move * estimate_optimizer_bytes(self.config, self.shape) / 1e9
 
     def _forward_seconds(self, rows: float, response: float) -> float:
         learner = self.config.learner
@@ -213,7 +218,7 @@ class Roofline:
         """FLOPs of a forward pass, per token after `context` tokens: 2 per weight, and 4 per query width and token."""
         return 2.0 * self.shape.active_parameters + 4.0 * self.shape.layers * self.shape.query_width * context
 
-    def _bubble_factor(self, micro_batches: float) -> float:
+    def _compute_bubble_factor(self, micro_batches: float) -> float:
         """Return the factor by which idle pipeline stages lengthen a pass."""
         learner = self.config.learner
         return 1.0 + (learner.pp - 1) / max(micro_batches, 1.0)

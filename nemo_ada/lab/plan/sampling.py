@@ -126,7 +126,7 @@ def _count_waves(plan: SamplingPlan) -> int:
     """Return the most waves of a prompt that follow one another."""
     if isinstance(plan.stop.exit, FixedExit):
         return 1
-    return int(plan.stop.judged().sum())
+    return int(plan.stop.mark_judged().sum())
 
 
 def make_variant(ada: AdaSettings, group: int, longest: int) -> Variant:
@@ -138,7 +138,7 @@ def cap_seconds(variant: Variant, seconds: float | None) -> Variant:
     """Return the variant with another cap on seconds."""
     caps = {cap: value for cap, value in variant.plan.budget.caps().items() if cap is not SECONDS}
     caps |= {} if seconds is None else {SECONDS: seconds}
-    return replace(variant, plan=replace(variant.plan, budget=variant.plan.budget.capped_by(caps)))
+    return replace(variant, plan=replace(variant.plan, budget=variant.plan.budget.replace_caps(caps)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class SimulatedRun:
         rollout = self.run.rollout
         prompts = min(rollout.prompts, MAX_PROMPTS)
         scale = rollout.prompts / prompts
-        plan = replace(variant.plan, budget=variant.plan.budget.shrunk(scale))
+        plan = replace(variant.plan, budget=variant.plan.budget.shrink(scale))
         setting = Setting(
             self.rates, prompts, self.lengths, warm_up=WARM_UP, steps=steps or self.steps,
             slots=max(1, self.run.max_concurrent * prompts // rollout.prompts),

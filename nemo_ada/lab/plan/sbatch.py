@@ -14,10 +14,10 @@ from nemo_ada.rules.finding import Finding, error, ok
 TIMES_AS_MANY, SPARE = 2, 4
 """Slots of the array: as many times what the forecast needs, and some for lost ones. A done run cancels the rest."""
 MOST_SLOTS = 1000  # SLURM's MaxArraySize of 1001, where the site sets none
-TIMES = ("04:00:00", *LONGER[:-1])
+TIMES = ("04:00:00", *LONGER[:-1])  # two days are what `check` may advise, and nobody gets them unasked
 
 
-def sbatch_options(
+def choose_sbatch_options(
     config: Path, overrides: Sequence[str], times: Sequence[str] = TIMES, options: PlanOptions | None = None
 ) -> list[str]:
     """Options of sbatch for a run with this configuration.
@@ -39,14 +39,15 @@ def sbatch_options(
     name = [f"--job-name={Path(str(loaded.get(RUN_DIR, config.stem))).name}"]
     if backend_of(loaded) == "embedded":
         return [*name, "--nodes=1"]
-    nodes, gpus = _cluster(Values(loaded))
+    nodes, gpus = _read_cluster(Values(loaded))
     chosen, plan = find_useful_slot(config, overrides, times, options or PlanOptions(times[0]))
+    # `lead` seconds before the end of a slot SLURM sends USR1 to the batch script, whose run then saves and stops.
     signal, slots = f"--signal=B:USR1@{plan.slots.lead}", TIMES_AS_MANY * plan.slots.count + SPARE
     job = [f"--nodes={nodes}", f"--gpus-per-node={gpus}", f"--time={chosen}", signal]
-    return [*name, *job, f"--array=1-{min(slots, MOST_SLOTS)}%1"]
+    return [*name, *job, f"--array=1-{min(slots, MOST_SLOTS)}%1"]  # one slot at a time: each resumes the one before
 
 
-def job_fits(config: Path, overrides: Sequence[str], *, nodes: str = "", gpus: str = "") -> Iterator[Finding]:
+def check_job(config: Path, overrides: Sequence[str], *, nodes: str = "", gpus: str = "") -> Iterator[Finding]:
     """Yield whether a job has the nodes and the GPUs per node that the configuration asks for.
 
     Args:
@@ -58,7 +59,7 @@ def job_fits(config: Path, overrides: Sequence[str], *, nodes: str = "", gpus: s
     loaded = load_config(config, overrides)
     if backend_of(loaded) == "embedded":
         return
-    wanted = dict(zip(("num_nodes", "gpus_per_node"), _cluster(Values(loaded)), strict=True))
+    wanted = dict(zip(("num_nodes", "gpus_per_node"), _read_cluster(Values(loaded)), strict=True))
     options = {"num_nodes": ("--nodes", nodes), "gpus_per_node": ("--gpus-per-node", gpus.rpartition(":")[2])}
     for key, (option, given) in options.items():
         if not given.isdecimal():
@@ -73,6 +74,6 @@ def job_fits(config: Path, overrides: Sequence[str], *, nodes: str = "", gpus: s
             )
 
 
-def _cluster(values: Values) -> tuple[int, int]:
+def _read_cluster(values: Values) -> tuple[int, int]:
     """Nodes and GPUs per node."""
     return values.integer("cluster.num_nodes", 1), values.integer("cluster.gpus_per_node", 8)

@@ -37,7 +37,7 @@ def make_report(folders: Sequence[Path], out: Path, *, figures: bool = True) -> 
     runs = summary.put_baseline_first(runs)
     drawings = make_figures(runs)
     written = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    write_result(out, render_page(runs, drawings, written=written, left_out=left_out), "--out")
+    write_result(out, render_page(runs, drawings, written=written, left_out=left_out), "--out")  # which an error names
     for sentence in summary.answer_in_sentences(runs):
         _say(console, clean(sentence))
     wide = console if console.is_terminal else Console(highlight=False, width=TABLE_WIDTH)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
+from nemo_ada.run import json_lines
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.folder import flatten
-from nemo_ada.run.json_lines import records
 from nemo_ada.run.redaction import hide, hide_in
 from nemo_ada.run.yaml_file import read_mapping
 
@@ -94,11 +94,11 @@ class Run:
 
     def column(self, key: str) -> np.ndarray:
         """Return a metric over the steps [N], nan where it is missing."""
-        return np.array([as_number(record.get(key)) for record in self.steps], np.float64)
+        return np.array([read_number(record.get(key)) for record in self.steps], np.float64)
 
     def curve(self, axis: str, key: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the values of `axis` and of `key` over the evaluations that have both."""
-        points = [(as_number(record.get(axis)), as_number(record.get(key))) for record in self.evaluations]
+        points = [(read_number(record.get(axis)), read_number(record.get(key))) for record in self.evaluations]
         x, y = np.array(points, np.float64).reshape(-1, 2).T
         both = np.isfinite(x) & np.isfinite(y)
         return x[both], y[both]
@@ -161,7 +161,7 @@ def name_runs(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def as_number(value: Any) -> float:
+def read_number(value: Any) -> float:
     """Return a finite float, or nan for everything else that a damaged record may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return float("nan")
@@ -187,8 +187,8 @@ def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list
         raise UserError(f"{path} cannot be read: {error}") from None
     damage: dict[int, str] = {}
     by_step: dict[float, dict[str, Any]] = {}
-    for line, record in records(content, on_damage=damage.__setitem__):
-        step = as_number(record.get("step"))
+    for line, record in json_lines.read_records(content, on_damage=damage.__setitem__):
+        step = read_number(record.get("step"))
         if step.is_integer() and 0 <= step <= MAX_STEP:
             by_step[step] = record
         else:

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from nemo_ada.lab.report.curves import Difference, compute_difference, group_by_method
-from nemo_ada.lab.report.run import Run, as_number, clean, find_score_keys
+from nemo_ada.lab.report.run import Run, clean, find_score_keys, read_number
 from nemo_ada.run import policy_gap
-from nemo_ada.run.folder import VOLATILE, of_class
+from nemo_ada.run.folder import VOLATILE, is_of_class
 
 MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
 AXES = {  # what a run pays for (algorithm.md section 11)
@@ -101,14 +101,17 @@ def answer_in_sentences(runs: Sequence[Run]) -> list[str]:
     first, *others = methods
     curves = {axis: [run.curve(axis, "val/accuracy")[0] for run in runs] for axis in SPOKEN}
     limits = {axis: min(float(x.max()) for x in xs) for axis, xs in curves.items() if all(len(x) for x in xs)}
+    limits = {
+        axis: limit for axis, limit in limits.items() if limit > 0
+    }  # a run may have been scored at its start only
+    if not limits:
+        return []
     said = []
     for name in others:
-        gains = [
-            _compute_gain(runs, methods[name], methods[first], axis, limit)
-            for axis, limit in limits.items()
-            if limit > 0
-        ]
-        told = ", ".join(f"{gain} at equal {SPOKEN[axis]}" for axis, gain in zip(limits, gains, strict=False))
+        gains = {
+            axis: _compute_gain(runs, methods[name], methods[first], axis, limit) for axis, limit in limits.items()
+        }
+        told = ", ".join(f"{gain} at equal {SPOKEN[axis]}" for axis, gain in gains.items())
         said.append(f"{name} against {first}: {told} in mean held-out accuracy.")
     if min(len(members) for members in methods.values()) < 2:
         said.append(f"One run is one seed: differences below {NOISE} are noise.")
@@ -130,11 +133,11 @@ def _make_frame(runs: Sequence[Run], columns: Mapping[str, Sequence[str]]) -> pd
 def find_setting_differences(runs: Sequence[Run]) -> pd.DataFrame:
     """Return the configuration keys whose values differ between the runs, without folders and the like."""
     keys = dict.fromkeys(key for run in runs for key in run.config)
-    volatile = [name for name in VOLATILE if name.split(".")[0] != "grpo"]
+    volatile = [name for name in VOLATILE if not name.startswith("grpo.")]  # its length and batch a reader wants to see
     columns = {}
     for key in keys:
         values = [run.config.get(key, "(not set)") if run.config else "(unknown)" for run in runs]
-        if len({run.config.get(key) for run in runs if run.config}) > 1 and not of_class(key, volatile):
+        if len({run.config.get(key) for run in runs if run.config}) > 1 and not is_of_class(key, volatile):
             columns[key] = values
     return _make_frame(runs, columns) if columns else pd.DataFrame()
 
@@ -143,7 +146,7 @@ def find_warnings(runs: Sequence[Run]) -> list[str]:
     """Return what a reader must know before comparing."""
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     for run in runs:
-        planned = as_number(run.status.get("max_steps"))
+        planned = read_number(run.status.get("max_steps"))
         if run.state in ("failed", "stopped") or (run.state == "running" and np.isfinite(planned)):
             notes.append(f"{run.name} is {run.state} after step {_describe_steps(run)}: its curves are not complete")
         notes += _warn_of_policy_gap(run)
@@ -181,7 +184,7 @@ def _warn_of_policy_gap(run: Run) -> Iterator[str]:
     if len(high):
         first = int(run.column("step")[high[0]])
         where = f"{run.name}, {len(high)} of {int(np.isfinite(values).sum())} steps, first step {first}"
-        yield policy_gap.advice(where, float(values[high].max()))
+        yield policy_gap.write_advice(where, float(values[high].max()))
 
 
 def _warn_of_silence(run: Run) -> Iterator[str]:
@@ -199,7 +202,7 @@ def _keep_finite(values: np.ndarray) -> np.ndarray:
 
 
 def _describe_steps(run: Run) -> str:
-    done, planned = run.column("step")[-1], as_number(run.status.get("max_steps"))
+    done, planned = run.column("step")[-1], read_number(run.status.get("max_steps"))
     return format_number(float(done)) + (f" of {planned:.0f}" if np.isfinite(planned) and planned != done else "")
 
 

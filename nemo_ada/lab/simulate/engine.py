@@ -179,9 +179,11 @@ class Workload:
 
     def draw(self, prompt_N: IntArray, index_N: IntArray) -> tuple[FloatArray, IntArray]:
         """Return rewards (0, 1 or NaN) and lengths of responses, both [N]. This is a `Draw`."""
-        label_N = seeds.uniform(self.seed, self.step, prompt_N, index_N, _LABEL_STREAM)
-        radius_N = np.sqrt(-2.0 * np.log1p(-seeds.uniform(self.seed, self.step, prompt_N, index_N, _LENGTH_STREAM)))
-        angle_N = 2.0 * np.pi * seeds.uniform(self.seed, self.step, prompt_N, index_N, _ANGLE_STREAM)
+        label_N = seeds.draw_uniform(self.seed, self.step, prompt_N, index_N, _LABEL_STREAM)
+        radius_N = np.sqrt(
+            -2.0 * np.log1p(-seeds.draw_uniform(self.seed, self.step, prompt_N, index_N, _LENGTH_STREAM))
+        )
+        angle_N = 2.0 * np.pi * seeds.draw_uniform(self.seed, self.step, prompt_N, index_N, _ANGLE_STREAM)
         if self.failed_share > 0.0:  # the upper end of the label's number fails; with failed_share = 0 no label changes
             failed_N = label_N >= 1.0 - self.failed_share
             label_N = label_N / (1.0 - self.failed_share)

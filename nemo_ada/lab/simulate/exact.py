@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_ada.core.sampling.exits import PoolView
-from nemo_ada.core.sampling.paths import StopRule, endings
+from nemo_ada.core.sampling.paths import StopRule, find_endings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Summary:
 
 def summarise_rule(rule: StopRule, p: float) -> Summary:
     """Expected cost and yield of one prompt with pass rate p."""
-    end = endings(rule)
-    waves_N = np.cumsum(rule.judged())
+    end = find_endings(rule)
+    waves_N = np.cumsum(rule.mark_judged())
     wave_E = waves_N[end.total_E] - 1
     one_label_E = (end.pos_E == 0) | (end.pos_E == end.total_E)
-    size_N = np.bincount(end.total_E, end.probability(np.array([p]))[0], rule.cap + 1)
+    size_N = np.bincount(end.total_E, end.compute_probability(np.array([p]))[0], rule.cap + 1)
     return Summary(
         expected_samples=end.mean(end.total_E, p),
         expected_waves=end.mean(waves_N[end.total_E], p),

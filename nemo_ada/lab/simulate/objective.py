@@ -15,7 +15,7 @@ import numpy as np
 
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.core.learning.factor import RANGE, SHOWN_P, deviation, factors
+from nemo_ada.core.learning.factor import RANGE, SHOWN_P, compute_factors, measure_deviation
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.errors import InvariantError, UserError
@@ -73,14 +73,14 @@ def compute_taught(name: str, ada: AdaSettings, group: int, per_prompt: float | 
         factor_P, error_P = _simulate_factors(ada, group, per_prompt)
     else:
         sampler = ada.sampler(group, 1, run_seed=0, features=1)
-        factor_P, error_P = factors(sampler.rows, SHOWN_P), np.zeros(len(SHOWN_P))
+        factor_P, error_P = compute_factors(sampler.rows, SHOWN_P), np.zeros(len(SHOWN_P))
     declares = ada.advantage.weighting == "objective" or ada.advantage.baseline == "shrunk"
     if not declares:
         half = float(factor_P[SHOWN_P == 0.5][0])
         return Taught(name, None, tuple((factor_P / half).tolist()), tuple((error_P / half).tolist()), None)
     declared_P = objective.weight(SHOWN_P)
     inside_P = (RANGE[0] <= SHOWN_P) & (RANGE[1] >= SHOWN_P)
-    missed = deviation(factor_P[inside_P], declared_P[inside_P])
+    missed = measure_deviation(factor_P[inside_P], declared_P[inside_P])
     kind = objective.kind if objective.kind != "power" else f"power {objective.a:g}"
     relative_P, spread_P = (factor_P / declared_P).tolist(), (error_P / declared_P).tolist()
     return Taught(name, kind, tuple(relative_P), tuple(spread_P), missed)

@@ -37,6 +37,6 @@ def make_preset_variant(
     sampler = settings.sampler(size, lengths.max_new_tokens, run_seed=0, features=1)
     budget = sampler.plan.budget
     if caps is not None:
-        budget = budget.capped_by(caps.caps())
+        budget = budget.replace_caps(caps.caps())
     plan = replace(sampler.plan, budget=replace(budget, expected_tokens=lengths.mean_tokens))
     return Variant(f"{name} (n={size}{known})", plan, sampler.allocation, each, single)

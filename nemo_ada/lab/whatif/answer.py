@@ -20,9 +20,9 @@ from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import Estimate, estimate
-from nemo_ada.lab.whatif.averages import Averages, mean_over_steps, read_averages
-from nemo_ada.lab.whatif.forecast import Forecast, Row, rows
-from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial, no_spread
+from nemo_ada.lab.whatif.averages import Averages, average_steps, read_averages
+from nemo_ada.lab.whatif.forecast import Forecast, Row, make_rows
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, compute_binomial, compute_no_spread
 from nemo_ada.lab.whatif.reading import find_files, open_log
 from nemo_ada.lab.whatif.rollouts import Labels, Rollouts, count_labels, lacks_reward, read_rollouts
 
@@ -169,7 +169,7 @@ def answer(log: Rollouts | Averages, options: Options) -> WhatifReport:
         UserError: The log says too little, or an option does not fit it.
     """
     seen, forecast, notes, check = (
-        _of_averages(log, options) if isinstance(log, Averages) else _of_rollouts(log, options)
+        _answer_averages(log, options) if isinstance(log, Averages) else _answer_rollouts(log, options)
     )
     mixture = forecast.mixture
     if seen.repeated:
@@ -180,13 +180,13 @@ def answer(log: Rollouts | Averages, options: Options) -> WhatifReport:
             f"decoding, or a filtered log) or the group had another size; the bounds were made {mixture.widened:.0%} "
             "wider"
         )
-    found, left_out = rows(forecast, options.presets, options.max_responses)
+    found, left_out = make_rows(forecast, options.presets, options.max_responses)
     return WhatifReport(
         seen, forecast.group, forecast.prompts, tuple(found), (*notes, *left_out), check, mixture.widened
     )
 
 
-def _of_rollouts(log: Rollouts, options: Options) -> tuple[LogReport, Forecast, list[str], Check | None]:
+def _answer_rollouts(log: Rollouts, options: Options) -> tuple[LogReport, Forecast, list[str], Check | None]:
     threshold, frame = options.threshold, log.frame
     logged = count_labels(log, threshold)
     mixture = Mixture.fit(logged)
@@ -201,15 +201,15 @@ def _of_rollouts(log: Rollouts, options: Options) -> tuple[LogReport, Forecast, 
         estimate((rewards["min"] == rewards["max"]).to_numpy(np.float64)), float(equal_G.mean()),
         float(np.nanmean(tokens)) if np.isfinite(tokens).any() else math.nan, len(frame), len(logged.pos_G),
         frame["prompt"].nunique(), float((pos_U == 0).mean()), float((pos_U == total_U).mean()),
-        _repeats(log, logged, threshold),
+        _answers_repeat(log, logged, threshold),
     )  # fmt: skip
     per_step = frame.dropna(subset="reward").groupby("step")["group"].nunique()
-    tokens_by_rate = _tokens_by_rate(log, logged, mixture, threshold)
+    tokens_by_rate = _estimate_tokens_by_rate(log, logged, mixture, threshold)
     forecast = Forecast(mixture, options.group or logged.depth, int(per_step.median()), *tokens_by_rate)
-    return report, forecast, [*log.notes, *_notes(log, logged, threshold)], _check(log, logged, threshold)
+    return report, forecast, [*log.notes, *_write_notes(log, logged, threshold)], _check(log, logged, threshold)
 
 
-def _repeats(log: Rollouts, logged: Labels, threshold: float) -> bool:
+def _answers_repeat(log: Rollouts, logged: Labels, threshold: float) -> bool:
     """Return whether the answers of a group repeat each other.
 
     Where the log has texts, those of groups with a wrong answer say it, because short right answers are often the same.
@@ -230,7 +230,7 @@ def _repeats(log: Rollouts, logged: Labels, threshold: float) -> bool:
     )
 
 
-def _of_averages(log: Averages, options: Options) -> tuple[LogReport, Forecast, list[str], None]:
+def _answer_averages(log: Averages, options: Options) -> tuple[LogReport, Forecast, list[str], None]:
     group = options.group or log.group
     if group is None:
         raise UserError(
@@ -238,15 +238,15 @@ def _of_averages(log: Averages, options: Options) -> tuple[LogReport, Forecast, 
             "num_generations, 8 where it was not set; verl's rollout.n; NeMo-RL's num_generations_per_prompt)"
         )
     tokens = float(np.nanmean(log.tokens_T)) if np.isfinite(log.tokens_T).any() else math.nan
-    zero = mean_over_steps(log.zero_T)
-    mean = mean_over_steps(log.mean_T)
+    zero = average_steps(log.zero_T)
+    mean = average_steps(log.mean_T)
     repeated = zero.value > MUCH and SOME < mean.value < 1.0 - SOME
     report = LogReport(len(log.mean_T), group, mean, zero, zero.value, tokens, repeated=repeated)
     tokens_J = np.full((2, len(RATE_J)), tokens)
-    return report, Forecast(log.mixture(group), group, USUAL_PROMPTS, tokens_J), list(log.notes), None
+    return report, Forecast(log.fit_mixture(group), group, USUAL_PROMPTS, tokens_J), list(log.notes), None
 
 
-def _notes(log: Rollouts, logged: Labels, threshold: float) -> list[str]:
+def _write_notes(log: Rollouts, logged: Labels, threshold: float) -> list[str]:
     """Return what a reader must know about rewards and groups."""
     notes = []
     keep_N = log.frame["reward"].notna().to_numpy()
@@ -274,7 +274,9 @@ def _notes(log: Rollouts, logged: Labels, threshold: float) -> list[str]:
     return notes
 
 
-def _tokens_by_rate(log: Rollouts, logged: Labels, mixture: Mixture, threshold: float) -> tuple[FloatArray, float]:
+def _estimate_tokens_by_rate(
+    log: Rollouts, logged: Labels, mixture: Mixture, threshold: float
+) -> tuple[FloatArray, float]:
     """Return the mean tokens of correct and of incorrect responses by pass rate [2, J]: hard prompts have longer ones.
 
     Nobody knows the pass rate of a group. So each of its responses counts for every pass rate, by the chance that the
@@ -290,7 +292,7 @@ def _tokens_by_rate(log: Rollouts, logged: Labels, mixture: Mixture, threshold: 
     groups = int(log.frame["group"].max()) + 1
     pos_G, total_G = (np.bincount(one_N, minlength=groups) for one_N in (group_N[correct_N], group_N))
     pair_KI, place_G = np.unique(np.stack([pos_G, total_G], axis=1), axis=0, return_inverse=True)
-    share_KJ = binomial(*pair_KI.T) * np.maximum(mixture.weight_J, 1e-12)
+    share_KJ = compute_binomial(*pair_KI.T) * np.maximum(mixture.weight_J, 1e-12)
     share_KJ /= share_KJ.sum(axis=1, keepdims=True)
     means, mean = [], float(tokens_N.mean())
     for side_N in (correct_N, ~correct_N):
@@ -308,5 +310,5 @@ def _check(log: Rollouts, logged: Labels, threshold: float) -> Check | None:
     if half < 2:
         return None
     pos_G = logged.first_pos_G[logged.total_G >= depth]
-    predicted = Mixture.fit(count_labels(log, threshold, half)).share(no_spread(depth))
+    predicted = Mixture.fit(count_labels(log, threshold, half)).share(compute_no_spread(depth))
     return Check(half, predicted, float(((pos_G == 0) | (pos_G == depth)).mean()))

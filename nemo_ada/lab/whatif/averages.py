@@ -19,7 +19,7 @@ import numpy as np
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import CONFIDENCE, UNKNOWN, Estimate, student_quantile
-from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, no_spread
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, compute_no_spread
 from nemo_ada.lab.whatif.names import (
     FILTERED,
     FILTERED_SHARE,
@@ -32,11 +32,11 @@ from nemo_ada.lab.whatif.names import (
     SOURCES,
     STEPS,
     Source,
+    clean_metric,
     find_holders,
     list_names,
-    metric,
-    numbers,
     propose_column,
+    read_numbers,
 )
 from nemo_ada.lab.whatif.reading import open_log
 
@@ -80,26 +80,26 @@ class Averages:
     never_T: FloatArray | None = None
     group: int | None = None
 
-    def mixture(self, group: int) -> Mixture:
+    def fit_mixture(self, group: int) -> Mixture:
         """Fit the pass rates of a run with this group size."""
-        second = [(no_spread(group), self.zero_T)] if np.isfinite(self.zero_T).any() else []
+        second = [(compute_no_spread(group), self.zero_T)] if np.isfinite(self.zero_T).any() else []
         if not second and self.never_T is not None:
             second = [((1.0 - RATE_J) ** group, self.never_T)]
         if not second and self.others_T is not None:
-            second = [(no_spread(group - 1), self.others_T)]
+            second = [(compute_no_spread(group - 1), self.others_T)]
         means = [(RATE_J, self.mean_T), *second]
         confidence = 1.0 - (1.0 - CONFIDENCE) / len(means)  # all intervals together
-        ends = [mean_over_steps(value_T, confidence) for _, value_T in means]
+        ends = [average_steps(value_T, confidence) for _, value_T in means]
         values = [value_J for value_J, _ in means]
         if second and second[0][1] is self.others_T:
             # Of n - 1 responses at least that share is without spread, and of all n at most: one end for each.
             share = ends.pop()
             ends += [Estimate(share.value, share.low, 1.0), Estimate(math.nan, 0.0, share.high)]
-            values.append(no_spread(group))
+            values.append(compute_no_spread(group))
         return Mixture.from_moments(np.array(values), ends)
 
 
-def mean_over_steps(value_T: FloatArray, confidence: float = CONFIDENCE) -> Estimate:
+def average_steps(value_T: FloatArray, confidence: float = CONFIDENCE) -> Estimate:
     """Return the mean over steps with Student's interval. What the steps differ by makes it wider, not narrower."""
     there_T = value_T[np.isfinite(value_T)]
     count = len(there_T)
@@ -124,12 +124,12 @@ def read_averages(
     Raises:
         UserError: A log is damaged, holds two runs, or says too little.
     """
-    sources = _sources(columns)
-    rows = _rows(files, [name for source in sources if source.quantity == "reward" for name in source.names])
+    sources = _list_sources(columns)
+    rows = _join_rows(files, [name for source in sources if source.quantity == "reward" for name in source.names])
     had = sorted({name for row in rows for name in row})
     held: dict[str, _Held] = {}
     for source in sources:
-        if source.quantity not in held and (metrics := _metrics_of(source, had)):
+        if source.quantity not in held and (metrics := _find_metrics(source, had)):
             held[source.quantity] = _Held(source, metrics)
     if "reward" not in held:
         raise UserError(
@@ -143,7 +143,7 @@ def read_averages(
     rows = [row for row in rows if reward in row]
     if len(rows) < FEW:
         raise UserError(f"{len(rows)} steps have {reward}; averages need at least {FEW} steps")
-    parts = _parts(rows)
+    parts = _find_parts(rows)
     if len(parts) > 1 and "reward" not in columns:
         raise UserError(
             f"the reward is a sum of {', '.join(parts)}; for a forecast, name the one that says right or wrong, such "
@@ -152,8 +152,8 @@ def read_averages(
     value = {what: one.values(rows) for what, one in held.items()}
     notes = list[str]()
     scale = values or _scale(value, reward, notes)
-    mean_T = _pass_rates(reward, value["reward"], scale)
-    return _with_shares(mean_T, held, value, scale, notes, sums="zero_signal" not in columns and len(parts) > 1)
+    mean_T = _scale_rewards(reward, value["reward"], scale)
+    return _add_shares(mean_T, held, value, scale, notes, sums="zero_signal" not in columns and len(parts) > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +169,16 @@ class _Held:
         return 1.0 - self.source.scale * sum_T if self.source.complement else self.source.scale * sum_T
 
 
-def _sources(columns: Mapping[str, str]) -> list[Source]:
+def _list_sources(columns: Mapping[str, str]) -> list[Source]:
     """Return the sources of a log. What the user names comes in the place of what is known."""
     own = [
-        Source(what, (re.escape(metric(name)) + end,))
+        Source(what, (re.escape(clean_metric(name)) + end,))
         for what, name in columns.items() if what in QUANTITIES for end in ("", "/mean")
     ]  # fmt: skip
     return own + [source for source in SOURCES if source.quantity not in columns]
 
 
-def _metrics_of(source: Source, had: Sequence[str]) -> tuple[str, ...]:
+def _find_metrics(source: Source, had: Sequence[str]) -> tuple[str, ...]:
     """Return the metrics of a log that a source means, one for each of its names. Empty where one is missing.
 
     Raises:
@@ -214,7 +214,7 @@ def _scale(value: Mapping[str, FloatArray], reward: str, notes: list[str]) -> tu
     return low, high
 
 
-def _with_shares(
+def _add_shares(
     mean_T: FloatArray, held: Mapping[str, _Held], value: Mapping[str, FloatArray], scale: tuple[float, float],
     notes: list[str], *, sums: bool,
 ) -> Averages:  # fmt: skip
@@ -263,7 +263,7 @@ def _with_shares(
     )  # fmt: skip
 
 
-def _rows(files: Sequence[tuple[int, Path]], reward: Sequence[str]) -> list[Metrics]:
+def _join_rows(files: Sequence[tuple[int, Path]], reward: Sequence[str]) -> list[Metrics]:
     """Return the metrics of each step. Charts of one run may be in several files, and its events as well.
 
     Args:
@@ -279,7 +279,7 @@ def _rows(files: Sequence[tuple[int, Path]], reward: Sequence[str]) -> list[Metr
     for log, file in files:
         chart, first, last = file.suffix == ".csv", math.nan, math.nan
         for place, record in open_log(file)[1]:
-            row = numbers(record)
+            row = read_numbers(record)
             step = next((row[name] for name in STEPS if name in row), float(place))
             has_reward = any(map(is_reward, row))
             if has_reward and step <= first < last:
@@ -300,7 +300,7 @@ def _rows(files: Sequence[tuple[int, Path]], reward: Sequence[str]) -> list[Metr
     return list(rows.values())
 
 
-def _pass_rates(reward: str, value_T: FloatArray, values: tuple[float, float]) -> FloatArray:
+def _scale_rewards(reward: str, value_T: FloatArray, values: tuple[float, float]) -> FloatArray:
     """Bring mean rewards [T] to the scale from 0 to 1."""
     low, high = values
     if not low < high or not math.isfinite(high - low):
@@ -315,7 +315,7 @@ def _pass_rates(reward: str, value_T: FloatArray, values: tuple[float, float]) -
     return np.clip(mean_T, 0.0, 1.0)
 
 
-def _parts(rows: Sequence[Metrics]) -> list[str]:
+def _find_parts(rows: Sequence[Metrics]) -> list[str]:
     """Return the metrics of TRL's reward functions."""
     names = dict.fromkeys(name for row in rows for name in row if name.startswith("rewards/"))
     return [

@@ -63,8 +63,8 @@ def read_console(text: str) -> Iterator[Record]:
     for pattern in (_COLOURS, _RANK, _RAY, _REPEATED, _PLACE):
         text = pattern.sub("", text)
     text = _TYPES.sub(r"\1", text)
-    found = [*_chains(text), *_dictionaries(text), *_headings(text), *_cells(text)]
-    found = found or list(_lines(text)) or list(_pairs(text))
+    found = [*_read_chains(text), *_read_dictionaries(text), *_read_headings(text), *_read_cells(text)]
+    found = found or list(_read_lines(text)) or list(_read_pairs(text))
     in_order = [record for _, record in sorted(found, key=lambda placed: placed[0])]
     with_step = [record for record in in_order if "step" in record]
     without = [record for record in in_order if "step" not in record]
@@ -76,13 +76,13 @@ Placed = tuple[int, Record]
 """Where a record begins in the text, and the record."""
 
 
-def _chains(text: str) -> Iterator[Placed]:
+def _read_chains(text: str) -> Iterator[Placed]:
     for chain in _CHAIN.finditer(text):
         pairs = {name: _number(value) for name, value in reversed(_CHAIN_PAIR.findall(chain[2]))}
         yield chain.start(), {"step": float(chain[1]), **pairs}
 
 
-def _dictionaries(text: str) -> Iterator[Placed]:
+def _read_dictionaries(text: str) -> Iterator[Placed]:
     """Read dictionaries of Python or JSON. The step stands in them, or before them, or nowhere."""
     for found in _DICTIONARY.finditer(text):
         before = "\n".join(text[max(0, found.start() - _BEFORE) : found.start()].rsplit("\n", 2)[-2:])
@@ -94,7 +94,7 @@ def _dictionaries(text: str) -> Iterator[Placed]:
         yield found.start(), ({"step": float(step[1])} if step and "step" not in pairs else {}) | pairs
 
 
-def _headings(text: str) -> Iterator[Placed]:
+def _read_headings(text: str) -> Iterator[Placed]:
     """Read the lines below a heading with the step, up to the next heading."""
     heads = list(_HEADING.finditer(text))
     for head, end in zip(heads, [*(head.start() for head in heads[1:]), len(text)], strict=False):
@@ -106,7 +106,7 @@ def _headings(text: str) -> Iterator[Placed]:
             yield head.start(), {"step": float(head[1]), **pairs}
 
 
-def _cells(text: str) -> Iterator[Placed]:
+def _read_cells(text: str) -> Iterator[Placed]:
     """Read a line of cells such as `Step 3 | 12.1s | Reward 0.4`."""
     for line in _CELLS.finditer(text):
         parts = (cell for cell in line[2].split("|") if len(cell) <= _WIDEST_CELL)
@@ -115,7 +115,7 @@ def _cells(text: str) -> Iterator[Placed]:
             yield line.start(), {"step": float(line[1]), **{cell[1]: _number(cell[2], cell[3]) for cell in cells}}
 
 
-def _lines(text: str) -> Iterator[Placed]:
+def _read_lines(text: str) -> Iterator[Placed]:
     """Read any line with a step and pairs. It is tried last, because the text of a response may look like this."""
     for line in _ANY_LINE.finditer(text):
         pairs = {name: _number(value, percent) for name, value, percent in reversed(_ANY_PAIR.findall(line[2]))}
@@ -123,7 +123,7 @@ def _lines(text: str) -> Iterator[Placed]:
             yield line.start(), {"step": float(line[1]), **pairs}
 
 
-def _pairs(text: str) -> Iterator[Placed]:
+def _read_pairs(text: str) -> Iterator[Placed]:
     """Read lines with two pairs or more, one of them of a reward, and no step at all."""
     for line in _ANY_REWARD.finditer(text):
         pairs = {name: _number(value, percent) for name, value, percent in reversed(_ANY_PAIR.findall(line[0]))}

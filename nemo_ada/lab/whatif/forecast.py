@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_ada.config.ada import SequentialSampling
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.presets import load_presets, parse_ada_settings
 from nemo_ada.core.arrays import FloatArray
-from nemo_ada.core.learning.factor import factors
+from nemo_ada.core.learning.factor import compute_factors
 from nemo_ada.core.learning.settings import RowSettings
-from nemo_ada.core.sampling.paths import StopRule
+from nemo_ada.core.sampling.paths import StopRule, find_endings
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import UNKNOWN, Estimate
 from nemo_ada.lab.simulate import exact
-from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, no_spread
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, compute_no_spread
 
 GRPO, REFILL = "grpo", "dapo"
 ERRORS = 2.0  # standard errors of the mean length that a bound of tokens adds
@@ -69,13 +69,13 @@ class ByRate:
     zero_J: FloatArray | None
 
 
-def figures_by_rate(rule: StopRule, group: int) -> ByRate:
+def compute_by_rate(rule: StopRule, group: int) -> ByRate:
     """Compute the expectations of a rule."""
     found = []
     for p in RATE_J.tolist():
-        summary, end = exact.summarise_rule(rule, p), exact.endings(rule)
+        summary, end = exact.summarise_rule(rule, p), find_endings(rule)
         inside = 0.0 < p < 1.0
-        factor = float(factors(RowSettings(group, rule), np.array([p]))[0]) if inside else 0.0
+        factor = float(compute_factors(RowSettings(group, rule), np.array([p]))[0]) if inside else 0.0
         pos = end.mean(end.pos_E, p)
         found.append((pos, summary.expected_samples - pos, summary.p_zero_signal, group * p * (1.0 - p) * factor))
     pos_J, neg_J, zero_J, signal_J = np.array(found).T
@@ -120,7 +120,7 @@ class Forecast:
         return Estimate(found.value, found.low * max(0.0, 1.0 - wider), found.high * (1.0 + wider))
 
 
-def rows(
+def make_rows(
     forecast: Forecast, names: Sequence[str] = (), max_responses: Sequence[int] = ()
 ) -> tuple[list[Row], list[str]]:
     """Compute the rows of presets and of DAPO's refill.
@@ -137,10 +137,10 @@ def rows(
         UserError: A preset that was named does not fit.
     """
     found, left_out = list[Row](), list[str]()
-    for name in names or (*presets(), REFILL):
+    for name in names or (*load_presets(), REFILL):
         for cap in (None, *sorted(set(max_responses))):
             try:
-                row = _refill(forecast) if name == REFILL else _row(forecast, name, cap)
+                row = _make_refill_row(forecast) if name == REFILL else _make_row(forecast, name, cap)
             except UserError as unfit:
                 if names and cap is None:
                     raise
@@ -151,28 +151,28 @@ def rows(
     return found, left_out
 
 
-def _row(forecast: Forecast, name: str, cap: int | None) -> Row | None:
+def _make_row(forecast: Forecast, name: str, cap: int | None) -> Row | None:
     """Return the row of a preset. None where it has no cap that another one could replace.
 
     A single stream has as many responses as GRPO, each of a prompt of its own. A baseline that does not know the
     response's own label leaves the whole gradient, where the mean of a group leaves (n-1)/n of it. How much noise the
     baseline adds, no log of GRPO says.
     """
-    settings, n = ada_settings({"preset": name}), forecast.group
+    settings, n = parse_ada_settings({"preset": name}), forecast.group
     sampling, single = settings.sampling, settings.advantage.baseline == "shrunk"
     if not isinstance(sampling, SequentialSampling):
         raise UserError(f"what it draws depends on the whole step, which `nemo-ada simulate --preset {name}` simulates")
     if cap is not None:
         if single or sampling.max_responses is None:
             return None
-        settings = ada_settings({"preset": name, "sampling": {"max_responses": cap}})
+        settings = parse_ada_settings({"preset": name, "sampling": {"max_responses": cap}})
     if single:
         return forecast.row(name, 1, ByRate(n * LABELS_J, n * RATE_J * (1.0 - RATE_J), None))
     plan, comparable = settings.plan(n, 1), settings.advantage.weighting == "reference"
-    return forecast.row(name, plan.stop.cap, figures_by_rate(plan.stop, n), comparable=comparable)
+    return forecast.row(name, plan.stop.cap, compute_by_rate(plan.stop, n), comparable=comparable)
 
 
-def _refill(forecast: Forecast) -> Row:
+def _make_refill_row(forecast: Forecast) -> Row:
     """DAPO's refill: NeMo-RL draws whole batches until as many groups have both labels as a step has prompts.
 
     What is missing after the last batch counts as groups without signal.
@@ -180,7 +180,7 @@ def _refill(forecast: Forecast) -> Row:
     from scipy.special import bdtr
 
     n, prompts = forecast.group, forecast.prompts
-    zero = forecast.mixture.share(no_spread(n))
+    zero = forecast.mixture.share(compute_no_spread(n))
     share_S = np.r_[zero.value, np.linspace(zero.low, zero.high, 50)]
     drawn = np.arange(1, MAX_BATCHES)  # another batch follows while fewer than `prompts` groups are mixed
     batches_S = 1.0 + np.array([bdtr(prompts - 1.0, drawn * prompts, 1.0 - share).sum() for share in share_S])
@@ -189,14 +189,14 @@ def _refill(forecast: Forecast) -> Row:
     )  # the mean of what is missing is the sum of P(at most k found) over k below `prompts`
     most_S = np.full(len(share_S), float(MAX_BATCHES))  # where one group in many has both labels, all batches are drawn
     signal_S = np.divide(1.0 - short_S, 1.0 - share_S, out=most_S, where=share_S < 1.0 - 1e-9)
-    each, count = forecast.tokens(n * LABELS_J), _over(batches_S)
+    each, count = forecast.tokens(n * LABELS_J), _enclose(batches_S)
     tokens = Estimate(each.value * count.value, each.low * count.low, each.high * count.high)
     return Row(
-        REFILL_ROW, None, _over(n * batches_S), tokens, _over(short_S).clipped(), _over(signal_S),
-        _over(signal_S / batches_S),
+        REFILL_ROW, None, _enclose(n * batches_S), tokens, _enclose(short_S).clip(), _enclose(signal_S),
+        _enclose(signal_S / batches_S),
     )  # fmt: skip
 
 
-def _over(value_S: FloatArray) -> Estimate:
+def _enclose(value_S: FloatArray) -> Estimate:
     """Return the first value, with bounds around all of them."""
     return Estimate(float(value_S[0]), float(value_S.min()), float(value_S.max()))

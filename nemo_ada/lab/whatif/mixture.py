@@ -30,22 +30,22 @@ INFEASIBLE = 2  # linprog's word for it
 TILTS, PENALTY = 200, 1e-5  # of the search for the largest entropy
 
 
-def pass_rates() -> FloatArray:
+def make_pass_rates() -> FloatArray:
     """Return the pass rates of the mixture: 0, 1, and others that are dense near both."""
     angles = np.sin(np.linspace(0.0, np.pi / 2.0, 63)[1:-1]) ** 2
     tail = np.geomspace(1e-5, angles[0], 9)[:-1]
     return np.concatenate([[0.0], tail, angles, (1.0 - tail)[::-1], [1.0]])
 
 
-RATE_J = pass_rates()
+RATE_J = make_pass_rates()
 
 
-def no_spread(group: int) -> FloatArray:
+def compute_no_spread(group: int) -> FloatArray:
     """Return the probability [J] that all labels of a group are equal."""
     return RATE_J**group + (1.0 - RATE_J) ** group
 
 
-def binomial(pos_K: IntArray, total_K: IntArray) -> FloatArray:
+def compute_binomial(pos_K: IntArray, total_K: IntArray) -> FloatArray:
     """Return the probability of `pos` correct ones among `total` responses [K, J]."""
     from scipy.special import gammaln, xlog1py, xlogy
 
@@ -55,11 +55,11 @@ def binomial(pos_K: IntArray, total_K: IntArray) -> FloatArray:
         return np.asarray(np.exp(ways_K1 + xlogy(pos_K1, RATE_J) + xlog1py(total_K1 - pos_K1, -RATE_J)))
 
 
-def weights(pos_G: IntArray, total_G: IntArray) -> FloatArray:
+def fit_weights(pos_G: IntArray, total_G: IntArray) -> FloatArray:
     """Return the weights [J] with the largest likelihood, by the EM algorithm from equal weights."""
     size = int(total_G.max()) + 1
     code_K, count_K = np.unique(total_G * size + pos_G, return_counts=True)
-    chance_KJ = binomial(code_K % size, code_K // size)
+    chance_KJ = compute_binomial(code_K % size, code_K // size)
     weight_J = np.full(len(RATE_J), 1.0 / len(RATE_J))
     for _ in range(ROUNDS):
         share_KJ = chance_KJ * weight_J
@@ -97,12 +97,12 @@ class Mixture:
         share_K = np.bincount(pos_G, minlength=depth + 1) / len(pos_G)
         quantile = NormalDist().inv_cdf(1.0 - (1.0 - CONFIDENCE) / (2.0 * (depth + 1)))
         ends = [
-            wilson(float(share), _independent(pos_G == k, float(share), prompt_G), quantile)
+            wilson(float(share), _count_independent(pos_G == k, float(share), prompt_G), quantile)
             for k, share in enumerate(share_K)
         ]
         low_K, high_K = np.array(ends).T
-        chance_KJ = binomial(np.arange(depth + 1), np.full(depth + 1, depth))
-        return cls._within(weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K)
+        chance_KJ = compute_binomial(np.arange(depth + 1), np.full(depth + 1, depth))
+        return cls._enclose(fit_weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K)
 
     @classmethod
     def from_moments(cls, value_KJ: FloatArray, means: Sequence[Estimate]) -> Mixture:
@@ -117,12 +117,12 @@ class Mixture:
         """
         mean_K, low_K, high_K = np.array([(mean.value, mean.low, mean.high) for mean in means]).T
         known_K = np.isfinite(mean_K)
-        return cls._within(_largest_entropy(value_KJ[known_K], mean_K[known_K]), value_KJ, low_K, high_K)
+        return cls._enclose(_maximise_entropy(value_KJ[known_K], mean_K[known_K]), value_KJ, low_K, high_K)
 
     @classmethod
-    def _within(cls, weight_J: FloatArray, chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:
+    def _enclose(cls, weight_J: FloatArray, chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:
         """Make the mixture, with intervals that are wide enough for some distribution."""
-        widened = _widening(chance_KJ, low_K, high_K)
+        widened = _find_widening(chance_KJ, low_K, high_K)
         if widened > 0.0:
             half_K = (high_K - low_K) / 2.0 * widened
             low_K, high_K = low_K - half_K, high_K + half_K
@@ -130,7 +130,7 @@ class Mixture:
 
     def share(self, value_J: FloatArray) -> Estimate:
         """Return the mean of a quantity that is a share, with bounds between 0 and 1."""
-        return self.mean(value_J).clipped()
+        return self.mean(value_J).clip()
 
     def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Estimate:
         """Return the mean of a quantity over prompts, or the ratio of two means.
@@ -146,7 +146,7 @@ class Mixture:
         value = float(self.weight_J @ value_J) / total
         if per_J is None and np.ptp(value_J) == 0.0:
             return Estimate(value, value, value)
-        low, high = (self._extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
+        low, high = (self._find_extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
         low, high = (-np.inf if math.isnan(end) else end for end in (low, high))  # a rounding error
         return Estimate(value, min(low, value), max(-high, value))
 
@@ -166,13 +166,13 @@ class Mixture:
                     self, chance_KJ=np.vstack([self.chance_KJ, cost_J]), low_K=np.r_[self.low_K, least],
                     high_K=np.r_[self.high_K, most],
                 )  # fmt: skip
-                low, high = (cell._extreme(sign * value_J, per_J)[0] for sign in (1.0, -1.0))
+                low, high = (cell._find_extreme(sign * value_J, per_J)[0] for sign in (1.0, -1.0))
                 cells += [(low / most, -high / least)] if not math.isnan(low + high) else []
             lows, highs = [low for low, _ in cells] or lows, [high for _, high in cells] or highs
         value = ratio.value / cost.value
         return Estimate(value, min(*lows, value), max(*highs, value))
 
-    def _extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
+    def _find_extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
         """Return the smallest ratio, and its weights [J] (the linear programme of Charnes and Cooper, 1962).
 
         The ratio is nan where no weights fit, and -inf where it has no bound. The variables are the weights times a
@@ -195,7 +195,7 @@ class Mixture:
         return float(done.fun), weight_J / weight_J.sum()
 
 
-def _largest_entropy(value_KJ: FloatArray, mean_K: FloatArray) -> FloatArray:
+def _maximise_entropy(value_KJ: FloatArray, mean_K: FloatArray) -> FloatArray:
     """Return the weights [J] of largest entropy with these means, relative to equal weights, by Newton's method.
 
     Where no weights have them all, a small penalty on the multipliers leaves the means a little apart.
@@ -231,7 +231,7 @@ def _largest_entropy(value_KJ: FloatArray, mean_K: FloatArray) -> FloatArray:
     return weight_J
 
 
-def _independent(hit_G: BoolArray, share: float, prompt_G: IntArray) -> float:
+def _count_independent(hit_G: BoolArray, share: float, prompt_G: IntArray) -> float:
     """Return the number of independent groups that say as much about a share as these, which share prompts."""
     count = len(hit_G)
     deviation_U = np.bincount(prompt_G, hit_G - share)
@@ -241,7 +241,7 @@ def _independent(hit_G: BoolArray, share: float, prompt_G: IntArray) -> float:
     return min(float(count), share * (1.0 - share) * count**2 / squares)
 
 
-def _widening(chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> float:
+def _find_widening(chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> float:
     """Return the smallest factor by which the half widths of the intervals must grow until some distribution fits."""
     from scipy.optimize import linprog
 

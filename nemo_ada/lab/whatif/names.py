@@ -42,8 +42,8 @@ class Source:
 
     Attributes:
         quantity: One of `QUANTITIES`, or of the names below it, which only other quantities are derived from.
-        names: Patterns of the metrics whose values are added. A metric may have up to three
-            parts in front of it, each with a slash.
+        names: Patterns of the metrics whose values are added. A metric may have up to three parts in front of it, each
+            with a slash, such as the name of a trainer.
         scale: What the sum is multiplied by, 0.01 for percentages.
         complement: Whether the quantity is 1 minus that.
     """
@@ -121,7 +121,10 @@ STEPS = (
     "step", "rollout/step", "trainer/global_step", "training/global_step", "global_step", "training_step", "Step",
     "iteration", "_step",
 )  # fmt: skip
-_OTHER_RUNS = re.compile(r"(?:^|/)(?:eval|val|valid|validation|test|dev)(?:[-_][^/]*)?/|reward_dropped/", re.IGNORECASE)
+_NOT_OF_STEPS = re.compile(
+    r"(?:^|/)(?:eval|val|valid|validation|test|dev)(?:[-_][^/]*)?/|reward_dropped/", re.IGNORECASE
+)
+"""Metrics of evaluations, and rewards of responses that a framework dropped: neither is of all that a step drew."""
 _SOUNDS = {
     "reward": r"rewards?|scores?|correct(?:ness)?|acc(?:uracy)?|pass(?:_?rate)?|solved?|right|success|verif\w*|grade",
     "prompt": r"prompts?|questions?|problems?|quer(?:y|ies)|tasks?|instructions?|inputs?|uid|idx|index",
@@ -130,36 +133,36 @@ _SOUNDS = {
 """What a name sounds like that may hold a quantity, for proposals."""
 
 
-def metric(name: str) -> str:
+def clean_metric(name: str) -> str:
     """Return the name of a metric without `train/`, and without the run that a chart of Weights & Biases puts first."""
     return name.rpartition(" - ")[2].removeprefix("train/")
 
 
-def numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def read_numbers(record: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Return the finite numbers of a step by metric, also those of objects in it, with a slash between the names.
 
     Charts have columns for the smallest and largest value, too, and verl's file has all metrics in an object `data`.
     """
     found: dict[str, float] = {}
     for name, value in record.items():
-        if isinstance(value, Mapping) and prefix.count("/") < 4:
-            found |= numbers(value, "" if name in ("data", "metrics") and not prefix else f"{prefix}{name}/")
+        if isinstance(value, Mapping) and prefix.count("/") < 4:  # deeper ones are no metrics, whatever a file holds
+            found |= read_numbers(value, "" if name in ("data", "metrics") and not prefix else f"{prefix}{name}/")
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             continue
         if name and not name.endswith(("__MIN", "__MAX")):
-            found[metric(f"{prefix}{name}")] = float(value)
+            found[clean_metric(f"{prefix}{name}")] = float(value)
     return found
 
 
 @cache
-def _pattern(name: str) -> re.Pattern[str]:
+def _compile_pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?:[^/]+/){{0,3}}{name}")
 
 
 def find_holders(name: str, there: Iterable[str]) -> list[str]:
     """Return the metrics of a log that a pattern of `SOURCES` means, the shortest first. Evaluations are none."""
-    found = [one for one in there if _pattern(name).fullmatch(one) and not _OTHER_RUNS.search(one)]
+    found = [one for one in there if _compile_pattern(name).fullmatch(one) and not _NOT_OF_STEPS.search(one)]
     return sorted(found, key=lambda one: (one.count("/"), one))
 
 
@@ -170,6 +173,7 @@ def propose_column(what: str, there: Collection[str], default: str = "") -> str:
     """
     sounds = re.compile(rf"(?:.*[^a-zA-Z])?(?:{_SOUNDS.get(what, what)})(?:[^a-zA-Z].*)?", re.IGNORECASE)
     steps = {*STEPS, "epoch", "time", "_runtime", "_timestamp", "Wall time"}
+    # A spread or an extreme is no mean.
     able = [name for name in there if name not in steps and not name.endswith(("/std", "_std", "/min", "/max"))]
     alike = [name for name in able if sounds.fullmatch(name)] or (able if len(able) == 1 else [])
     alike.sort(key=lambda name: (not name.endswith("mean"), len(name)))
@@ -190,9 +194,10 @@ def is_step(record: Record, own: Mapping[str, str]) -> bool:
     prompts, texts = ({**FIELDS, **named}[what] for what in ("prompt", "text"))
     if find_field(record, prompts) is not MISSING or isinstance(find_field(record, texts), str | list):
         return False
-    there = numbers(record)
+    there = read_numbers(record)
     if any(find_holders(name, there) for source in SOURCES for name in source.names):
         return True
+    # Parts of TRL's reward, a loss or the step of a chart say so, too. Then an error can propose the right column.
     if any(name.startswith("rewards/") or name in ("reward_std", "loss", "Step", "_step") for name in there):
         return True
     only_numbers = not any(isinstance(value, str | list) for value in record.values())

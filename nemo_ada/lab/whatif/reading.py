@@ -91,12 +91,12 @@ def open_log(file: Path, columns: Mapping[str, str] | None = None) -> tuple[bool
         UserError: The file cannot be read.
     """
     if EVENTS in file.name:
-        return True, enumerate(_events(file))
+        return True, enumerate(_read_events(file))
     if file.suffix in TORCH:
         return False, enumerate(read_torch_file(file), start=1)
-    if not data_files.is_data_file(file) and (text := _printed_text(file)) is not None:
+    if not data_files.is_data_file(file) and (text := _read_printed_text(file)) is not None:
         return True, enumerate(read_console(text), start=1)
-    records = _lines(file)
+    records = _read_lines(file)
     first = next(records, None)
     if first is None:
         return False, iter(())
@@ -106,7 +106,7 @@ def open_log(file: Path, columns: Mapping[str, str] | None = None) -> tuple[bool
     return NEMO_RL not in first[1] and is_step(first[1], columns or {}), chain([first], records)
 
 
-def _printed_text(file: Path) -> str | None:
+def _read_printed_text(file: Path) -> str | None:
     """Return what a run printed into a file. None for a file of JSON lines with any name.
 
     Raises:
@@ -128,19 +128,19 @@ def _printed_text(file: Path) -> str | None:
     return None
 
 
-def _lines(file: Path) -> Numbered:
+def _read_lines(file: Path) -> Numbered:
     """Read what `run.data_files` reads. A damaged last line, which a killed run leaves, is left out."""
     damage, number = list[str](), 0
     spreadsheet = file.suffix.lower() in (".csv", ".tsv")
-    for number, record in data_files.records(file, lambda line, why: damage.append(f"{file}, line {line}: {why}")):
+    for number, record in data_files.read_records(file, lambda line, why: damage.append(f"{file}, line {line}: {why}")):
         if damage:
             raise UserError(damage[0])
-        yield number, {name: _cell(value) for name, value in record.items()} if spreadsheet else record
+        yield number, {name: _read_cell(value) for name, value in record.items()} if spreadsheet else record
     if len(damage) > (number > 0):
         raise UserError(damage[0])
 
 
-def _cell(text: Any) -> Any:
+def _read_cell(text: Any) -> Any:
     """Return the number or truth value that a cell of a CSV file has, else its text.
 
     A spreadsheet in much of Europe writes 0,5 for 0.5. Behind three digits a comma may part thousands, as in 1,234.
@@ -159,7 +159,7 @@ def _cell(text: Any) -> Any:
         return text
 
 
-def _events(file: Path) -> Iterator[Record]:
+def _read_events(file: Path) -> Iterator[Record]:
     """Read the scalars of an event file."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

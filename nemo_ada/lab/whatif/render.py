@@ -24,12 +24,12 @@ SPOKEN = (*PUBLISHED, REFILL_ROW)
 """Rows that the sentences name."""
 
 
-def as_json(answer: WhatifReport) -> str:
+def write_json(answer: WhatifReport) -> str:
     """JSON without NaN, which JSON does not have."""
     return json.dumps(json.loads(json.dumps(asdict(answer)), parse_constant=lambda _: None), indent=1)
 
 
-def sentences(answer: WhatifReport) -> str:
+def write_sentences(answer: WhatifReport) -> str:
     """Return the answer in sentences: what was lost, what each way of sampling would lose, and for how many answers."""
     rows = {row.name: row for row in answer.rows}
     logged, n, lines = answer.log.zero_signal, answer.log.depth, list[str]()
@@ -58,10 +58,10 @@ def sentences(answer: WhatifReport) -> str:
             "The answers of a group repeat each other, as with greedy decoding (temperature 0). So a group is one "
             "answer, and the log does not say what sampling would find: the forecasts below do not hold."
         )
-        return "\n".join([*lines, _next_step(answer)])
+        return "\n".join([*lines, _advise(answer)])
     if logged.value > 1.0 - 1e-9:
         lines.append("No group had any signal, so nothing here says what more answers would find. Is the reward right?")
-        return "\n".join([*lines, _next_step(answer)])
+        return "\n".join([*lines, _advise(answer)])
     if answer.group != n and GRPO in rows:
         lines.append(f"In groups of {answer.group} it would be {_format_range(rows[GRPO].zero_signal)}.")
     for name in SPOKEN:
@@ -83,10 +83,10 @@ def sentences(answer: WhatifReport) -> str:
     lines.append(
         "Below 1 time per answer, GRPO on more prompts gives more. How much a run would learn, no log of GRPO says."
     )
-    return "\n".join([*lines, _next_step(answer)])
+    return "\n".join([*lines, _advise(answer)])
 
 
-def _next_step(answer: WhatifReport) -> str:
+def _advise(answer: WhatifReport) -> str:
     """Say what to do after this answer."""
     zero, vague = answer.log.zero_signal.value, False
     if math.isnan(zero):
@@ -137,7 +137,7 @@ def _format_ratio(figure: Estimate) -> str:
     return f"{figure.value:.2g} ({figure.low:.2g} to {figure.high:.2g})"
 
 
-def introduction(answer: WhatifReport) -> str:
+def write_introduction(answer: WhatifReport) -> str:
     """Return what the log holds, in lines of text."""
     log, lines = answer.log, list[str]()
     held = f"averages of {log.steps:,} steps"
@@ -162,7 +162,7 @@ def introduction(answer: WhatifReport) -> str:
     return "\n".join([*lines, *(f"note: {note}" for note in answer.notes)])
 
 
-def table(answer: WhatifReport) -> Table:
+def make_table(answer: WhatifReport) -> Table:
     """Return a table of rich: what is drawn and learned."""
     from rich.table import Table
 

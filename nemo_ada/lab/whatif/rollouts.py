@@ -71,10 +71,10 @@ def read_rollouts(files: Sequence[tuple[int, Path]], columns: Mapping[str, str])
     """
     import pandas as pd
 
-    names = _names_with(columns)
+    names = _merge_names(columns)
     notes, frames, last = dict[str, None](), list[pd.DataFrame](), pd.DataFrame()
     for number, (log, file) in enumerate(files):
-        frame = pd.DataFrame(_responses(file, names, notes), columns=list(RESPONSE))
+        frame = pd.DataFrame(_read_responses(file, names, notes), columns=list(RESPONSE))
         if file.suffix == ".parquet" and frame[BATCH].equals(last):  # TRL logs more often than it draws
             notes[f"{file} repeats the batch of the file before it, so it was left out"] = None
             continue
@@ -106,32 +106,32 @@ def lacks_reward(file: Path, columns: Mapping[str, str]) -> bool:
     if open_log(file, columns)[0]:
         return False
     try:
-        next(_responses(file, _names_with(columns), {}), None)
+        next(_read_responses(file, _merge_names(columns), {}), None)
     except UserError as problem:
         return isinstance(problem.__cause__, NoRewardError)
     return False
 
 
-def _names_with(columns: Mapping[str, str]) -> dict[str, Sequence[str]]:
+def _merge_names(columns: Mapping[str, str]) -> dict[str, Sequence[str]]:
     """Return the names of what a response needs, the user's in place of those that are known."""
     named = {what: (name,) for what, name in columns.items()}
     return {**FIELDS, **({"right": ()} if "reward" in named else {}), **named}  # who names the reward means that one
 
 
-def _responses(file: Path, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Iterator[Response]:
+def _read_responses(file: Path, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Iterator[Response]:
     for number, record in open_log(file)[1]:
         try:
             if NEMO_RL in record:
-                yield from _nemo_rl(record)
+                yield from _read_nemo_rl(record)
             elif isinstance(record.get("task"), dict) and ("traces" in record or "nodes" in record):
-                yield from _prime_rl(record)
+                yield from _read_prime_rl(record)
             else:
-                yield from (_table(one, names, notes) for one in _split_group(record, names))
+                yield from (_read_table(one, names, notes) for one in _split_group(record, names))
         except (ValueError, TypeError, RecursionError) as problem:
             raise UserError(f"{file}, line {number}: {problem}") from problem
 
 
-def _nemo_rl(record: Record) -> Iterator[Response]:
+def _read_nemo_rl(record: Record) -> Iterator[Response]:
     """Read a line of NeMo-RL's train_data_step*.jsonl. Each value is a list with an entry per response.
 
     The prompt is what stands before the first generated token.
@@ -143,33 +143,33 @@ def _nemo_rl(record: Record) -> Iterator[Response]:
         label = NAN if used == 0 and len(generated) <= 1 else _number("rewards", reward)
         prompt = ids[: generated[0]] if generated else ids
         answer = [ids[i] for i in generated]
-        yield _key(prompt), label, NAN, float(len(generated)), NAN, "", _key(answer)
+        yield _make_key(prompt), label, NAN, float(len(generated)), NAN, "", _make_key(answer)
 
 
-def _prime_rl(record: Record) -> Iterator[Response]:
+def _read_prime_rl(record: Record) -> Iterator[Response]:
     """Read an episode of prime-rl's traces.jsonl. Episodes of an evaluation have no responses here."""
-    run, task = _object(record, "run"), _object(record, "task")
-    work = _object(run, "work")
+    run, task = _get_object(record, "run"), _get_object(record, "task")
+    work = _get_object(run, "work")
     if "eval" in (run.get("type"), work.get("type")):
         return
-    prompt = [_object(record, "env").get("id"), task.get("key") or task.get("hash") or task.get("data")]
-    step, group = _number("step", work.get("step"), 0.0), str(_object(record, "group").get("id", ""))
+    prompt = [_get_object(record, "env").get("id"), task.get("key") or task.get("hash") or task.get("data")]
+    step, group = _number("step", work.get("step"), 0.0), str(_get_object(record, "group").get("id", ""))
     traces = [record] if "nodes" in record else record.get("traces") or []
-    trained = [trace for trace in traces if _object(trace, "agent").get("trainable", True)]
+    trained = [trace for trace in traces if _get_object(trace, "agent").get("trainable", True)]
     for trace in trained or [{}]:  # an episode that failed has no trace, and so no label
-        rewards = _object(trace, "rewards").values()
+        rewards = _get_object(trace, "rewards").values()
         parts = [
             _number("score", part.get("score")) * _number("weight", part.get("weight", 1.0))
             for part in rewards if isinstance(part, dict)
         ]  # fmt: skip
         counts = [
-            _number("tokens", _object(call, "usage").get("completion_tokens")) for call in trace.get("calls") or []
+            _number("tokens", _get_object(call, "usage").get("completion_tokens")) for call in trace.get("calls") or []
         ]
         tokens = math.fsum(counts) if counts else NAN
-        yield _key(prompt), math.fsum(parts) if parts else NAN, NAN, tokens, step, group, 0
+        yield _make_key(prompt), math.fsum(parts) if parts else NAN, NAN, tokens, step, group, 0
 
 
-def _object(record: Any, key: str) -> Record:
+def _get_object(record: Any, key: str) -> Record:
     """Return the object under a key. It is empty where there is none."""
     value = record.get(key) if isinstance(record, dict) else None
     return value if isinstance(value, dict) else {}
@@ -221,7 +221,7 @@ def _list_in_text(value: Any) -> Any:
     return value
 
 
-def _table(record: Record, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Response:
+def _read_table(record: Record, names: Mapping[str, Sequence[str]], notes: dict[str, None]) -> Response:
     """Read a record with a field for the prompt and one for the reward."""
     value = {what: find_field(record, known) for what, known in names.items()}
     if isinstance(value["reward"], dict):  # slime's reward function may return several values
@@ -237,9 +237,10 @@ def _table(record: Record, names: Mapping[str, Sequence[str]], notes: dict[str, 
             )
     tokens, right, text = value["tokens"], value["right"], value["text"]
     return (
-        _key(value["prompt"]), _number("reward", value["reward"]), float(right) if right in (0, 1) else NAN,
+        _make_key(value["prompt"]), _number("reward", value["reward"]), float(right) if right in (0, 1) else NAN,
         float(len(tokens)) if isinstance(tokens, list) else _number("tokens", tokens, 0.0, 1e9),
-        _number("step", value["step"], 0.0), str(value["group"]), 0 if text in (MISSING, None, "", []) else _key(text),
+        _number("step", value["step"], 0.0), str(value["group"]),
+        0 if text in (MISSING, None, "", []) else _make_key(text),
     )  # fmt: skip
 
 
@@ -254,7 +255,7 @@ def _sum_of_rewards(record: Record, notes: dict[str, None]) -> float:
     return math.fsum(there.values()) if there else NAN
 
 
-def _key(prompt: Any) -> int:
+def _make_key(prompt: Any) -> int:
     if prompt is None:
         raise ValueError("its prompt is null")
     return hash(json.dumps(prompt, sort_keys=True, default=str))

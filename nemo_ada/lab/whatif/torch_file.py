@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, opened_to_read
+from nemo_ada.run.files import MAX_TEXT, open_to_read
 from nemo_ada.run.json_lines import Record
 
 _MARK = object()
@@ -38,11 +38,11 @@ def read_torch_file(file: Path) -> Iterator[Record]:
         UserError: The file holds no samples, or is damaged.
     """
     try:
-        with opened_to_read(file) as raw, zipfile.ZipFile(raw) as archive:
+        with open_to_read(file) as raw, zipfile.ZipFile(raw) as archive:
             entry = next(info for info in archive.infolist() if info.filename.endswith("/data.pkl"))
             if entry.file_size > MAX_TEXT:
                 raise UserError(f"{file} holds more than {MAX_TEXT >> 20} MiB; give the rollouts of some steps")
-            content = _value_of(archive.read(entry))
+            content = _make_value(archive.read(entry))
     except (zipfile.BadZipFile, StopIteration, ValueError, LookupError, TypeError, AttributeError, OSError) as damage:
         raise UserError(f"{file} is no file of torch that holds plain values, or is damaged: {damage!r}") from None
     samples = content.get("samples") if isinstance(content, dict) else None
@@ -54,7 +54,7 @@ def read_torch_file(file: Path) -> Iterator[Record]:
             yield ({"step": step} if isinstance(step, int) else {}) | sample
 
 
-def _value_of(program: bytes) -> Any:
+def _make_value(program: bytes) -> Any:
     """Return the plain value that a pickle makes. What is not plain is None. Raises ValueError for damage."""
     stack: list[Any] = []
     memo: dict[int, Any] = {}
@@ -102,7 +102,7 @@ def _value_of(program: bytes) -> Any:
             stack.append(_Called(words))
         elif name in ("REDUCE", "NEWOBJ"):
             given, called = stack.pop(), stack.pop()
-            stack.append(_called_value(called, given))
+            stack.append(_make_called_value(called, given))
         elif name == "BUILD":
             stack.pop()
         elif name == "BINPERSID":
@@ -118,7 +118,7 @@ def _plain_keys(pairs: list[Any]) -> bool:
     return all(isinstance(key, str | int | float | bool | bytes | None) for key in pairs[::2])
 
 
-def _called_value(called: Any, given: Any) -> Any:
+def _make_called_value(called: Any, given: Any) -> Any:
     """Return the value of what a pickle would call: an empty object, or a number of numpy. Else None."""
     if not isinstance(called, _Called) or not isinstance(given, tuple):
         return None

@@ -1,6 +1,6 @@
 """Reinforce-Ada in the two Ray actors of NeMo-RL's async_grpo_train, the trajectory collector and the replay buffer.
 
-The loop imports both classes when it starts. Within `adaptive_actors` it gets our subclasses. NeMo-RL's own bookkeeping
+The loop imports both classes when it starts. Within `replace_actors` it gets our subclasses. NeMo-RL's own bookkeeping
 of a group's target and age, of refits and of the buffer stays. These things change:
 
 - `collector`: GroupRollouts draws a group. For that we replace, in the actor's process, the function that a group's
@@ -32,9 +32,9 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import InvariantError, ProcessLostError, UserError
 from nemo_ada.nemo import settings as nemo_settings
 from nemo_ada.nemo.asynchronous.groups import GroupRollouts
-from nemo_ada.nemo.groups.prompt_queue import TICKET, Delivered, PromptQueue, saved_queue
-from nemo_ada.nemo.groups.step import GROUP, add_spares, in_order
-from nemo_ada.nemo.gym.step import GymRollout, of_rows
+from nemo_ada.nemo.groups.prompt_queue import TICKET, Delivered, PromptQueue, read_saved_queue
+from nemo_ada.nemo.groups.step import GROUP, add_spares, sort_groups
+from nemo_ada.nemo.gym.step import GymRollout, make_result
 from nemo_ada.nemo.patch_points import replace_names
 from nemo_ada.nemo.rollouts.call import RolloutCall
 from nemo_ada.rules.facts.upstream import (
@@ -46,7 +46,7 @@ from nemo_ada.rules.facts.upstream import (
     METHODS,
     ROLLOUTS,
     SAMPLE_ROLLOUT,
-    methods,
+    list_methods,
 )
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ START_SECONDS = 60.0  # longest wait for the start of a collector's thread
 
 
 @contextmanager
-def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
+def replace_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
     """Within the block async_grpo_train starts our actors.
 
     Args:
@@ -71,9 +71,11 @@ def adaptive_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
     settings = nemo_settings.read(master_config)
     actors = {
         "AsyncTrajectoryCollector": Watched(
-            collector_class(classes["AsyncTrajectoryCollector"], saved_queue(checkpointer.get_latest_checkpoint_path()))
+            make_collector_class(
+                classes["AsyncTrajectoryCollector"], read_saved_queue(checkpointer.get_latest_checkpoint_path())
+            )
         ),
-        "ReplayBuffer": buffer_class(classes["ReplayBuffer"], settings.global_batch, settings.seed),
+        "ReplayBuffer": make_buffer_class(classes["ReplayBuffer"], settings.global_batch, settings.seed),
     }
     with replace_names(module, actors):
         yield
@@ -83,17 +85,17 @@ def check_actors() -> dict[str, type]:
     """Return NeMo-RL's two plain classes by name. Raises UserError when NeMo-RL is not as expected."""
     module = importlib.import_module(ACTORS)
     SAMPLE_ROLLOUT.check(importlib.import_module(ROLLOUTS))
-    return {name: _original(module, name) for name in METHODS}
+    return {name: _unwrap_actor(module, name) for name in METHODS}
 
 
-def _original(module: Any, name: str) -> type:
+def _unwrap_actor(module: Any, name: str) -> type:
     """Return the plain class behind a Ray actor class, after a check of its methods."""
     actor = getattr(module, name, None)
     metadata = getattr(actor, "__ray_metadata__", None)
     plain = getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None)
     if plain is None or not plain.__module__.startswith(ACTORS):
         raise UserError(f"{ACTORS}.{name} is no actor class of NeMo-RL's own, or reinforce_ada is active: {ADVICE}")
-    for method, expected in methods(name, of_batches=hasattr(plain, BATCH_WORKER)).items():
+    for method, expected in list_methods(name, of_batches=hasattr(plain, BATCH_WORKER)).items():
         function = getattr(plain, method, None)
         found = () if function is None else tuple(inspect.signature(function).parameters)[: len(expected)]
         if found != expected:
@@ -130,7 +132,7 @@ class CountedSemaphore(threading.Semaphore):
         return got
 
 
-def collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
+def make_collector_class(base: Any, saved: Mapping[str, Any] | None) -> Any:
     """Build a Ray actor class from NeMo-RL's collector.
 
     Args:
@@ -223,7 +225,7 @@ class Collector(Upstream):
     def _fail(self, error: BaseException) -> None:
         self._failed = True
         log.error("a prompt group failed", exc_info=error)
-        self.ray.get(self.replay_buffer.fail.remote(_sendable(error)))
+        self.ray.get(self.replay_buffer.fail.remote(_make_sendable(error)))
 
     def wait_for_pending_generations(self) -> None:
         """Wait for the responses in flight. Their groups may draw further waves with the new weights.
@@ -257,10 +259,12 @@ class PerGroup(Collector):
         super()._prepare()
         self._inflight_sema: Any = CountedSemaphore(self._inflight_sema._value)
         self._here = threading.local()
+        # Its worker looks the rollout function up in its module for every group, so ours stands there, in this process.
         worker: Any = super()._run_prompt_group_worker
         worker.__func__.__globals__[ASYNC_ROLLOUT.name] = self._rollout
 
     def _process_batch(self, batch: Any) -> None:
+        # NeMo-RL starts as many groups of a batch as its step still needs and drops the rest without a word.
         before = self._inflight_sema.acquired
         super()._process_batch(batch)
         started = self._inflight_sema.acquired - before
@@ -284,7 +288,7 @@ class PerGroup(Collector):
 
     def _gym_rollout(self, **given: Any) -> Any:
         """Draw a group over NeMo-Gym. This replaces `run_async_nemo_gym_rollout`."""
-        return of_rows(*self._rollout(**given), given["tokenizer"])
+        return make_result(*self._rollout(**given), given["tokenizer"])
 
 
 class PerBatch(Collector):
@@ -336,7 +340,7 @@ class PerBatch(Collector):
             return
         result, values = importlib.import_module(ROLLOUTS).RolloutGroupResult, Values(self.master_config)
         call = RolloutCall(
-            self._never,
+            self._refuse,
             policy_generation=self.policy_generation,
             tokenizer=self.tokenizer,
             task_to_env=self.task_to_env,
@@ -344,19 +348,21 @@ class PerBatch(Collector):
             max_rollout_turns=values.get("grpo.max_rollout_turns"),
             rest={"deduplicate_multimodal_data": bool(values.get("grpo.deduplicate_multimodal_data", False))},
         )
-        async for index, batch, metrics in self._drawn(call, repeated_batch, num_generations):
+        async for index, batch, metrics in self._draw_groups(call, repeated_batch, num_generations):
             yield result(group_index=index, final_batch=batch, rollout_metrics=metrics)
 
     async def _gym_rollout(
         self, *, input_batch: Any, num_generations: int, **given: Any
     ) -> AsyncGenerator[GymRollout, None]:
         """Yield each group over NeMo-Gym. This replaces `run_async_nemo_gym_rollout`."""
-        async for _, batch, metrics in self._drawn(RolloutCall.of(self._never, given), input_batch, num_generations):
+        async for _, batch, metrics in self._draw_groups(
+            RolloutCall.of(self._refuse, given), input_batch, num_generations
+        ):
             yield replace(
-                of_rows(batch, metrics, given["tokenizer"]), task_index=batch["extra_env_info"][0].get(TASK_INDEX)
+                make_result(batch, metrics, given["tokenizer"]), task_index=batch["extra_env_info"][0].get(TASK_INDEX)
             )
 
-    async def _drawn(
+    async def _draw_groups(
         self, call: RolloutCall, repeated_batch: Any, num_generations: int
     ) -> AsyncGenerator[tuple[int, Any, dict[str, Any]], None]:
         """Yield the number, the rows and the metrics of each group, in the order of completion."""
@@ -376,11 +382,11 @@ class PerBatch(Collector):
         await asyncio.to_thread(self._hand_over, ticket)
 
     @staticmethod
-    def _never(**_: Any) -> Any:
+    def _refuse(**_: Any) -> Any:
         raise InvariantError("the group's own rollout was asked for a whole batch")
 
 
-def buffer_class(base: Any, rows: int, seed: int) -> Any:
+def make_buffer_class(base: Any, rows: int, seed: int) -> Any:
     """Build a Ray actor class from NeMo-RL's buffer.
 
     Args:
@@ -443,7 +449,7 @@ class Buffer(Upstream):
         self._check()
         status = super().add(trajectory, weight_version, target_weight_version)
         if status == "success":
-            self._delivered.add(_tickets([trajectory]))
+            self._delivered.add(_list_tickets([trajectory]))
         return str(status)
 
     def size(self) -> int:
@@ -465,7 +471,7 @@ class Buffer(Upstream):
         self._check()
         sampled = super().sample(num_prompt_groups, current_weight_version, max_age_steps)
         if sampled is not None:
-            sampled["trajectories"] = in_order(sampled["trajectories"], self.seed, current_weight_version)
+            sampled["trajectories"] = sort_groups(sampled["trajectories"], self.seed, current_weight_version)
             add_spares([trajectory["batch"] for trajectory in sampled["trajectories"]], self.rows)
         return sampled
 
@@ -477,15 +483,15 @@ class Buffer(Upstream):
         """Continue from a checkpoint. NeMo-RL may drop groups that are too old."""
         super().load_state_dict(state, *args, **kwargs)
         self._delivered = Delivered.of(state.get("delivered"))
-        left = set(_tickets(self.trajectories))
-        self._delivered.remove(ticket for ticket in _tickets(state["trajectories"]) if ticket not in left)
+        left = set(_list_tickets(self.trajectories))
+        self._delivered.remove(ticket for ticket in _list_tickets(state["trajectories"]) if ticket not in left)
 
 
-def _tickets(trajectories: Any) -> list[int]:
+def _list_tickets(trajectories: Any) -> list[int]:
     return [int(trajectory["batch"][TICKET][0]) for trajectory in trajectories]
 
 
-def _sendable(error: BaseException) -> Exception:
+def _make_sendable(error: BaseException) -> Exception:
     """Return the error itself if its class is known to survive a copy, and an error with its text otherwise."""
     known = type(error).__module__.partition(".")[0] in ("nemo_ada", "builtins", "ray")
     if known and isinstance(error, Exception):

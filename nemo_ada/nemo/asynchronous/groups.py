@@ -64,9 +64,10 @@ class GroupRollouts(Groups):
         Returns:
             A future of the n rows and NeMo-RL's metrics of the group.
         """
-        return asyncio.run_coroutine_threadsafe(self._said(self._draw(call, batch, target)), self._loop)
+        return asyncio.run_coroutine_threadsafe(self._report_error(self._draw(call, batch, target)), self._loop)
 
-    async def _said(self, work: Awaitable[T]) -> T:
+    async def _report_error(self, work: Awaitable[T]) -> T:
+        """Await the work. Its error ends the run, because the thread that waits for it may only print it."""
         try:
             return await work
         except Exception as error:

@@ -34,7 +34,7 @@ from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.rollouts.requests import InFlight, Respond
 from nemo_ada.nemo.rollouts.response import Response
 from nemo_ada.nemo.settings import NemoSettings
-from nemo_ada.nemo.training_batch import shaped_rewards
+from nemo_ada.nemo.training_batch import read_shaped_rewards
 
 WAIT_SECONDS = 1.0  # the interval at which a group without new responses checks its time limit
 GATE_SECONDS = 0.02  # the interval at which a group asks whether a refit in another thread has ended
@@ -91,7 +91,7 @@ class Groups:
         """Wait until no refit is under way, and count responses that start now."""
         self.running += responses  # before the look at the gate, so that a refit that begins now waits for them
         while self.gate is not None and not self.gate.is_set():
-            self.running -= responses
+            self.running -= responses  # the refit waits for those that run, and these wait for the refit
             await (self.gate.wait() if isinstance(self.gate, asyncio.Event) else asyncio.sleep(GATE_SECONDS))
             self.running += responses
 
@@ -164,7 +164,7 @@ class Groups:
             if prompts.ids:
                 result = await drawing.run(self.sampler.group_session(step, ledger, uid))
                 if self.settings.gym and len(result.response_id_N):  # labels are those of the rewards before shaping
-                    result = replace(result, reward_N=shaped_rewards(result, drawing))
+                    result = replace(result, reward_N=read_shaped_rewards(result, drawing))
                 versions = {row: version + self._first for row, version in drawing.versions.items()}
                 gave_up = drawing.gave_up
                 pool = self.rows.make_pool(prompts, result, versions, step=step, redrawn=redrawn, gave_up=gave_up)

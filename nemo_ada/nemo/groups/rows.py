@@ -14,7 +14,7 @@ from nemo_ada.core.learning.rows import StepRows, weigh
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.groups import GroupPool
 from nemo_ada.core.sampling.result import SamplingResult
-from nemo_ada.nemo.features import prompt_features, request_features
+from nemo_ada.nemo.features import compute_prompt_features, compute_request_features
 from nemo_ada.nemo.groups.step import GROUP, RANK
 from nemo_ada.nemo.rollouts.call import Prompts
 from nemo_ada.nemo.settings import NemoSettings
@@ -63,7 +63,9 @@ class GroupRows:
         features_F = None
         if self._settings.ada.estimator.needs_features:
             gym = self._settings.gym
-            features_F = (request_features(prompts.requests) if gym else prompt_features(prompts.logs))[0]
+            features_F = (compute_request_features(prompts.requests) if gym else compute_prompt_features(prompts.logs))[
+                0
+            ]
         return GroupPool(
             step=step,
             prompt_id=prompts.ids[0],

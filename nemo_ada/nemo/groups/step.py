@@ -27,7 +27,7 @@ from nemo_ada.core.arrays import BoolArray
 from nemo_ada.core.learning.rows import Selection
 from nemo_ada.core.sampler import AdaSampler, SampledStep
 from nemo_ada.core.sampling.groups import GroupPool
-from nemo_ada.core.seeds import shuffled
+from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.nemo import metrics as own_metrics
 from nemo_ada.nemo.advantage import AdaAdvantageEstimator
@@ -37,7 +37,7 @@ GROUP, RANK = "ada_group", "ada_rank"
 NEEDED = (GROUP, RANK, "ada_reward", "ada_weight", "ada_saved")
 
 
-def in_order(trajectories: Sequence[Any], seed: int, step: int) -> list[Any]:
+def sort_groups(trajectories: Sequence[Any], seed: int, step: int) -> list[Any]:
     """Sort the groups of a step into a seeded order. It does not depend on the order in which they finished.
 
     Args:
@@ -46,7 +46,7 @@ def in_order(trajectories: Sequence[Any], seed: int, step: int) -> list[Any]:
         step: number of the step, from 0.
     """
     number_G = np.array([trajectory["batch"][GROUP][0]["number"] for trajectory in trajectories], np.int64)
-    order_G = shuffled(number_G, seed, step + 1)  # the CPU back end counts steps from 1
+    order_G = shuffle_rows(number_G, seed, step + 1)  # the CPU back end counts steps from 1
     return [trajectories[place] for place in order_G.tolist()]
 
 
@@ -114,22 +114,22 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         pools = [GroupPool.from_dict(group["pool"]) for group in groups if group["pool"] is not None]
         if not pools:
             raise UserError("all prompts of the step are longer than data.max_input_seq_length; raise it")
-        drawn_R = self._drawn(repeated_batch)
-        sampled = self._sampler.finish_step(pools, self._selection(pools, repeated_batch, drawn_R))
+        drawn_R = self._find_drawn(repeated_batch)
+        sampled = self._sampler.finish_step(pools, self._read_selection(pools, repeated_batch, drawn_R))
         advantage_R = np.zeros(len(drawn_R), np.float32)
         advantage_R[drawn_R] = sampled.rows.advantage_R
         repeated_batch["ada_advantage"] = torch.from_numpy(advantage_R)
         skipped: Counter[str] = Counter()
         for group in groups:
             skipped.update(group["skipped"])
-        self.last_metrics = sampled.metrics | own_metrics.named(skipped)
-        self.last_metrics |= own_metrics.mean_reward(sampled.result)
+        self.last_metrics = sampled.metrics | own_metrics.add_prefix(skipped)
+        self.last_metrics |= own_metrics.compute_mean_reward(sampled.result)
         if rest.get("prev_logprobs") is not None and rest.get("generation_logprobs") is not None:
-            self.last_metrics |= self._newest(pools, repeated_batch, mask, **rest)
+            self.last_metrics |= self._measure_newest(pools, repeated_batch, mask, **rest)
         self._finished(sampled)
         return super().compute_advantage(rewards=rewards, mask=mask, repeated_batch=repeated_batch, **rest)
 
-    def _newest(
+    def _measure_newest(
         self,
         pools: Sequence[GroupPool],
         batch: Any,
@@ -156,9 +156,9 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         if not token_RT.any() or not (prev_logprobs != 0).any():  # all are 0 if the learner did not compute them
             return {}
         error_RT = (prev_logprobs[newest_R] - generation_logprobs[newest_R])[:, 1:].abs().exp()
-        return own_metrics.named({"newest_prob_error": float(error_RT[token_RT].mean())})
+        return own_metrics.add_prefix({"newest_prob_error": float(error_RT[token_RT].mean())})
 
-    def _drawn(self, batch: Any) -> BoolArray:
+    def _find_drawn(self, batch: Any) -> BoolArray:
         """Find the rows of the batch that belong to a pool, [R]. The rows of prompts that are too long do not."""
         drawn_R = np.zeros(len(batch[GROUP]), np.bool_)
         n = self._settings.group
@@ -169,7 +169,7 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
             drawn_R[row : row + n] = group["pool"] is not None
         return drawn_R
 
-    def _selection(self, pools: Sequence[GroupPool], batch: Any, drawn_R: BoolArray) -> Selection:
+    def _read_selection(self, pools: Sequence[GroupPool], batch: Any, drawn_R: BoolArray) -> Selection:
         """Read from the batch which rows the groups have selected."""
         rank_R = batch[RANK].numpy()[drawn_R]
         weight_R = batch["ada_weight"].numpy()[drawn_R].astype(np.float64)

@@ -70,7 +70,7 @@ class AskedError(Exception):
         self.arguments = arguments
 
 
-def asking() -> Any:
+def make_asking_actor() -> Any:
     """Return an actor that hands out the arguments of the first call, by AskedError, and runs nothing."""
 
     def remote(*arguments: Any) -> Any:
@@ -79,17 +79,17 @@ def asking() -> Any:
     return SimpleNamespace(run_rollouts=SimpleNamespace(remote=remote))
 
 
-def answered(results: Any) -> Any:
+def make_answered_actor(results: Any) -> Any:
     """Return an actor whose call has ended. `results` is the reference of what it returned."""
     return SimpleNamespace(run_rollouts=SimpleNamespace(remote=lambda *_: results))
 
 
-def actors(environment: Any) -> list[Any]:
+def list_actors(environment: Any) -> list[Any]:
     """Return the actors of the environment, which is one actor or v0.8.0's set of them (`NemoGymShardSet`)."""
     return list(getattr(environment, "all_handles", [environment]))
 
 
-def actor_for(environment: Any, row: Any) -> Any:
+def choose_actor(environment: Any, row: Any) -> Any:
     """Return the actor that serves a row. In a set the row's agent decides, as NeMo-RL does."""
     if not hasattr(environment, "pick_handle"):
         return environment
@@ -108,7 +108,7 @@ class _Streaming:
         return getattr(self._actor, name)
 
 
-def streaming(actor: Any, answer: GymAnswer, started: Callable[[Any], None]) -> Any:
+def make_streaming_actor(actor: Any, answer: GymAnswer, started: Callable[[Any], None]) -> Any:
     """Return the actor of NeMo-RL's main, whose rows stream back. Each row is read into `answer` on its way.
 
     Its other methods are the actor's own. v0.8.0's rollout asks it for `rollout_config` and `health_check`.
@@ -140,7 +140,7 @@ async def _read(reference: Any, answer: GymAnswer) -> Any:
     return row
 
 
-async def awaited(work: Any, started: list[Any]) -> Any:
+async def await_result(work: Any, started: list[Any]) -> Any:
     """Return the result of a call. When the task is cancelled, the calls of the actor are given up, too.
 
     Args:
@@ -159,13 +159,13 @@ class SharedTokenizer:
     """An argument that Ray builds once per process of the actor, however many calls have it."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._reference, self._build = ray.put(tokenizer), _built_once()
+        self._reference, self._build = ray.put(tokenizer), _make_once()
 
     def __reduce__(self) -> Any:
         return self._build, (self._reference,)
 
 
-def _built_once() -> Callable[[Any], Any]:
+def _make_once() -> Callable[[Any], Any]:
     """Make the function that gets an object once per process.
 
     Ray sends a nested function by value, so the actor's Python environment need not have this package.
@@ -187,7 +187,7 @@ class GymServers:
     """The processes behind the environment's actors. `check` says when they are lost."""
 
     def __init__(self, environment: Any) -> None:
-        self._actors = actors(environment)
+        self._actors = list_actors(environment)
 
     def check(self) -> None:
         """Raise ProcessLostError when an actor has died, has started anew without servers, or lost a server.
@@ -201,7 +201,7 @@ class GymServers:
         if not hasattr(actor, "__ray_call__"):
             return
         try:
-            cause = ray.get(actor.__ray_call__.remote(_servers_dead()), timeout=CHECK_SECONDS)
+            cause = ray.get(actor.__ray_call__.remote(_make_server_check()), timeout=CHECK_SECONDS)
         except ray.exceptions.GetTimeoutError:
             return
         except ray.exceptions.RayActorError as error:
@@ -227,7 +227,7 @@ class ServerWatch:
         Raises:
             ProcessLostError: no rollout ends, and a server has died.
         """
-        task = asyncio.ensure_future(awaited(work, started))
+        task = asyncio.ensure_future(await_result(work, started))
         try:
             while not (await asyncio.wait({task}, timeout=SILENT_SECONDS))[0]:
                 if time.monotonic() - self._heard >= SILENT_SECONDS:
@@ -245,7 +245,7 @@ class ServerWatch:
         self._heard = time.monotonic()
 
 
-def _servers_dead() -> Callable[[Any], str]:
+def _make_server_check() -> Callable[[Any], str]:
     """Make the function that checks Gym's servers from within the actor. Ray sends it by value."""
 
     def dead(actor: Any) -> str:

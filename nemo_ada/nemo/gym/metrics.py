@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.nemo.loop_log import percentile
+from nemo_ada.nemo.loop_log import compute_percentile
 
 MEAN, HISTOGRAM, TABLE = "/mean", "/histogram", "/full_result"
 STATISTICS: dict[str, Callable[[list[float]], float]] = {
@@ -22,12 +22,12 @@ STATISTICS: dict[str, Callable[[list[float]], float]] = {
     "min": min,
     "median": statistics.median,
     "stddev": lambda values: statistics.stdev(values) if len(values) > 1 else float("nan"),
-    "p95": lambda values: percentile(values, 95),
-    "p99": lambda values: percentile(values, 99),
+    "p95": lambda values: compute_percentile(values, 95),
+    "p99": lambda values: compute_percentile(values, 99),
 }
 
 
-def of_responses(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def compute_metrics(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metrics of a step, from those of its responses.
 
     Args:

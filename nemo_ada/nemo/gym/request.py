@@ -16,7 +16,7 @@ from nemo_ada.errors import UserError
 PARAMS, AGENT = "responses_create_params", "agent_ref"
 
 
-def canonical(row: Any) -> str:
+def write_canonical(row: Any) -> str:
     """Return the request as JSON text, which is equal for equal requests.
 
     Raises:
@@ -30,8 +30,8 @@ def canonical(row: Any) -> str:
     return json.dumps(row[PARAMS], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def prompt_id(row: Mapping[str, Any]) -> str:
+def compute_prompt_id(row: Mapping[str, Any]) -> str:
     """Return the id of a prompt. Equal requests to one agent have equal ids in all epochs and restarts."""
     agent = row.get(AGENT)
     name = agent.get("name") if isinstance(agent, Mapping) else None
-    return f"{name}:{hashlib.sha256(canonical(row).encode()).hexdigest()[:16]}"
+    return f"{name}:{hashlib.sha256(write_canonical(row).encode()).hexdigest()[:16]}"

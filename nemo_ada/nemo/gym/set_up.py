@@ -9,12 +9,12 @@ from typing import Any
 import ray
 
 from nemo_ada.config.values import Values
-from nemo_ada.nemo.gym.actor import ENVIRONMENT, actors
+from nemo_ada.nemo.gym.actor import ENVIRONMENT, list_actors
 
 END_SECONDS = 30.0  # Gym ends its servers within seconds
 
 
-def configured_for_gym(master_config: Any, tokenizer: Any) -> None:
+def configure_for_gym(master_config: Any, tokenizer: Any) -> None:
     """Change the configuration as NeMo-RL's example does.
 
     Args:
@@ -29,7 +29,7 @@ def configured_for_gym(master_config: Any, tokenizer: Any) -> None:
         section.pop("is_trajectory_collection", None)  # of NeMo-RL's script, not of Gym; a rule refuses true
 
 
-def prepared_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
+def prepare_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
     """Change the configuration as NeMo-RL's example does, and load the data.
 
     A validation has all rows of its set, and one response to each.
@@ -43,7 +43,8 @@ def prepared_for_gym(master_config: Any, tokenizer: Any) -> tuple[Any, Any]:
     """
     from nemo_rl.data.utils import setup_response_data
 
-    configured_for_gym(master_config, tokenizer)
+    configure_for_gym(master_config, tokenizer)
+    # None: Gym's environments are servers, which NeMo-RL's set-up starts later, so no data set brings one.
     data, val_data = setup_response_data(tokenizer, master_config.data, env_configs=None)
     if val_data is not None:
         for name in ("max_val_samples", "val_batch_size"):
@@ -55,4 +56,4 @@ def end_servers(environment: Any) -> None:
     """End Gym's servers, which are processes of their own."""
     if environment is not None:
         with suppress(Exception):  # an error here must not hide the error of the run
-            ray.get([actor.shutdown.remote() for actor in actors(environment)], timeout=END_SECONDS)
+            ray.get([actor.shutdown.remote() for actor in list_actors(environment)], timeout=END_SECONDS)

@@ -25,13 +25,13 @@ from nemo_ada.nemo.gym.actor import (
     GymAnswer,
     ServerWatch,
     SharedTokenizer,
-    actor_for,
-    answered,
-    asking,
-    streaming,
+    choose_actor,
+    make_answered_actor,
+    make_asking_actor,
+    make_streaming_actor,
 )
-from nemo_ada.nemo.gym.metrics import of_responses
-from nemo_ada.nemo.rollouts.batches import outcomes
+from nemo_ada.nemo.gym.metrics import compute_metrics
+from nemo_ada.nemo.rollouts.batches import convert_outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.requests import STALL_SECONDS, AsyncSource, Responder
 from nemo_ada.nemo.rollouts.response import GYM_ERROR, Response, read
@@ -105,9 +105,9 @@ class GymResponder(Responder):
             await self._check()
             await self._servers.check()
             return failed, {}
-        return self._of(result, answer), result.rollout_metrics
+        return self._read_result(result, answer), result.rollout_metrics
 
-    def _of(self, result: Any, answer: GymAnswer) -> Response:
+    def _read_result(self, result: Any, answer: GymAnswer) -> Response:
         """Return the response of NeMo-RL's result of one row."""
         final = result.final_batch
         message_log = final["message_log"][0]
@@ -118,15 +118,19 @@ class GymResponder(Responder):
             return self._failures.masked(response)
         return replace(response, shaped=float(final["total_reward"][0]))
 
-    def _arguments(self, batch: Any, actor: Any) -> dict[str, Any]:
+    def _make_arguments(self, batch: Any, actor: Any) -> dict[str, Any]:
         given = {**self._call.arguments(), "input_batch": batch, "task_to_env": {ENVIRONMENT: actor}}
         given.pop(PER_PROMPT, None)  # of the loop's own call; here a prompt has one row per call
         return given
 
     async def _ask(self, batch: Any, answer: GymAnswer, calls: list[Any]) -> Any:
-        """Run v0.7.0's function, which would block, around a call that is awaited."""
+        """Run v0.7.0's function, which would block, around a call that is awaited.
+
+        It runs twice: the first time it hands out the arguments of its call and goes no further, and the second time
+        the call has ended and it reads the result.
+        """
         try:
-            self._rollout(**self._arguments(batch, asking()))
+            self._rollout(**self._make_arguments(batch, make_asking_actor()))
         except AskedError as asked:
             rows, _, *others = asked.arguments
         reference = self._environment.run_rollouts.remote(rows, self._tokenizer, *others)
@@ -134,18 +138,18 @@ class GymResponder(Responder):
         results, _ = await reference
         for result in results:
             answer.read(result)
-        return self._rollout(**self._arguments(batch, answered(reference)))
+        return self._rollout(**self._make_arguments(batch, make_answered_actor(reference)))
 
     async def _stream(self, batch: Any, answer: GymAnswer, calls: list[Any]) -> Any:
         """Run main's asynchronous generator, which yields one group of one row."""
-        served = actor_for(self._environment, batch["extra_env_info"][0])
-        actor = streaming(served, answer, calls.append)
-        groups = self._rollout(**self._arguments(batch, actor), num_generations=1)
+        served = choose_actor(self._environment, batch["extra_env_info"][0])
+        actor = make_streaming_actor(served, answer, calls.append)
+        groups = self._rollout(**self._make_arguments(batch, actor), num_generations=1)
         return [group async for group in groups][-1]
 
     def joined(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """NeMo-RL's metrics of several responses together. A response that failed has none."""
-        return of_responses([sample for sample in samples if sample])
+        return compute_metrics([sample for sample in samples if sample])
 
 
 class GymSource(AsyncSource):
@@ -174,7 +178,7 @@ class GymSource(AsyncSource):
     def _silence(self) -> Outcomes:
         self._silent += self.patience
         if self._silent < STALL_SECONDS:
-            return outcomes([], [])
+            return convert_outcomes([], [])
         self._stalled = True
         raise StallError(f"no rollout of NeMo-Gym has finished for {self._silent:.0f} s")
 

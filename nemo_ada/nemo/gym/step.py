@@ -14,7 +14,7 @@ from nemo_ada.core.sampling.source import Requests
 from nemo_ada.nemo.gym.source import GymSource
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.response import Response
-from nemo_ada.nemo.training_batch import row_prompts
+from nemo_ada.nemo.training_batch import list_row_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class GymRollout:
     task_index: int | None = None
 
 
-def of_rows(batch: Any, metrics: dict[str, Any], tokenizer: Any) -> GymRollout:
+def make_result(batch: Any, metrics: dict[str, Any], tokenizer: Any) -> GymRollout:
     """Return the result for the loop.
 
     Its `input_ids` are made from the rows, because these are not those that were drawn.
@@ -48,7 +48,7 @@ def of_rows(batch: Any, metrics: dict[str, Any], tokenizer: Any) -> GymRollout:
     return GymRollout(input_ids, batch, metrics)
 
 
-def validated(
+def validate(
     call: RolloutCall, batch: Any, rollout: Callable[..., Any], longest: int, on_wait: Callable[[], None]
 ) -> tuple[GymRollout, int]:
     """Draw one response per row of a validation batch.
@@ -82,7 +82,7 @@ def validated(
         source.close()
     responses = [source.response(row) for row in ids_R.tolist()]
     final = prompts.training_rows(prompts.position_P)
-    prompts_R = list(row_prompts(final["message_log"], [None if r.failure else r for r in responses]))
+    prompts_R = list(list_row_prompts(final["message_log"], [None if r.failure else r for r in responses]))
     final["message_log"] = [
         list(prompt) if response.failure else response.message_log
         for prompt, response in zip(prompts_R, responses, strict=True)
@@ -92,7 +92,7 @@ def validated(
     final["truncated"] = torch.tensor([response.truncated for response in responses])
     metrics = {"mean_gen_tokens_per_sample": 0.0} | source.reported
     unlabelled = sum(not math.isfinite(response.reward) for response in responses)
-    return of_rows(final, metrics, call.tokenizer), unlabelled
+    return make_result(final, metrics, call.tokenizer), unlabelled
 
 
 def _score(response: Response) -> float:

@@ -18,8 +18,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.load import find_code, merge_overlays, plain, split_words
-from nemo_ada.config.paths import find_files
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.nemo.hooks import StepDroppedError
@@ -44,16 +42,17 @@ from nemo_ada.nemo.patch_points import replace_names
 from nemo_ada.nemo.weights_socket import move_sockets, remove_links
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.data import uses_media
-from nemo_ada.rules.facts.config_file import upstream_part
+from nemo_ada.rules.facts.checkout import PACKAGE
+from nemo_ada.rules.facts.config_file import load_config, load_upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS, Loop
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.gym import ENVIRONMENT, uses_gym
 from nemo_ada.run.files import json_of, write_atomically
-from nemo_ada.run.folder import RunDir, identity
-from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
-from nemo_ada.run.start import named_cluster, without_working_folder
+from nemo_ada.run.folder import RunDir, get_identity
+from nemo_ada.run.job_control import JobControl, StoppedEarly, find_key_to_lower, handle_signals, stop_early
+from nemo_ada.run.start import join_named_cluster, leave_out_working_folder
 from nemo_ada.run.yaml_file import read_yaml
-from nemo_ada.standing import from_here, share_temporary
+from nemo_ada.standing import get_whole_path, share_temporary
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ DERIVED = ("policy.megatron_cfg.train_iters",)  # NeMo-RL's set-up derives it fr
 
 
 def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Load YAMLs as NeMo-RL does, with `defaults` and ${oc.env:...}, overlays and hydra's overrides.
+    """Load YAMLs as `check`, `plan` and `rehearse` do: what is checked is what runs.
 
     Args:
         path: the configuration.
@@ -82,33 +81,13 @@ def load(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
     # NeMo-RL's objects call Ray when they are deleted. At exit Ray would start a new instance for that, and hang.
     os.environ.setdefault(AUTO_CONNECT, "0")
     try:
-        from nemo_rl.utils.config import load_config, parse_hydra_overrides, register_omegaconf_resolvers
+        importlib.import_module(PACKAGE)
     except ImportError as error:
         raise UserError(
             f"backend=nemo_rl needs NeMo-RL, which cannot be imported here ({error}); run inside its container or "
             "environment with its checkout on PYTHONPATH, or use a recipe of configs/cpu (backend=embedded)"
         ) from None
-    from omegaconf.errors import OmegaConfBaseException
-
-    paths, values = split_words(path, overrides)
-    for missing in (file for file in paths if not file.is_file()):
-        raise UserError(f"cannot read the configuration {missing}: no such file")
-    try:
-        register_omegaconf_resolvers()
-        config = merge_overlays(paths, [load_config(file) for file in paths])
-        if values:
-            config = parse_hydra_overrides(config, values)
-        find_code(config, paths, values)
-        resolved = plain(config, complete=False)
-    except UserError:
-        raise
-    except (OmegaConfBaseException, OSError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}; is NEMO_RL_HOME set to NeMo-RL's checkout?") from None
-    except Exception as error:  # the errors of NeMo-RL and of hydra have no common base class
-        if type(error).__module__.partition(".")[0] in ("hydra", "nemo_rl"):
-            raise UserError(f"override {' '.join(str(error).split())}; a new key needs a leading +") from None
-        raise
-    return find_files(resolved, paths, overrides)
+    return load_config(path, overrides)
 
 
 def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
@@ -122,7 +101,7 @@ def run(config_path: Path, overrides: Sequence[str] = ()) -> int:
         The process's exit code (job_control.py).
     """
     resolved = load(config_path, overrides)
-    return train(resolved, upstream_part(config_path, overrides))
+    return train(resolved, load_upstream_part(config_path, overrides))
 
 
 def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *, judged: bool = False) -> int:
@@ -142,7 +121,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         ProcessLostError: a process has died. Another attempt may succeed.
         StallError: a process does not answer. Another attempt may succeed.
     """
-    run_dir = RunDir(from_here(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR)))))
+    run_dir = RunDir(get_whole_path(Path(str(resolved.get("run_dir", DEFAULT_RUN_DIR)))))
     resume = resolved.get("resume", "never")
     run_dir.check(resolved, resume=resume == "auto")
     control = JobControl(run_dir.path, int(resolved["grpo"]["max_num_steps"]))
@@ -150,7 +129,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     progress: Progress | None = None
     parts: dict[str, Any] = {}
     try:
-        with on_signals(stop_early):  # it passes NeMo-RL's `except Exception`
+        with handle_signals(stop_early):  # it passes NeMo-RL's `except Exception`
             if not judged:
                 rulebook.refuse(resolved, upstream)
             loop, master_config = _make_config(resolved)
@@ -173,16 +152,16 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         if training is Loop.CONTROLLER:
             from nemo_ada.nemo.launch import controller
 
-            with on_signals(stop_early):
+            with handle_signals(stop_early):
                 stopped = controller.run_controller(parts, control, progress)
         else:
             trainer = importlib.import_module(SYNC_LOOP) if training is Loop.DATA_PLANE else loop
             stopped = run_loop(trainer, parts, control, progress)
         reason = str(progress.reason) if stopped else None
         saved = bool(Values(parts["master_config"]).get("checkpointing.enabled", False))
-        code, message = control.ended(progress.total_steps, reason, saved=saved)
+        code, message = control.report_end(progress.total_steps, reason, saved=saved)
     except StoppedEarly as signal:
-        code, message = control.ended_early(str(signal))
+        code, message = control.report_early_end(str(signal))
     except BaseException as error:
         if not run_dir.is_open:
             raise
@@ -192,7 +171,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         control.status("interrupted" if again else "failed", step)
         if lost is not None:
             raise ProcessLostError(f"a process of the run was lost after step {step}: {lost}") from error
-        if advice := key_to_lower(error, find_memory_keys(resolved)):
+        if advice := find_key_to_lower(error, find_memory_keys(resolved)):
             raise InvariantError(f"after step {step}: {str(error).strip().splitlines()[-1]}; {advice}") from error
         raise
     finally:
@@ -338,8 +317,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     values.assign("logger.log_dir", get_next_experiment_dir(values.get("logger.log_dir")))
     continue_tracking(master_config.logger, run_dir)
     with ExitStack() as started:
-        started.enter_context(without_working_folder(importlib.import_module("ray.job_config").JobConfig))
-        started.enter_context(named_cluster(importlib.import_module("ray._private.services")))
+        started.enter_context(leave_out_working_folder(importlib.import_module("ray.job_config").JobConfig))
+        started.enter_context(join_named_cluster(importlib.import_module("ray._private.services")))
         configure_processes(values)
         start_telemetry(master_config)
         if os.environ.get("RAY_ADDRESS"):
@@ -355,9 +334,9 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     configure_generation(master_config, tokenizer)
     gym = uses_gym(Values(master_config))
     if gym:
-        from nemo_ada.nemo.gym.set_up import prepared_for_gym
+        from nemo_ada.nemo.gym.set_up import prepare_for_gym
 
-        data, val_data = prepared_for_gym(master_config, tokenizer)
+        data, val_data = prepare_for_gym(master_config, tokenizer)
     else:
         data, val_data, task_to_env, val_task_to_env = setup_response_data(
             processor or tokenizer, master_config.data, master_config.env, is_vlm=media
@@ -452,7 +431,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
             "resume=auto to continue it or name another folder"
         )
     saved = read_yaml(Path(newest) / "config.yaml", "the checkpoint's configuration", written=True)
-    old, new = (_comparable(config) for config in (saved, as_dicts(master_config)))
+    old, new = (_flatten_comparable(config) for config in (saved, as_dicts(master_config)))
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changed:
         shown = ", ".join(f"{key}: {old.get(key)} -> {new.get(key)}" for key in changed[:5])
@@ -468,9 +447,9 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
         )
 
 
-def _comparable(config: Mapping[str, Any]) -> dict[str, str]:
+def _flatten_comparable(config: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted keys and values as JSON text, without the keys that may change between attempts."""
-    values = {key: value for key, value in identity(config).items() if key not in DERIVED}
+    values = {key: value for key, value in get_identity(config).items() if key not in DERIVED}
     return {key: json.dumps(value, default=str, sort_keys=True) for key, value in values.items()}
 
 
@@ -482,5 +461,5 @@ def _stop_on_signals(control: JobControl, progress: Progress) -> Iterator[None]:
         progress.signals.append(reason)
         control.request(reason)
 
-    with on_signals(stop):
+    with handle_signals(stop):
         yield

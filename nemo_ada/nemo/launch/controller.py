@@ -1,7 +1,7 @@
 """Trains with NeMo-RL's single controller, in the order of its examples/run_grpo_single_controller.py.
 
-The controller is a Ray actor of NeMo-RL's own class, which knows no files of a run. So the driver sets up
-and watches it.
+The controller is a Ray actor of NeMo-RL's own class, which knows no files of a run. So the driver sets it up, watches
+it, and keeps the files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from nemo_ada.config.values import Values
 from nemo_ada.errors import StallError
-from nemo_ada.nemo.gym.set_up import configured_for_gym
+from nemo_ada.nemo.gym.set_up import configure_for_gym
 from nemo_ada.nemo.launch.examples import configure_generation
 from nemo_ada.nemo.launch.stop_and_save import Progress
 from nemo_ada.rules.facts import version
@@ -37,7 +37,7 @@ def set_up(master_config: Any) -> dict[str, Any]:
     tokenizer = get_tokenizer(master_config.policy["tokenizer"])
     configure_generation(master_config, tokenizer)
     if uses_gym(Values(master_config)):
-        configured_for_gym(master_config, tokenizer)
+        configure_for_gym(master_config, tokenizer)
     actor_args, timings = setup_single_controller(master_config, tokenizer)
     return {
         "actor_args": actor_args,
@@ -73,18 +73,18 @@ def run_controller(parts: Mapping[str, Any], control: JobControl, progress: Prog
     actor_class = importlib.import_module(version.CONTROLLER_MODULE).SingleControllerActor
     controller = actor_class.remote(
         master_config=config,
-        actor_args=importlib.import_module(PLUG_IN).plugged_in(config, parts["actor_args"]),
+        actor_args=importlib.import_module(PLUG_IN).plug_in(config, parts["actor_args"]),
         setup_timing_metrics=parts["timings"],
     )
     patience = float(Values(config).get("async_rl.stall_watchdog.stall_timeout_s", 600.0))
     finished, silent = controller.run.remote(), 0.0
     while not ray.wait([finished], timeout=WATCH_SECONDS)[0]:
-        if (reason := control.stop_reason()) is not None:
+        if (reason := control.find_stop_reason()) is not None:
             stop_early(reason)
         try:
             answer = ray.get(controller.ping.remote(), timeout=WATCH_SECONDS)
         except ray.exceptions.GetTimeoutError:
-            silent += 2 * WATCH_SECONDS
+            silent += 2 * WATCH_SECONDS  # the wait above and the one for the answer
             if silent > patience:
                 raise StallError(f"the single controller has not answered for {silent:.0f} s") from None
             continue
@@ -103,4 +103,4 @@ def _note_save(checkpointer: Any, control: JobControl) -> None:
     saved = 0 if newest is None else int(Path(newest).name.removeprefix("step_"))
     if saved > control.saved_step:
         control.status("running", saved)
-        control.observe_save(0.0)
+        control.observe_save(0.0)  # it took no time of the driver's

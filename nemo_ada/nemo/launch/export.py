@@ -20,23 +20,23 @@ import yaml
 from nemo_ada import trust
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.config_file import HOME
-from nemo_ada.rules.facts.hub import REPOSITORY, code_of, missing_files, snapshot
+from nemo_ada.rules.facts.hub import REPOSITORY, find_code, find_missing_files, find_snapshot
 from nemo_ada.rules.facts.nemo_config import Values
-from nemo_ada.rules.facts.site import site_setting, worker_python
+from nemo_ada.rules.facts.site import find_worker_python, read_site_setting
 from nemo_ada.run.files import (
     MANIFEST,
-    new_file,
+    create_file,
     read_json,
     verify_folder,
     write_atomically,
     write_folder,
 )
 from nemo_ada.run.folder import CONTRACT, RunDir
-from nemo_ada.run.json_lines import records
-from nemo_ada.run.limited import limited
-from nemo_ada.run.provenance import latest
-from nemo_ada.run.redaction import hide, printable
-from nemo_ada.run.start import environment, python
+from nemo_ada.run.json_lines import read_records
+from nemo_ada.run.limited import call_limited
+from nemo_ada.run.provenance import read_latest
+from nemo_ada.run.redaction import hide, make_printable
+from nemo_ada.run.start import make_environment, make_python_command
 from nemo_ada.run.start import run as run_process
 from nemo_ada.run.yaml_file import read_mapping, read_yaml
 
@@ -156,7 +156,7 @@ def _copy_found(source: Path, target: Path) -> None:
         for inner in source.iterdir():
             _copy_found(inner, target / inner.name)
         return
-    with trust.open_found(source, WORKS, links=False) as old, new_file(target, "wb") as new:
+    with trust.open_found(source, WORKS, links=False) as old, create_file(target, "wb") as new:
         shutil.copyfileobj(old, new)
 
 
@@ -165,7 +165,7 @@ def _find_broken_files(place: Path, adapter: bool) -> list[str]:
     broken = [file.name for file in place.glob("*.safetensors") if not _is_whole(file)]
     if adapter:
         return [*broken, *(name for name in ADAPTER if not (place / name).is_file())]
-    return [*broken, *missing_files(place, weights=True)]
+    return [*broken, *find_missing_files(place, weights=True)]
 
 
 def write_model_card(run: Path, folder: Path) -> str:
@@ -176,7 +176,7 @@ def write_model_card(run: Path, folder: Path) -> str:
         folder: the folder of the checkpoint.
     """
     step, config, made = int(folder.name.removeprefix("step_")), run / "config.yaml", run / "environment.json"
-    values, about = Values(read_mapping(config)), latest(made)
+    values, about = Values(read_mapping(config)), read_latest(made)
     path = values.get("data.train.data_path")
     base = str(values.get("policy.model_name") or "")
     public = REPOSITORY.fullmatch(base) is not None and not os.path.exists(base)
@@ -204,13 +204,13 @@ def write_model_card(run: Path, folder: Path) -> str:
 
 def _clean_line(value: object) -> str:
     """Return a text of a run's files for the card: one line, without a secret or a character that steers a terminal."""
-    return printable(hide(" ".join(str(value)[:MOST_LETTERS].split())))
+    return make_printable(hide(" ".join(str(value)[:MOST_LETTERS].split())))
 
 
 def _find_last_evaluation(run: Path, step: int) -> str:
     """Return the scores of the newest evaluation up to a step. Empty without one."""
     file = run / "evaluations.jsonl"
-    lines = records(file, on_damage=lambda _number, _why: None) if file.is_file() else ()
+    lines = read_records(file, on_damage=lambda _number, _why: None) if file.is_file() else ()
     evaluations = [record for _, record in lines if isinstance(record.get("step"), int) and record["step"] <= step]
     if not evaluations:
         return ""
@@ -234,12 +234,12 @@ def _add_prompts(place: Path, run: Path, folder: Path) -> None:
 
 def _find_model_folder(name: str) -> Path:
     """Return the folder of a model, or of the hub's newest cached version of it."""
-    return Path(name) if Path(name).is_dir() else snapshot(name) or Path(name)
+    return Path(name) if Path(name).is_dir() else find_snapshot(name) or Path(name)
 
 
 def find_checkpoint(run: Path, step: int | None) -> Path:
     """The newest complete checkpoint of either back end, or the one of `step`. Raises UserError if there is none."""
-    for folder in reversed(RunDir(run).checkpoints()):
+    for folder in reversed(RunDir(run).list_checkpoints()):
         if step is not None and int(folder.name.removeprefix("step_")) != step:
             continue
         try:
@@ -253,7 +253,9 @@ def find_checkpoint(run: Path, step: int | None) -> Path:
     if not run.is_dir():
         raise UserError(f"{run} is no folder; name a run's folder, its run_dir")
     others = (
-        [int(folder.name.removeprefix("step_")) for folder in RunDir(run).checkpoints()] if step is not None else []
+        [int(folder.name.removeprefix("step_")) for folder in RunDir(run).list_checkpoints()]
+        if step is not None
+        else []
     )
     raise UserError(
         f"{run} has no complete checkpoint{'' if step is None else f' of step {step}'}; name a run's folder"
@@ -300,7 +302,7 @@ def _convert_checkpoint(folder: Path, place: Path, base: Path | None, adapter: b
         adapter: write only the adapters.
         model: the model that the run started from, where the command line names it.
     """
-    weights, home = folder / "policy/weights", Path(site_setting(HOME) or ".missing")
+    weights, home = folder / "policy/weights", Path(read_site_setting(HOME) or ".missing")
     iterations = sorted(weights.glob("iter_*"))
     if (weights / "model/consolidated").is_dir():
         _copy_found(weights / "model/consolidated", place)
@@ -311,12 +313,16 @@ def _convert_checkpoint(folder: Path, place: Path, base: Path | None, adapter: b
                 _copy_found(weights / "model" / name, place / name)
         else:
             _refuse_code(folder, model)
-            interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
-            _run_converter("merging the adapters", python(interpreter, "-c", MERGED, base, weights / "model", place))
+            interpreter = find_worker_python("dtensor|automodel") or Path(sys.executable)
+            _run_converter(
+                "merging the adapters", make_python_command(interpreter, "-c", MERGED, base, weights / "model", place)
+            )
         return
     if any((weights / "model").glob(SHARDS)):
-        interpreter = worker_python("dtensor|automodel") or Path(sys.executable)
-        _run_converter("joining the shards", python(interpreter, "-c", FROM_SHARDS, weights / "model", place))
+        interpreter = find_worker_python("dtensor|automodel") or Path(sys.executable)
+        _run_converter(
+            "joining the shards", make_python_command(interpreter, "-c", FROM_SHARDS, weights / "model", place)
+        )
         for name in ("config.json", "generation_config.json"):
             if (weights / "model/.hf_metadata" / name).is_file():
                 _copy_found(weights / "model/.hf_metadata" / name, place / name)
@@ -331,16 +337,16 @@ def _convert_checkpoint(folder: Path, place: Path, base: Path | None, adapter: b
     if not script.is_file():
         raise UserError(f"{HOME}={home} has no {script.name}; set it to a checkout of NeMo-RL v0.7.0")
     out = place / "converted"  # a folder that the converter makes itself
-    interpreter = worker_python(worker) or Path(sys.executable)
-    command = python(interpreter, script, "--config", folder / "config.yaml", flag, checkpoint)
+    interpreter = find_worker_python(worker) or Path(sys.executable)
+    command = make_python_command(interpreter, script, "--config", folder / "config.yaml", flag, checkpoint)
     if base is not None:
         script = home / "examples/converters/convert_lora_to_hf.py"
-        command = python(interpreter, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint)
+        command = make_python_command(interpreter, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint)
         command += ["--hf-model-name", _read_model_name(folder), *(["--adapter-only"] if adapter else [])]
     _run_converter(script.name, [*command, "--hf-ckpt-path", str(out)])
     if not out.is_dir():
         raise UserError(f"{script.name} wrote nothing in {interpreter}; run it in NeMo-RL's container")
-    _run_converter("safetensors", python(interpreter, "-c", TO_SAFETENSORS, out))
+    _run_converter("safetensors", make_python_command(interpreter, "-c", TO_SAFETENSORS, out))
     for file in out.iterdir():
         file.rename(place / file.name)
     out.rmdir()
@@ -360,7 +366,7 @@ def _refuse_code(folder: Path, model: str | None) -> None:
     if model is not None and model != named:
         raise UserError(f"--model={model}: {folder} was trained from {named}; name that, or leave --model out")
     for place in (_find_model_folder(named), folder / "policy/tokenizer"):
-        if model is None and (code := code_of(place)):
+        if model is None and (code := find_code(place)):
             raise UserError(
                 f"{folder / CONFIG} names {named}, and {place} has code of its own ({', '.join(code[:3])}), which the "
                 f"converter would run; where you trust it, say --model={named}"
@@ -380,7 +386,7 @@ def _read_model_name(folder: Path) -> str:
 
 
 def _run_converter(name: str, command: Sequence[str]) -> None:
-    done = run_process(command, env=environment(HF_HUB_OFFLINE="1"), capture_output=True, text=True)
+    done = run_process(command, env=make_environment(HF_HUB_OFFLINE="1"), capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"{name} failed in {command[0]}: {last[:500]}; run it in NeMo-RL's container")
@@ -389,6 +395,6 @@ def _run_converter(name: str, command: Sequence[str]) -> None:
 def _is_whole(file: Path) -> bool:
     """Return whether a safetensors file has all the bytes that its header lists."""
     try:
-        return file.stat().st_size == limited("nemo_ada.run.weights:end_of", str(file))
+        return file.stat().st_size == call_limited("nemo_ada.run.weights:end_of", str(file))
     except UserError:
         return False

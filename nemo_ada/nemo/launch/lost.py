@@ -25,23 +25,23 @@ LOST = (
 
 def find_lost_process(error: BaseException | None) -> str | None:
     """Return Ray's message about the dead process or node behind an error. None for any other reason."""
-    for cause in _errors_behind(error, set()):
+    for cause in _walk_errors(error, set()):
         if any(cls.__module__ == "ray.exceptions" and cls.__name__ in LOST for cls in type(cause).__mro__):
             return str(cause).strip().splitlines()[0]
     return None
 
 
-def _errors_behind(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]:
+def _walk_errors(error: BaseException | None, seen: set[int]) -> Iterator[BaseException]:
     """Yield an error, the errors of a group, and their causes."""
     if error is None or id(error) in seen:
         return
     seen.add(id(error))
     yield error
     for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
-        yield from _errors_behind(inner, seen)
-    yield from _errors_behind(error.__cause__, seen)
+        yield from _walk_errors(inner, seen)
+    yield from _walk_errors(error.__cause__, seen)
     if not error.__suppress_context__:
-        yield from _errors_behind(error.__context__, seen)
+        yield from _walk_errors(error.__context__, seen)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`nemo-ada prepare` puts what a config loads from the hub into the shared cache. Then it loads it without a network.
 
-It loads it because a job's nodes may have no network, and a file that is missing should be seen here and not there.
+It loads everything again because a job's nodes may have no network, and a file that is missing should be seen here and
+not there.
 
 Both halves run as child processes, `python -m nemo_ada.nemo.launch.prepare fetch|load ITEMS`, because the libraries
 read HF_HOME and the proxies only once, from their environment.
@@ -16,8 +17,8 @@ from pathlib import Path
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.config_file import load_config
-from nemo_ada.rules.facts.hub import BUILT_IN, Kind, cache_home, missing_files, needs
-from nemo_ada.rules.facts.site import site_said
+from nemo_ada.rules.facts.hub import BUILT_IN, Kind, find_cache, find_missing_files, list_needs
+from nemo_ada.rules.facts.site import describe_site
 from nemo_ada.run import start
 
 Item = tuple[str, Kind, bool]  # repository, kind, with weights
@@ -32,12 +33,12 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFL
 def prepare(path: Path, overrides: Sequence[str], *, say: Callable[[str], object]) -> None:
     """Fetch everything, and load everything again. Raises UserError for the first failure."""
     values = Values(load_config(path, overrides))
-    wanted = list(dict.fromkeys((name, kind, key == "policy.model_name") for key, name, kind in needs(values)))
-    environment = start.environment(HF_HOME=str(cache_home()))
-    online = {key: value for key, value in start.environment(*TOKENS).items() if key not in OFFLINE}
+    wanted = list(dict.fromkeys((name, kind, key == "policy.model_name") for key, name, kind in list_needs(values)))
+    environment = start.make_environment(HF_HOME=str(find_cache()))
+    online = {key: value for key, value in start.make_environment(*TOKENS).items() if key not in OFFLINE}
     online["HF_HOME"] = environment["HF_HOME"]
-    say(f"site settings: {site_said()}")
-    say(f"cache: {cache_home()}")
+    say(f"site settings: {describe_site()}")
+    say(f"cache: {find_cache()}")
     say(_run_child("fetch", wanted, online, (), "not fetched; is there internet here, and HF_TOKEN?"))
     prefix, how = find_isolation()
     say(_run_child("load", wanted, {**environment, **OFFLINE, **REFUSING}, prefix, f"does not load {how}"))
@@ -49,7 +50,10 @@ def prepare(path: Path, overrides: Sequence[str], *, say: Callable[[str], object
 
 
 def find_isolation() -> tuple[Sequence[str], str]:
-    """Return a prefix that runs a command without a network, where the kernel allows it, and a name for that."""
+    """Return a prefix that runs a command without a network, where the kernel allows it, and a name for that.
+
+    Elsewhere a proxy that refuses takes its place. It stops the libraries, which obey it, and nothing that does not.
+    """
     try:
         allowed = start.run([*NAMESPACE, "true"], capture_output=True).returncode == 0
     except OSError:
@@ -60,7 +64,10 @@ def find_isolation() -> tuple[Sequence[str], str]:
 def _run_child(
     what: str, wanted: Sequence[Item], environment: Mapping[str, str], prefix: Sequence[str], otherwise: str
 ) -> str:
-    command = [*prefix, *start.python(sys.executable, "-m", "nemo_ada.nemo.launch.prepare", what, json.dumps(wanted))]
+    command = [
+        *prefix,
+        *start.make_python_command(sys.executable, "-m", "nemo_ada.nemo.launch.prepare", what, json.dumps(wanted)),
+    ]
     done = start.run(command, env=dict(environment), stdout=start.PIPE, stderr=start.STDOUT, text=True)
     lines = done.stdout.strip().splitlines() or ["no message"]
     if done.returncode:
@@ -76,7 +83,7 @@ def fetch(name: str, kind: Kind, *, weights: bool) -> str:
 
     patterns = FILES if weights else [pattern for pattern in FILES if pattern != "*.safetensors"]
     folder = Path(snapshot_download(name, allow_patterns=patterns))
-    lacks = missing_files(folder, weights=weights)
+    lacks = find_missing_files(folder, weights=weights)
     if lacks:
         raise UserError(f"{folder} lacks {', '.join(lacks[:5])}")
     return f"{sum(file.stat().st_size for file in folder.rglob('*') if file.is_file()) / 2**30:.2f} GiB"

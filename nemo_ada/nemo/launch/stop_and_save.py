@@ -87,7 +87,7 @@ class Progress:
             for name in ("total_steps", "current_step", "current_epoch", "consumed_samples")
         )
         if dataloader is None:
-            return cls(in_epoch, in_epoch, 0, samples, 1, prompts)
+            return cls(in_epoch, in_epoch, 0, samples, 1, prompts)  # its current_step counts all steps, without epochs
         return cls(
             total_steps=steps,
             current_step=in_epoch,
@@ -135,7 +135,7 @@ class SamplingStopCheck:
             progress.reason = progress.signals[0]
             return "drain"
         if (self._control.run_dir / STOP_FILE).exists():
-            return "drain"
+            return "drain"  # the step completes, and check_save reads from the file why
         return None
 
 
@@ -143,6 +143,9 @@ def make_job_timeout(
     original: type, control: JobControl, progress: Progress, dataloader: Any, hooks: Hooks | None
 ) -> type:
     """Build a subclass of NeMo-RL's TimeoutChecker that also checks the job's end, the stop file and signals.
+
+    A subclass, because the loop makes the checker itself, from a name of its module. It is asked once per step, which
+    also makes it the place where a step is counted.
 
     Args:
         original: NeMo-RL's class.
@@ -172,7 +175,7 @@ def make_job_timeout(
             progress.updates.append(seconds - (hooks.sampling_seconds if hooks is not None else 0.0))
             control.heartbeat(progress.total_steps)
             control.status("running", progress.total_steps)
-            progress.reason = control.stop_reason()
+            progress.reason = control.find_stop_reason()
             if progress.reason is not None:
                 return True
             if super().check_save():
@@ -191,7 +194,7 @@ def raise_errors(loop: Any) -> Iterator[None]:
     def print_exc(*args: Any, **kwargs: Any) -> None:
         show(*args, **kwargs)
         error = sys.exc_info()[1]
-        if error is not None and sys._getframe(1).f_globals is vars(loop):
+        if error is not None and sys._getframe(1).f_globals is vars(loop):  # other callers only want to print
             raise error
 
     with replace_names(traceback, {"print_exc": print_exc}):
@@ -214,7 +217,7 @@ def time_saves(checkpointer: Any, control: JobControl, progress: Progress) -> It
 
     def timed(end: Callable[..., Any]) -> Callable[..., Any]:
         def finalize(*args: Any, **kwargs: Any) -> Any:
-            for checkpoint in args[:1]:
+            for checkpoint in args[:1]:  # its folder
                 RunDir(control.run_dir).copy_inputs(Path(checkpoint))
             result = end(*args, **kwargs)
             seconds = time.monotonic() - started[0]

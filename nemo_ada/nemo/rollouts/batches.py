@@ -15,7 +15,7 @@ import numpy as np
 from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import InvariantError
-from nemo_ada.nemo.loop_log import of_calls
+from nemo_ada.nemo.loop_log import join_calls
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort
 from nemo_ada.nemo.rollouts.response import Response, read
@@ -67,7 +67,7 @@ class BatchSource:
             for place, log, reward, cut in zip(places, final["message_log"], rewards, truncated, strict=True)
         ]
         self._done.update(zip(ids, finished, strict=True))
-        return outcomes(ids, finished)
+        return convert_outcomes(ids, finished)
 
     def abort(self, response_id_N: IntArray) -> IntArray:
         """Remove responses from the next call. They have 0 tokens, because nothing was generated for them."""
@@ -94,10 +94,10 @@ class BatchSource:
     @property
     def reported(self) -> dict[str, Any]:
         """NeMo-RL's metrics, joined over all calls."""
-        return of_calls(self._reported)
+        return join_calls(self._reported)
 
 
-def outcomes(ids: list[int], responses: list[Response]) -> Outcomes:
+def convert_outcomes(ids: list[int], responses: list[Response]) -> Outcomes:
     """Convert finished responses to the session's columns.
 
     Args:

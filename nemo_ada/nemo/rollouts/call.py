@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.nemo.gym.request import AGENT, canonical, prompt_id
+from nemo_ada.nemo.gym.request import AGENT, compute_prompt_id, write_canonical
 from nemo_ada.nemo.rollouts.response import PACKED, Message
 
 
@@ -91,7 +91,7 @@ class Prompts:
         if repeated_batch.size % group:
             raise InvariantError(f"{repeated_batch.size} rows are no multiple of the group size {group}")
         _refuse_packed(repeated_batch)
-        self._pristine = self._copied(repeated_batch, list(range(0, repeated_batch.size, group)))
+        self._pristine = self._copy_rows(repeated_batch, list(range(0, repeated_batch.size, group)))
         in_loss = (self._pristine["loss_multiplier"] > 0).tolist()
         self.position_P = [position for position, counts in enumerate(in_loss) if counts]
         self.masked = [position for position, counts in enumerate(in_loss) if not counts]
@@ -106,14 +106,14 @@ class Prompts:
         self.requests: list[str] = []
         if gym:
             rows = [self._pristine["extra_env_info"][position] for position in self.position_P]
-            self.requests, self.ids = [canonical(row) for row in rows], [prompt_id(row) for row in rows]
+            self.requests, self.ids = [write_canonical(row) for row in rows], [compute_prompt_id(row) for row in rows]
             self._pristine["agent_ref"] = [row.get(AGENT) for row in self._pristine["extra_env_info"]]
             return
-        self.ids = [_prompt_id(logs[position], names[position]) for position in self.position_P]
+        self.ids = [_compute_prompt_id(logs[position], names[position]) for position in self.position_P]
 
     def rows(self, prompts: list[int]) -> Any:
         """Return a new batch that a rollout may change. It has a row per entry of `prompts` (positions among the P)."""
-        return self._copied(self._pristine, [self.position_P[prompt] for prompt in prompts])
+        return self._copy_rows(self._pristine, [self.position_P[prompt] for prompt in prompts])
 
     def state(self, prompt: int) -> dict[str, Any]:
         """Return a prompt in the form of the asynchronous rollout, which copies what it changes."""
@@ -133,12 +133,12 @@ class Prompts:
         return self._pristine.select_indices(positions)
 
     @staticmethod
-    def _copied(batch: Any, positions: list[int]) -> Any:
+    def _copy_rows(batch: Any, positions: list[int]) -> Any:
         """Copy rows. select_indices alone would share list items between rows, and repeat_interleave copies them."""
         return batch.select_indices(positions).repeat_interleave(1)
 
 
-def _prompt_id(log: list[Message], task_name: Any) -> str:
+def _compute_prompt_id(log: list[Message], task_name: Any) -> str:
     """Compute the id of a prompt. Equal prompts of a task have equal ids in all epochs, data sets and restarts."""
     digest = hashlib.sha256()
     for message in log:

@@ -71,7 +71,7 @@ class EngineAbort:
             return
         import ray
 
-        dead = engine_dead()
+        dead = make_engine_check()
         calls = {worker.__ray_call__.remote(dead): number for number, worker in enumerate(self.workers)}
         answered, _ = ray.wait(list(calls), num_returns=len(calls), timeout=ABORT_SECONDS)
         for answer in answered:
@@ -138,7 +138,7 @@ def request_stopper() -> Callable[[Any, list[tuple[int, ...]] | None], int]:
     return stop
 
 
-def engine_dead() -> Callable[[Any], str]:
+def make_engine_check() -> Callable[[Any], str]:
     """Make the function that checks a vLLM worker's engine, whose core is another process.
 
     Ray sends it by value, like `request_stopper`'s.

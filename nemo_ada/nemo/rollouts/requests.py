@@ -28,8 +28,8 @@ import numpy as np
 from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampling.source import Outcomes, Requests
 from nemo_ada.errors import StallError
-from nemo_ada.nemo.loop_log import of_samples
-from nemo_ada.nemo.rollouts.batches import outcomes
+from nemo_ada.nemo.loop_log import summarise_samples
+from nemo_ada.nemo.rollouts.batches import convert_outcomes
 from nemo_ada.nemo.rollouts.call import Prompts, RolloutCall
 from nemo_ada.nemo.rollouts.engine_abort import EngineAbort, SharedCheck
 from nemo_ada.nemo.rollouts.response import ENGINE_ERROR, Response, read
@@ -109,7 +109,7 @@ class InFlight:
             self._tokens += response.tokens
             self.done[response_id], self.samples[response_id] = response, sample
             ids.append(response_id)
-        return outcomes(ids, [self.done[response_id] for response_id in ids])
+        return convert_outcomes(ids, [self.done[response_id] for response_id in ids])
 
     async def drop(self, response_id_N: IntArray) -> tuple[IntArray, set[int]]:
         """Cancel responses. Raises the error of one that has failed.
@@ -190,7 +190,7 @@ class Responder:
 
     def joined(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """NeMo-RL's metrics of several responses together."""
-        return of_samples(samples)
+        return summarise_samples(samples)
 
 
 class AsyncSource:

@@ -103,7 +103,7 @@ def has_media(message_log: Sequence[Message]) -> bool:
     return any(type(value).__name__ == PACKED for message in message_log for value in message.values())
 
 
-def placeholder(prompt: Sequence[Message], generated: Sequence[Message] = ()) -> list[Message]:
+def make_placeholder(prompt: Sequence[Message], generated: Sequence[Message] = ()) -> list[Message]:
     """Build a row of two tokens that keeps the shape of the batch.
 
     The row has the first token of the prompt and the first generated token. Without a generated token, the prompt's
@@ -113,16 +113,16 @@ def placeholder(prompt: Sequence[Message], generated: Sequence[Message] = ()) ->
         prompt: messages of the prompt.
         generated: messages of the response.
     """
-    head = _first_token(prompt[0])
+    head = _get_first_token(prompt[0])
     if has_media(prompt) or has_media(generated):
-        return [dict(message) for message in (*prompt, *(generated or _one_token(head)))]
+        return [dict(message) for message in (*prompt, *(generated or _make_one_token(head)))]
     for message in generated:
         if message["role"] == "assistant" and len(message["token_ids"]):
-            return [head, _first_token(message)]
-    return [head, *_one_token(head)]
+            return [head, _get_first_token(message)]
+    return [head, *_make_one_token(head)]
 
 
-def _one_token(head: Message) -> list[Message]:
+def _make_one_token(head: Message) -> list[Message]:
     """Build a response of one token, which is the prompt's first."""
     token_ids = head["token_ids"]
     routes = {ROUTES: head[ROUTES].clone()} if ROUTES in head else {}
@@ -137,7 +137,7 @@ def _one_token(head: Message) -> list[Message]:
     ]
 
 
-def _first_token(message: Message) -> Message:
+def _get_first_token(message: Message) -> Message:
     length = len(message["token_ids"])
     cut: Message = {}
     for key, value in message.items():

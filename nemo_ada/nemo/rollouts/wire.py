@@ -30,14 +30,14 @@ def send_arrays(workers: Sequence[Any]) -> None:
     new = [worker for worker in workers if worker not in _told]
     if not new:
         return
-    register = registration()
+    register = make_registration()
     register(None)
     for worker in new:
         worker.__ray_call__.remote(register)
         _told.add(worker)
 
 
-def registration() -> Callable[[Any], None]:
+def make_registration() -> Callable[[Any], None]:
     """Make the function that lets Ray write a process's tensors as arrays.
 
     Ray sends a nested function by value, so the worker's Python environment need not have this package.

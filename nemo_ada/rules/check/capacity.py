@@ -9,19 +9,19 @@ from pathlib import Path
 from nemo_ada.rules.check.site import find_job_folder
 from nemo_ada.rules.facts.memory import (
     GIB,
-    checkpoint_bytes,
-    learner_phase,
-    logprob_phase,
-    optimizer_bytes,
-    refit_phase,
-    saved_parameters,
-    vllm_cache,
+    compute_checkpoint_bytes,
+    count_saved_parameters,
+    estimate_learner_phase,
+    estimate_logprob_phase,
+    estimate_optimizer_bytes,
+    estimate_refit_phase,
+    estimate_vllm_cache,
 )
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import CAPTURED, CAPTURED_BY_DEFAULT, OFFLOAD, OFFLOADS, VLLM_KWARGS, NemoConfig
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
-from nemo_ada.standing import here, shown
+from nemo_ada.standing import get_users_folder, show_path
 
 SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
 TIGHT = 0.9  # share of the GPU above which it may not fit, because the estimate leaves out fragmentation
@@ -30,9 +30,9 @@ TIGHT = 0.9  # share of the GPU above which it may not fit, because the estimate
 def check_learner_memory(config: NemoConfig, shape: ModelShape, gpu_gib: float) -> Findings:
     """Memory of the learner's phases on the fullest GPU."""
     phases = {
-        "policy.train_micro_batch_size": learner_phase(config, shape),
-        f"{VLLM}.tensor_parallel_size": refit_phase(config, shape),
-        _find_logprob_key(config): logprob_phase(config, shape),
+        "policy.train_micro_batch_size": estimate_learner_phase(config, shape),
+        f"{VLLM}.tensor_parallel_size": estimate_refit_phase(config, shape),
+        _find_logprob_key(config): estimate_logprob_phase(config, shape),
     }
     for key, phase in phases.items():
         text = f"{phase.name}: {phase.gib:.1f} of {gpu_gib:.1f} GiB per GPU = {phase.describe()}"
@@ -76,7 +76,7 @@ def check_host_memory(config: NemoConfig, shape: ModelShape) -> Findings:
     """Memory of a node's CPUs that stays pinned for the optimizer's way off GPUs that learner and engine share."""
     if not config.colocated or config.optimizer_offload != OFFLOADS[0]:
         return
-    each = optimizer_bytes(config, shape) / GIB
+    each = estimate_optimizer_bytes(config, shape) / GIB
     if each:
         yield ok(
             OFFLOAD,
@@ -89,7 +89,7 @@ def check_rollout_memory(config: NemoConfig, shape: ModelShape, first_wave: int,
     """Memory of the sampling phase. The first wave is the moment with the most responses at once."""
     engine, rollout = config.engine, config.rollout
     key = f"{VLLM}.gpu_memory_utilization"
-    cache = vllm_cache(config, shape, first_wave, gpu_gib)
+    cache = estimate_vllm_cache(config, shape, first_wave, gpu_gib)
     longest = rollout.max_prompt + rollout.max_new
     text = f"vLLM: {cache.arithmetic}; a first wave of {cache.responses:.0f} responses per replica"
     each = f"{cache.tokens_each:.0f} tokens each (half of prompt {rollout.max_prompt} + response {rollout.max_new})"
@@ -146,10 +146,10 @@ def check_checkpoint_disk(config: NemoConfig, shape: ModelShape, *, site: bool =
         yield warning("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
         return
     keep = v.integer("checkpointing.keep_top_k", 1)
-    parameters = saved_parameters(config, shape)
+    parameters = count_saved_parameters(config, shape)
     if not parameters:  # adapters of no layer that exists, which a rule of LoRA names
         return
-    each = checkpoint_bytes(config, shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * parameters
+    each = compute_checkpoint_bytes(config, shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * parameters
     need = (keep + 1) * each
     name = str(v.get(key, "."))
     folder = find_job_folder(name)
@@ -159,10 +159,10 @@ def check_checkpoint_disk(config: NemoConfig, shape: ModelShape, *, site: bool =
         f"({parameters / 1e9:.1f} B x {each / parameters:g})"
     )
     free = shutil.disk_usage(existing).free
-    elsewhere = folder != here() / name
+    elsewhere = folder != get_users_folder() / name
     place = f"{existing}" + (" (RUN_ROOT)" if elsewhere else "")
     if free < need:
-        yield (error if site and (elsewhere or shown(Path(name)).is_absolute()) else warning)(
+        yield (error if site and (elsewhere or show_path(Path(name)).is_absolute()) else warning)(
             key,
             f"{text}, {free / GIB:.0f} GiB are free at {place} as seen from here; name another folder (RUN_ROOT in "
             "slurm/site.env is where jobs keep runs) or keep fewer",

@@ -9,10 +9,10 @@ import shutil
 from getpass import getuser
 from pathlib import Path
 
-from nemo_ada.rules.facts.site import site_file, site_setting
+from nemo_ada.rules.facts.site import find_site_file, read_site_setting
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
-from nemo_ada.run.files import new_file, text_of
-from nemo_ada.run.start import SubprocessError, environment, run
+from nemo_ada.run.files import create_file, text_of
+from nemo_ada.run.start import SubprocessError, make_environment, run
 
 ANSWER_SECONDS = 10.0
 PREEMPT_SECONDS = 25  # slurm/lib.sh
@@ -42,9 +42,9 @@ def check_cluster(seconds: float | None = None) -> Findings:
     yield from _check_slurm(seconds, wanted)
     if not wanted:
         return
-    path, lines = site_file(), "".join(f"{name}={value}\n" for name, value in wanted.items())
+    path, lines = find_site_file(), "".join(f"{name}={value}\n" for name, value in wanted.items())
     try:
-        with new_file(path) as file:
+        with create_file(path) as file:
             file.write(HEADER + lines)
     except FileExistsError:
         yield warning("slurm/site.env", f"{path} is yours and stays as it is; add {' '.join(lines.split())}")
@@ -67,9 +67,9 @@ def _check_slurm(seconds: float | None, wanted: Wanted) -> Findings:
     if "SLURM_JOB_ID" in os.environ:
         yield from _check_node()
     wait = _parse_number(facts.get("KillWait"))
-    promised = _parse_number(site_setting("PREEMPT_SECONDS")) or PREEMPT_SECONDS
+    promised = _parse_number(read_site_setting("PREEMPT_SECONDS")) or PREEMPT_SECONDS
     yield from _check_partition(seconds, wait, promised, wanted)
-    if "gpu" not in facts.get("GresTypes", "") and site_setting("GPUS_IN_SLURM") != "0":
+    if "gpu" not in facts.get("GresTypes", "") and read_site_setting("GPUS_IN_SLURM") != "0":
         wanted["GPUS_IN_SLURM"] = "0"
         yield error("GPUS_IN_SLURM", "SLURM knows no GPUs here (GresTypes), so --gpus-per-node is refused; "
                     "GPUS_IN_SLURM=0 in site.env leaves it out")  # fmt: skip
@@ -82,7 +82,7 @@ def _check_slurm(seconds: float | None, wanted: Wanted) -> Findings:
 
 
 def _check_partition(seconds: float | None, wait: int, promised: int, wanted: Wanted) -> Findings:
-    name = os.environ.get("SBATCH_PARTITION") or site_setting("SBATCH_PARTITION")
+    name = os.environ.get("SBATCH_PARTITION") or read_site_setting("SBATCH_PARTITION")
     facts = _ask_scontrol("partition", *([name] if name else []))
     if not facts:
         yield error("SBATCH_PARTITION", f"SLURM has no partition {name or 'here'}; `sinfo -s` lists those that work")
@@ -127,7 +127,7 @@ def _check_limits(facts: dict[str, str]) -> Findings:
 
 def _check_cache() -> Findings:
     """Whether the next user of a shared HF_HOME can add to what this one downloads."""
-    cache = Path(site_setting("HF_HOME") or os.devnull)
+    cache = Path(read_site_setting("HF_HOME") or os.devnull)
     closed = [path for path in (cache, cache / "hub") if path.is_dir() and not os.access(path, os.W_OK)]
     if closed:
         yield error("HF_HOME", f"you cannot write to {closed[0]}; its owner opens it to the group: chmod -R g+rwX "
@@ -152,7 +152,7 @@ def _check_node() -> Findings:
     if free < LEAST_SHM_GIB:
         yield warning("/dev/shm", f"{free} GiB are free, and Ray's objects want {LEAST_SHM_GIB}: raise its size")
     first = _parse_number(text_of(Path("/proc/sys/net/ipv4/ip_local_port_range"), 100))
-    last = max(LAST_WORKER_PORT, _parse_number(site_setting("RAY_PORT") or "9900") + 69)
+    last = max(LAST_WORKER_PORT, _parse_number(read_site_setting("RAY_PORT") or "9900") + 69)
     if first <= last:
         yield warning("RAY_PORT", f"the kernel gives out ports from {first} on, Ray's go to {last}, so one may be "
                       "taken; raise net.ipv4.ip_local_port_range or lower RAY_PORT")  # fmt: skip
@@ -164,7 +164,9 @@ def _check_enroot() -> Findings:
         return
     own = {name: value for name, value in os.environ.items() if name.startswith("ENROOT_")}
     try:  # it makes its folders, whatever it is asked
-        done = run(["enroot", "list"], env=environment(**own), capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        done = run(
+            ["enroot", "list"], env=make_environment(**own), capture_output=True, text=True, timeout=ANSWER_SECONDS
+        )
     except (OSError, SubprocessError) as problem:
         yield warning("enroot", f"it gives no answer on this node: {problem}")
         return
@@ -174,13 +176,13 @@ def _check_enroot() -> Findings:
 
 
 def _check_runtime() -> Findings:
-    image = site_setting("CONTAINER")
-    kind = site_setting("RUNTIME") or ("pyxis" if image else "none")
+    image = read_site_setting("CONTAINER")
+    kind = read_site_setting("RUNTIME") or ("pyxis" if image else "none")
     there = [tool for tool in ("apptainer", "enroot", "podman") if shutil.which(tool)]
     if kind == "pyxis" and "container-image" not in _read_answer("srun", "--help"):
         yield error("RUNTIME", f"this SLURM has no pyxis (--container-image); here are: {', '.join(there) or 'none'}; "
                     "RUNTIME=apptainer with a .sif, or CONTAINER= on bare nodes")  # fmt: skip
-    elif kind == "apptainer" and shutil.which(site_setting("APPTAINER") or "apptainer") is None:
+    elif kind == "apptainer" and shutil.which(read_site_setting("APPTAINER") or "apptainer") is None:
         yield warning("RUNTIME", "there is no apptainer on this machine; the nodes need it (APPTAINER names its path)")
     else:
         yield ok("RUNTIME", kind)

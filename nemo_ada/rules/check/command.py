@@ -10,12 +10,12 @@ from typing import Any
 
 from nemo_ada.config.load import backend_of, split_words
 from nemo_ada.config.parsing import parse
-from nemo_ada.config.paths import family
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.paths import list_family
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.bounds import bounds
+from nemo_ada.rules.bounds import check_bounds
 from nemo_ada.rules.check import gpu
 from nemo_ada.rules.check.capacity import (
     check_checkpoint_disk,
@@ -26,10 +26,10 @@ from nemo_ada.rules.check.capacity import (
 from nemo_ada.rules.check.own_classes import check_own_classes
 from nemo_ada.rules.check.site import check_image, check_mounts, check_site
 from nemo_ada.rules.check.verifier import check_verifier
-from nemo_ada.rules.facts.cards import Card, card_of
-from nemo_ada.rules.facts.config_file import load_config, upstream_part
+from nemo_ada.rules.facts.cards import Card, choose_card
+from nemo_ada.rules.facts.config_file import load_config, load_upstream_part
 from nemo_ada.rules.facts.nemo_config import NemoConfig
-from nemo_ada.rules.finding import Finding, Findings, error, exit_code, ok, skipped, warning
+from nemo_ada.rules.finding import Finding, Findings, choose_exit_code, error, ok, skipped, warning
 from nemo_ada.rules.layout import LAYOUT
 from nemo_ada.tasks.jsonl import JsonlTask
 from nemo_ada.tasks.protocol import Task
@@ -55,26 +55,26 @@ def examine(
         config = load_config(path, overrides)
         backend = backend_of(config)
     except UserError as problem:
-        return [rulebook.of_error(problem)]
+        return [rulebook.make_finding(problem)]
     of_gpus, gib = gpu.examine_node(Values(config)) if on_gpu else ([], None)
     if backend == "embedded":
         findings = examine_embedded(config)
     else:
         try:
             findings = [
-                *(() if gib else (skipped("gpu.memory", describe_assumed_gpus(card_of(config))),)),
-                *examine_nemo_rl(config, upstream_part(path, overrides), gpu_gib=gib, site=site),
+                *(() if gib else (skipped("gpu.memory", describe_assumed_gpus(choose_card(config))),)),
+                *examine_nemo_rl(config, load_upstream_part(path, overrides), gpu_gib=gib, site=site),
                 *(check_site(Values(config)) if site else ()),
                 *(check_mounts(Values(config), _find_yamls(path, overrides)) if site else ()),
             ]
         except UserError as problem:
-            findings = [rulebook.of_error(problem)]
+            findings = [rulebook.make_finding(problem)]
     return [*findings, *(check_verifier() if verifier else ()), *of_gpus]
 
 
 def _find_yamls(path: Path, overrides: Sequence[str]) -> list[Path]:
     """Return the YAML, its overlays and the files that they build on, but those of NeMo-RL."""
-    return [file for yaml in split_words(path, overrides)[0] for file in family(Path(yaml).resolve())]
+    return [file for yaml in split_words(path, overrides)[0] for file in list_family(Path(yaml).resolve())]
 
 
 def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
@@ -83,20 +83,20 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
 
     try:
         run = parse(RunConfig, config)
-        from nemo_ada.cpu.stack import run_task
-        from nemo_ada.cpu.trainer import check_run, run_warnings
+        from nemo_ada.cpu.stack import build_run_task
+        from nemo_ada.cpu.trainer import check_run, list_warnings
 
-        task = run_task(run)
+        task = build_run_task(run)
         shape = check_run(run, task)
     except UserError as problem:
-        return [rulebook.of_error(problem)]
+        return [rulebook.make_finding(problem)]
     policy = run.policy
     text = f"{shape.num_layers} layers of {shape.hidden_size}, {shape.max_position_embeddings} positions"
     return [
         ok("policy.model", text),
         ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts{_describe_layout(task)}"),
-        ok("reinforce_ada.advantage", run.reinforce_ada.teaches(run.grpo.num_generations_per_prompt)),
-        *(warning(key, text) for key, text in run_warnings(run, task)),
+        ok("reinforce_ada.advantage", run.reinforce_ada.describe_objective(run.grpo.num_generations_per_prompt)),
+        *(warning(key, text) for key, text in list_warnings(run, task)),
         ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
            f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),
     ]  # fmt: skip
@@ -118,13 +118,13 @@ def examine_nemo_rl(
 
     Args:
         config: the resolved config.
-        upstream: the part of it that comes from NeMo-RL's own files; see `rulebook.findings`.
+        upstream: the part of it that comes from NeMo-RL's own files; see `rulebook.apply_rules`.
         gpu_gib: measured memory of a GPU in GiB. Without it the config's card decides.
         site: check as for a job, where an unknown model or a full disk is an error.
     """
     values = Values(config)
-    findings = rulebook.findings(config, upstream)
-    if list(bounds(values)):
+    findings = rulebook.apply_rules(config, upstream)
+    if list(check_bounds(values)):
         return findings
     if site:
         findings = [
@@ -145,7 +145,7 @@ def check_capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Find
     if not values.get("policy.megatron_cfg.enabled", False):
         return
     try:
-        config, known = NemoConfig.of_megatron(values.config), rulebook.model_shape(values)
+        config, known = NemoConfig.of_megatron(values.config), rulebook.find_model_shape(values)
     except UserError:
         return
     if known is None:
@@ -158,7 +158,7 @@ def check_capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Find
     yield from check_learner_memory(config, shape, gpu_gib)
     yield from check_checkpoint_disk(config, shape, site=site)
     try:
-        first_wave = config.rollout.first_wave(ada_settings(values.get("reinforce_ada", {})))
+        first_wave = config.rollout.first_wave(parse_ada_settings(values.get("reinforce_ada", {})))
     except UserError:  # a rule has said so
         return
     yield from check_rollout_memory(config, shape, first_wave, gpu_gib)
@@ -171,7 +171,7 @@ def _concerns_unknown_model(finding: Finding) -> bool:
 
 def write_report(findings: Sequence[Finding], *, as_json: bool = False, verbose: bool = False) -> str:
     """Return the text that `nemo-ada check` prints: errors, warnings, and the rest as one line, or in full."""
-    code = exit_code(findings)
+    code = choose_exit_code(findings)
     if as_json:
         return json.dumps({"exit_code": code, "findings": [asdict(finding) for finding in findings]}, indent=1)
     of_level = {level: [finding for finding in findings if finding.level == level] for level in MARKS}

@@ -13,9 +13,9 @@ from dataclasses import asdict
 from typing import Any
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.facts.site import worker_python
+from nemo_ada.rules.facts.site import find_worker_python
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
-from nemo_ada.run.start import TimeoutExpired, python, run
+from nemo_ada.run.start import TimeoutExpired, make_python_command, run
 
 CUDA_FOR_FP8 = (12, 9)
 HOPPER = (9, 0)
@@ -36,7 +36,7 @@ def examine_node(values: Values) -> tuple[list[Finding], float | None]:
     if importlib.util.find_spec("torch") is None:
         return [skipped(name, "skipped: torch is not installed here") for name in names], None
     try:
-        probe = python(sys.executable, "-m", "nemo_ada.rules.check.gpu")
+        probe = make_python_command(sys.executable, "-m", "nemo_ada.rules.check.gpu")
         done = run(probe, capture_output=True, text=True, timeout=SECONDS)
     except TimeoutExpired:
         return [error("gpu.driver", f"no answer in {SECONDS} s: the driver hangs; look at nvidia-smi and dmesg")], None
@@ -101,13 +101,13 @@ def _run_in_worker(code: str) -> Any:
 
     In NeMo-RL's image Megatron's workers have an interpreter of their own.
     """
-    command = python(worker_python("megatron") or sys.executable, "-c", code)
+    command = make_python_command(find_worker_python("megatron") or sys.executable, "-c", code)
     return run(command, capture_output=True, text=True, timeout=SECONDS)
 
 
 def _check_transformer_engine() -> Findings:
     """Whether the interpreter that trains has block scaling."""
-    probe, worker = _run_in_worker(PROBE_ENGINE), worker_python("megatron")
+    probe, worker = _run_in_worker(PROBE_ENGINE), find_worker_python("megatron")
     place = worker.parts[-3] if worker else "this environment"
     available, _, why = (probe.stdout.splitlines() or [""])[-1].partition(" ")
     if probe.returncode:

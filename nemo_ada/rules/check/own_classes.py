@@ -18,7 +18,7 @@ from nemo_ada.rules.facts.checkout import PACKAGE
 from nemo_ada.rules.facts.nemo_config import Loop
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP
 from nemo_ada.rules.finding import Findings, ok, skipped
-from nemo_ada.rules.value_types import of_errors
+from nemo_ada.rules.value_types import read_errors
 from nemo_ada.run.start import run
 
 KEY, MARK = "configuration", "nemo_ada says: "
@@ -48,5 +48,5 @@ def check_own_classes(config: Mapping[str, Any]) -> Findings:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         yield skipped(KEY, f"NeMo-RL cannot be imported here, so its own classes were not asked: {last[:200]}")
         return
-    found = list(of_errors(config, json.loads(answers[-1])))
+    found = list(read_errors(config, json.loads(answers[-1])))
     yield from found or [ok(KEY, f"NeMo-RL's own {module}.MasterConfig takes it")]

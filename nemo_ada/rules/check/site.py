@@ -14,15 +14,15 @@ from nemo_ada.rules.facts import hub
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout
 from nemo_ada.rules.facts.config_file import HOME
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, Loop
-from nemo_ada.rules.facts.site import CODE, project, site_file, site_said, site_setting
-from nemo_ada.rules.facts.upstream import ADVICE, misfits
+from nemo_ada.rules.facts.site import CODE, describe_site, find_project, find_site_file, read_site_setting
+from nemo_ada.rules.facts.upstream import ADVICE, find_misfits
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import text_of
 from nemo_ada.run.folder import flatten
-from nemo_ada.run.inputs import files
-from nemo_ada.standing import here, shown
+from nemo_ada.run.inputs import list_files
+from nemo_ada.standing import get_users_folder, show_path
 
 SERVER = "https://api.wandb.ai"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")
@@ -30,7 +30,7 @@ WITHOUT_SERVER = ("offline", "disabled", "dryrun")
 
 def check_site(values: Values) -> Findings:
     """Everything that a job needs of the site, except the image."""
-    yield (ok if site_file().is_file() else skipped)("slurm/site.env", site_said())
+    yield (ok if find_site_file().is_file() else skipped)("slurm/site.env", describe_site())
     yield from check_repositories(values)
     yield from check_model_code(values)
     yield from check_checkout(values)
@@ -42,24 +42,24 @@ def check_site(values: Values) -> Findings:
 def check_repositories(values: Values) -> Findings:
     """Each repository is complete in the shared cache. Otherwise the hub has it, and nodes may ask the hub."""
     prepare = "`nemo-ada prepare CONFIG` puts it there"
-    for key, name, kind in hub.needs(values):
-        folder = hub.snapshot(name, kind)
+    for key, name, kind in hub.list_needs(values):
+        folder = hub.find_snapshot(name, kind)
         if kind == "dataset":
-            cached, lacks = hub.prepared(name), []
+            cached, lacks = hub.has_prepared(name), []
         else:
-            lacks = [] if folder is None else hub.missing_files(folder, weights=key == "policy.model_name")
+            lacks = [] if folder is None else hub.find_missing_files(folder, weights=key == "policy.model_name")
             cached = folder is not None and not lacks
         if cached:
-            yield ok(key, f"{name}: in the cache {hub.cache_home()}")
-        elif hub.offline():
+            yield ok(key, f"{name}: in the cache {hub.find_cache()}")
+        elif hub.is_offline():
             what = f"lacks {', '.join(lacks[:3])} in" if lacks else "is not in"
             yield error(
-                key, f"{name} {what} the cache HF_HOME={hub.cache_home()}, and HF_HUB_OFFLINE is set; {prepare}"
+                key, f"{name} {what} the cache HF_HOME={hub.find_cache()}, and HF_HUB_OFFLINE is set; {prepare}"
             )
         else:
             yield _ask_hub(key, name, kind, prepare)
     tokenizer = Path(str(values.get("policy.tokenizer.name", values.get("policy.model_name", ""))))
-    if tokenizer.is_dir() and hub.missing_files(tokenizer, weights=False):
+    if tokenizer.is_dir() and hub.find_missing_files(tokenizer, weights=False):
         yield error("policy.tokenizer.name", f"{tokenizer} has no tokenizer.json; name a folder or repository with one")
 
 
@@ -67,10 +67,10 @@ def check_model_code(values: Values) -> Findings:
     """A model's or tokenizer's folder that brings code. NeMo-RL sets trust_remote_code, so it runs."""
     for key in ("policy.model_name", "policy.tokenizer.name"):
         name = str(values.get(key, ""))
-        folder = Path(name) if os.path.isdir(name) else hub.snapshot(name) if name else None
+        folder = Path(name) if os.path.isdir(name) else hub.find_snapshot(name) if name else None
         if folder is None:
             continue
-        if code := hub.code_of(folder):
+        if code := hub.find_code(folder):
             shown = ", ".join(code[:6])
             yield warning(
                 key,
@@ -80,7 +80,7 @@ def check_model_code(values: Values) -> Findings:
 
 
 def _ask_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
-    answer = hub.ask(name, kind)
+    answer = hub.ask_hub(name, kind)
     if answer == "there":
         return ok(key, f"{name}: on the hub, not in the cache yet; {prepare}")
     if answer == "gated":
@@ -89,7 +89,7 @@ def _ask_hub(key: str, name: str, kind: hub.Kind, prepare: str) -> Finding:
         return error(key, f"the hub has no {kind} {name}; mend the name (private ones need HF_TOKEN), or give a path")
     return error(
         key,
-        f"{name} is not in the cache HF_HOME={hub.cache_home()}, and the hub gives no answer here; {prepare} where "
+        f"{name} is not in the cache HF_HOME={hub.find_cache()}, and the hub gives no answer here; {prepare} where "
         "there is internet",
     )
 
@@ -99,7 +99,7 @@ def check_checkout(values: Values) -> Findings:
 
     The version that a checkout gives itself says little: main of August 2026 calls itself 0.6.0.
     """
-    named = site_setting(HOME)
+    named = read_site_setting(HOME)
     home = Path(named or ".missing")
     if not (home / PACKAGE).is_dir():
         none = "so what the hooks replace was not looked up"
@@ -109,7 +109,7 @@ def check_checkout(values: Values) -> Findings:
             else skipped(HOME, f"it names no checkout of NeMo-RL, {none}")
         )
     elif uses_reinforce_ada(values):
-        problems = list(misfits(Checkout(home), Loop.of(values), gym=uses_gym(values)))
+        problems = list(find_misfits(Checkout(home), Loop.of(values), gym=uses_gym(values)))
         for problem in problems:
             yield error(HOME, f"{HOME}={home}: {problem}; {ADVICE}")
         if not problems:
@@ -118,7 +118,7 @@ def check_checkout(values: Values) -> Findings:
 
 def check_image() -> Findings:
     """CONTAINER, as slurm/site.env sets it: a file must exist, a registry's name cannot be looked up here."""
-    name = site_setting("CONTAINER")
+    name = read_site_setting("CONTAINER")
     if not name:
         yield skipped("CONTAINER", "not set: bare nodes, or site.env was not read here")
     elif name.startswith(("/", ".")) and not Path(name).is_file():
@@ -140,18 +140,22 @@ def check_mounts(values: Values, yamls: Sequence[Path]) -> Findings:
         values: the configuration.
         yamls: the files that it is made from.
     """
-    if not site_setting("CONTAINER"):
+    if not read_site_setting("CONTAINER"):
         return
     run_dir = find_job_folder(str(values.get("run_dir", DEFAULT_RUN_DIR)))
-    mounted = [(str(folder), str(folder)) for folder in (project().absolute(), run_dir)]
-    named = [(source, target or source) for source, target in _split_mounts(site_setting("MOUNTS"))]
+    mounted = [(str(folder), str(folder)) for folder in (find_project().absolute(), run_dir)]
+    named = [(source, target or source) for source, target in _split_mounts(read_site_setting("MOUNTS"))]
     for source, _ in named:
         if not os.path.exists(source):
             yield warning("MOUNTS", f"{source} is not on this machine; a node that lacks it starts no container")
     mounted += named
-    cache, setup = site_setting("HF_HOME"), site_setting("NODE_SETUP")
-    checkout = Path(site_setting(HOME) or os.devnull).absolute()
-    read = {"YAML": yamls, "input": files(flatten(dict(values.config))), "NODE_SETUP": [Path(setup)] if setup else []}
+    cache, setup = read_site_setting("HF_HOME"), read_site_setting("NODE_SETUP")
+    checkout = Path(read_site_setting(HOME) or os.devnull).absolute()
+    read = {
+        "YAML": yamls,
+        "input": list_files(flatten(dict(values.config))),
+        "NODE_SETUP": [Path(setup)] if setup else [],
+    }
     read["HF_HOME"] = [Path(cache)] if cache else []
     for what, paths in read.items():
         for path in dict.fromkeys(name for one in paths for name in (one.absolute(), one.resolve())):
@@ -180,8 +184,8 @@ def _read_text(path: Path) -> str:
 
 def find_job_folder(name: str) -> Path:
     """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
-    path, root = shown(Path(name)), site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
-    return here() / (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path)
+    path, root = show_path(Path(name)), read_site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
+    return get_users_folder() / (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path)
 
 
 def check_folders(values: Values) -> Findings:
@@ -216,7 +220,7 @@ def _is_in_memory(folder: Path) -> bool:
 
 def check_wandb(values: Values) -> Findings:
     """W&B has a key. Without one it would wait for a person to type it."""
-    if values.get("logger.wandb_enabled", False) and not has_key(site_setting("WANDB_MODE")):
+    if values.get("logger.wandb_enabled", False) and not has_key(read_site_setting("WANDB_MODE")):
         yield error(
             "logger.wandb_enabled", "W&B has no key here; export WANDB_API_KEY, or WANDB_MODE=offline in site.env"
         )
@@ -236,7 +240,7 @@ def has_key(mode: str) -> bool:
 def check_open_ports(values: Values) -> Findings:
     """What answers anyone who reaches its port. SECURITY.md has everything that a job listens on."""
     alone = "use a network that is the cluster's alone (SECURITY.md, What listens where)"
-    if site_setting("RAY_AUTH") == "disabled":
+    if read_site_setting("RAY_AUTH") == "disabled":
         yield warning("RAY_AUTH", f"disabled: Ray runs the code of anyone who reaches its port; {alone}")
     if uses_gym(values):
         yield warning(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from nemo_ada.rules.facts.checkout import Checkout, made_by
+from nemo_ada.rules.facts.checkout import Checkout, list_made
 from nemo_ada.run.files import text_of
 
 OURS = Path(__file__).resolve().parents[2]
@@ -107,25 +107,25 @@ ENGINE = (
 """What we read of vLLM, in whose source it is looked up."""
 
 
-def all_readers() -> tuple[Reader, ...]:
+def list_readers() -> tuple[Reader, ...]:
     """Return every place where our code holds an object of NeMo-RL, whatever the loop."""
     of_loops = LOOPS + COLLECTOR_OF_GROUPS + COLLECTOR_OF_BATCHES + BUFFER + DATA_PLANE
     return LAUNCHER + of_loops + CONTROLLER
 
 
-def missing(checkout: Checkout, readers: tuple[Reader, ...]) -> Iterator[tuple[str, str]]:
+def find_missing(checkout: Checkout, readers: tuple[Reader, ...]) -> Iterator[tuple[str, str]]:
     """Yield each attribute that our code reads and that the checkout's class does not have, and our file.
 
     Nothing is said of a class that is not there, because a check of names says it, nor of one that takes any attribute.
     """
     for reader in readers:
-        there = attributes(checkout, reader.of)
+        there = list_attributes(checkout, reader.of)
         if there is not None:
-            yield from ((f"{reader.of}.{name}", reader.file) for name in sorted(reads(reader) - there))
+            yield from ((f"{reader.of}.{name}", reader.file) for name in sorted(list_reads(reader) - there))
 
 
 @functools.cache
-def reads(reader: Reader) -> frozenset[str]:
+def list_reads(reader: Reader) -> frozenset[str]:
     """Return the attributes of NeMo-RL's object that our file reads and does not make.
 
     What stands below `if hasattr(...)` is for some versions only, and may be missing.
@@ -134,28 +134,28 @@ def reads(reader: Reader) -> frozenset[str]:
     ours = {
         node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name in reader.classes
     }
-    found = {node.attr for node in _loads(tree) if ast.unparse(node.value) in reader.names}
-    made: set[str] = set().union(*map(made_by, ours.values()))
+    found = {node.attr for node in _walk_loads(tree) if ast.unparse(node.value) in reader.names}
+    made: set[str] = set().union(*map(list_made, ours.values()))
     for name, body in ours.items():
-        above: set[str] = set().union(*(made_by(one) for other, one in ours.items() if other != name))
-        for node in _loads(body):
+        above: set[str] = set().union(*(list_made(one) for other, one in ours.items() if other != name))
+        for node in _walk_loads(body):
             holder = ast.unparse(node.value)
             if (holder == "self" and node.attr not in made) or (holder == "super()" and node.attr not in above):
                 found.add(node.attr)
     return frozenset(name for name in found if not name.startswith("__"))
 
 
-def _loads(tree: ast.AST) -> Iterator[ast.Attribute]:
+def _walk_loads(tree: ast.AST) -> Iterator[ast.Attribute]:
     """Attributes that are read, without those below `if hasattr(...)`."""
     if isinstance(tree, ast.Attribute) and isinstance(tree.ctx, ast.Load):
         yield tree
     guarded = isinstance(tree, ast.If) and "hasattr(" in ast.unparse(tree.test)
     for node in ast.iter_child_nodes(tree):
         if not (guarded and node in getattr(tree, "body", ())):
-            yield from _loads(node)
+            yield from _walk_loads(node)
 
 
-def attributes(checkout: Checkout, dotted: str) -> set[str] | None:
+def list_attributes(checkout: Checkout, dotted: str) -> set[str] | None:
     """Return the attributes of a class in a checkout, with those of its bases.
 
     None where the class is not there, or where a base from elsewhere or `__getattr__` may bring any.
@@ -163,12 +163,12 @@ def attributes(checkout: Checkout, dotted: str) -> set[str] | None:
     found = checkout.find(dotted)
     if found is None or not isinstance(found.node, ast.ClassDef):
         return None
-    there = made_by(found.node)
+    there = list_made(found.node)
     if "__getattr__" in there:
         return None
     for base in found.node.bases:
         name = ast.unparse(base).split("[")[0]
-        brought = attributes(checkout, f"{found.module}.{name}")
+        brought = list_attributes(checkout, f"{found.module}.{name}")
         if brought is None:
             brought = set(FOREIGN[name.split(".")[-1]]) if name.split(".")[-1] in FOREIGN else None
         if brought is None:

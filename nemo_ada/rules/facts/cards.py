@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.parsing import suggest_name
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 
@@ -72,7 +72,7 @@ CARDS: Mapping[str, Card] = {card.name: card for card in (A100, H100, H200, B200
 ALIASES = {"A100": A100, "H100": H100}
 
 
-def card_of(config: Mapping[str, Any]) -> Card:
+def choose_card(config: Mapping[str, Any]) -> Card:
     """Return the card that a config names. Raises UserError for an unknown name.
 
     Without a name it is the H100, and the GB200 for several nodes of four GPUs, as NeMo-RL's recipes for it have.
@@ -89,11 +89,11 @@ def find_card(name: str) -> Card:
     known = {key.lower(): card for key, card in (*CARDS.items(), *ALIASES.items())}
     card = known.get(name.lower())
     if card is None:
-        raise UserError(f"{KEY}={name}: unknown card; {suggestion(name, tuple(CARDS), 'choices')}", key=KEY)
+        raise UserError(f"{KEY}={name}: unknown card; {suggest_name(name, tuple(CARDS), 'choices')}", key=KEY)
     return card
 
 
-def named(device: str) -> Card | None:
+def find_card_of_device(device: str) -> Card | None:
     """Return the card of a name of CUDA, such as `NVIDIA H100 80GB HBM3`. None if it is not known."""
     words = device.upper().replace("-", " ").split()
     return next((card for name, card in {**ALIASES, **CARDS}.items() if name.upper() in words), None)

@@ -35,12 +35,12 @@ class Found:
     node: Definition | None
 
 
-def is_theirs(path: Path, home: Path) -> bool:
+def belongs_to_nemo_rl(path: Path, home: Path) -> bool:
     """Return whether a YAML in a checkout is NeMo-RL's own, and not one that a user put there.
 
     git says which files it tracks. Where git does not answer, every file counts that has no section `reinforce_ada`.
     """
-    tracked = _tracked(home.resolve())
+    tracked = _list_tracked(home.resolve())
     if tracked is not None:
         return path.resolve() in tracked
     try:
@@ -50,7 +50,7 @@ def is_theirs(path: Path, home: Path) -> bool:
 
 
 @functools.cache
-def _tracked(home: Path) -> frozenset[Path] | None:
+def _list_tracked(home: Path) -> frozenset[Path] | None:
     """Return the files that git tracks below a checkout. None where the folder is no checkout of git, or git fails."""
     if not (home / ".git").exists():
         return None
@@ -79,7 +79,7 @@ class Checkout:
             raise UserError(f"{root} holds no folder {package}; name a checkout of {NAMES.get(package, package)}")
         self.root = root
 
-    def path(self, module: str) -> Path | None:
+    def find_file(self, module: str) -> Path | None:
         """Return the file of a module; None where there is none."""
         relative = Path(*module.split("."))
         for path in (self.root / relative.with_suffix(".py"), self.root / relative / "__init__.py"):
@@ -88,13 +88,13 @@ class Checkout:
         return None
 
     @functools.cache  # noqa: B019 - a checkout lives as long as the command
-    def tree(self, module: str) -> ast.Module | None:
+    def parse(self, module: str) -> ast.Module | None:
         """Return the syntax tree of a module; None where the module does not exist.
 
         Raises:
             UserError: the file is not Python.
         """
-        path = self.path(module)
+        path = self.find_file(module)
         if path is None:
             return None
         try:
@@ -111,56 +111,56 @@ class Checkout:
         parts = dotted.split(".")
         for count in range(len(parts), 0, -1):
             module = ".".join(parts[:count])
-            if self.path(module) is not None:
-                return self._inside(module, parts[count:], MAX_HOPS)
+            if self.find_file(module) is not None:
+                return self._find_inside(module, parts[count:], MAX_HOPS)
         return None
 
-    def _inside(self, module: str, names: list[str], hops: int) -> Found | None:
-        tree = self.tree(module)
+    def _find_inside(self, module: str, names: list[str], hops: int) -> Found | None:
+        tree = self.parse(module)
         if tree is None or hops == 0:
             return None
         if not names:
             return Found(module, None)
         first, *rest = names
-        for node in _statements(tree.body):
+        for node in _walk_statements(tree.body):
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     if (alias.asname or alias.name) == first:
-                        origin = self._absolute(module, node)
-                        if self.path(f"{origin}.{alias.name}") is not None:
-                            return self._inside(f"{origin}.{alias.name}", rest, hops - 1)
-                        return self._inside(origin, [alias.name, *rest], hops - 1)
-            definition = _definition(node, first)
+                        origin = self._make_absolute(module, node)
+                        if self.find_file(f"{origin}.{alias.name}") is not None:
+                            return self._find_inside(f"{origin}.{alias.name}", rest, hops - 1)
+                        return self._find_inside(origin, [alias.name, *rest], hops - 1)
+            definition = _get_definition(node, first)
             if definition is not None:
-                return self._member(module, definition, rest, hops)
+                return self._find_member(module, definition, rest, hops)
         return None
 
-    def _member(self, module: str, definition: Definition, names: list[str], hops: int) -> Found | None:
+    def _find_member(self, module: str, definition: Definition, names: list[str], hops: int) -> Found | None:
         if not names:
             return Found(module, definition)
         if not isinstance(definition, ast.ClassDef):
             return None
-        for node in _statements(definition.body):
-            member = _definition(node, names[0])
+        for node in _walk_statements(definition.body):
+            member = _get_definition(node, names[0])
             if member is not None:
-                return self._member(module, member, names[1:], hops)
-        if names[0] in made_by(definition):  # by a method, as in `self.running = True`
+                return self._find_member(module, member, names[1:], hops)
+        if names[0] in list_made(definition):  # by a method, as in `self.running = True`
             return Found(module, ast.Name(names[0]))
         for base in definition.bases:
-            found = self._inside(module, [*ast.unparse(base).split("[")[0].split("."), *names], hops - 1)
+            found = self._find_inside(module, [*ast.unparse(base).split("[")[0].split("."), *names], hops - 1)
             if found is not None:
                 return found
         return None
 
-    def _absolute(self, module: str, node: ast.ImportFrom) -> str:
+    def _make_absolute(self, module: str, node: ast.ImportFrom) -> str:
         if not node.level:
             return node.module or ""
-        path = self.path(module)
+        path = self.find_file(module)
         own = module if path is not None and path.name == "__init__.py" else module.rpartition(".")[0]
         base = own.split(".")[: len(own.split(".")) - node.level + 1]
         return ".".join([*base, *([node.module] if node.module else [])])
 
-    def keys(self, dotted: str, prefix: str = "", *, seen: frozenset[str] = frozenset()) -> dict[str, str]:
+    def list_keys(self, dotted: str, prefix: str = "", *, seen: frozenset[str] = frozenset()) -> dict[str, str]:
         """Return the keys of a configuration class and of classes that its fields name, but not in lists or mappings.
 
         Args:
@@ -176,7 +176,7 @@ class Checkout:
             return {}
         result: dict[str, str] = {}
         for base in found.node.bases:
-            result |= self.keys(f"{found.module}.{ast.unparse(base)}", prefix, seen=seen | {dotted})
+            result |= self.list_keys(f"{found.module}.{ast.unparse(base)}", prefix, seen=seen | {dotted})
         for node in found.node.body:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
                 continue
@@ -184,11 +184,11 @@ class Checkout:
             kind = " ".join(ast.unparse(node.annotation).split())
             default = f" = {ast.unparse(node.value)}" if isinstance(node.value, ast.Constant) else ""
             result[key] = kind + default
-            for name in _named_classes(node.annotation):
-                result |= self.keys(f"{found.module}.{name}", f"{key}.", seen=seen | {dotted})
+            for name in _find_class_names(node.annotation):
+                result |= self.list_keys(f"{found.module}.{name}", f"{key}.", seen=seen | {dotted})
         return result
 
-    def listed(self, dotted: str, of: str = "") -> set[str]:
+    def list_texts(self, dotted: str, of: str = "") -> set[str]:
         """Return the texts that a mapping has as keys, an enumeration as values, or a function compares something with.
 
         Empty where the name is none of these.
@@ -208,20 +208,20 @@ class Checkout:
             texts += [line.value for line in node.body if isinstance(line, ast.Assign)] if not of else []
         elif isinstance(node, ast.expr):
             texts = next((list(one.keys) for one in ast.walk(node) if isinstance(one, ast.Dict)), [])
-            texts += _added(self.tree(found.module) if found else None, dotted.rpartition(".")[2])
+            texts += _find_added_keys(self.parse(found.module) if found else None, dotted.rpartition(".")[2])
         elif node is not None:
             compared = [one for one in ast.walk(node) if isinstance(one, ast.Compare)]
             sides = [one.comparators for one in compared if not of or ast.unparse(one.left).split(".")[-1] == of]
             texts = [text for side in sides for one in side for text in getattr(one, "elts", [one])]
         return {one.value for one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
-    def metrics(self, module: str, functions: tuple[str, ...]) -> set[str]:
+    def list_metrics(self, module: str, functions: tuple[str, ...]) -> set[str]:
         """Return the keys of mappings named metrics in some functions of a module. One that does not exist has none."""
         trees = [found.node for name in functions if (found := self.find(f"{module}.{name}")) and found.node]
-        return {text for tree in trees for text in _metric_names(tree)}
+        return {text for tree in trees for text in _find_metric_names(tree)}
 
 
-def parameters(function: Function) -> tuple[str, ...]:
+def list_parameters(function: Function) -> tuple[str, ...]:
     """Return the parameters in order. `*` marks those that are given by name only; `=` marks those with a default."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -236,24 +236,26 @@ def parameters(function: Function) -> tuple[str, ...]:
     return tuple(names)
 
 
-def returned(function: Function) -> str:
+def describe_return(function: Function) -> str:
     """Return what a function hands back, such as `2 values`, `1 or 3 values`, `nothing` or `a generator`.
 
     A returned name counts as several values where it is assigned one tuple and nothing else. What another call returns
     is counted by the declared type.
     """
-    nodes = list(_own(function))
+    nodes = list(_walk_own(function))
     kind = "a coroutine of " if isinstance(function, ast.AsyncFunctionDef) else ""
     if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes):
         return "an asynchronous generator" if kind else "a generator"
-    declared = _declared(function.returns)
-    counts = sorted({_count(node.value, nodes, declared) for node in nodes if isinstance(node, ast.Return)} - {0})
+    declared = _count_declared(function.returns)
+    counts = sorted(
+        {_count_values(node.value, nodes, declared) for node in nodes if isinstance(node, ast.Return)} - {0}
+    )
     if not counts:
         return kind + NO_VALUE
     return kind + " or ".join(map(str, counts)) + (" value" if counts == [1] else " values")
 
 
-def _declared(annotation: ast.expr | None) -> int:
+def _count_declared(annotation: ast.expr | None) -> int:
     """Return the number of values that a declared type stands for."""
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) in ("tuple", "Tuple", "typing.Tuple"):
         inner = annotation.slice
@@ -262,7 +264,7 @@ def _declared(annotation: ast.expr | None) -> int:
     return 1
 
 
-def _count(value: ast.expr | None, nodes: list[ast.AST], declared: int) -> int:
+def _count_values(value: ast.expr | None, nodes: list[ast.AST], declared: int) -> int:
     if value is None or (isinstance(value, ast.Constant) and value.value is None):
         return 0
     if isinstance(value, ast.Tuple):
@@ -277,25 +279,25 @@ def _count(value: ast.expr | None, nodes: list[ast.AST], declared: int) -> int:
     return declared if isinstance(value, ast.Call | ast.Await | ast.Name) else 1
 
 
-def _own(function: ast.AST) -> Iterator[ast.AST]:
+def _walk_own(function: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a function without those of functions and classes inside it."""
     for node in ast.iter_child_nodes(function):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             yield node
-            yield from _own(node)
+            yield from _walk_own(node)
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+def _walk_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Statements at the top level, also inside `if`, `try` and `with`."""
     for node in body:
         if isinstance(node, ast.If | ast.Try | ast.With):
             handlers = [line for handler in getattr(node, "handlers", []) for line in handler.body]
-            yield from _statements([*node.body, *getattr(node, "orelse", []), *handlers])
+            yield from _walk_statements([*node.body, *getattr(node, "orelse", []), *handlers])
         else:
             yield node
 
 
-def _definition(node: ast.stmt, name: str) -> Definition | None:
+def _get_definition(node: ast.stmt, name: str) -> Definition | None:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return node if node.name == name else None
     targets: list[ast.expr] = []
@@ -310,7 +312,7 @@ def _definition(node: ast.stmt, name: str) -> Definition | None:
     return None
 
 
-def made_by(body: ast.ClassDef) -> set[str]:
+def list_made(body: ast.ClassDef) -> set[str]:
     """Return the attributes that a class makes: methods, what its body names, and what a method assigns to `self`.
 
     What is assigned only from itself, as in `self.lock = Counted(self.lock)`, was there before.
@@ -319,16 +321,18 @@ def made_by(body: ast.ClassDef) -> set[str]:
     for node in ast.walk(body):
         value = getattr(node, "value", None) if isinstance(node, ast.Assign | ast.AnnAssign) else None
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.For | ast.With):
-            made |= _of_self(_targets(node), ast.Store) - _of_self([] if value is None else ast.walk(value), ast.Load)
+            made |= _list_self_attributes(_walk_targets(node), ast.Store) - _list_self_attributes(
+                [] if value is None else ast.walk(value), ast.Load
+            )
     for node in body.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             made.add(node.name)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            made |= {one.id for one in _targets(node) if isinstance(one, ast.Name)}
+            made |= {one.id for one in _walk_targets(node) if isinstance(one, ast.Name)}
     return made
 
 
-def _targets(node: Any) -> Iterator[Any]:
+def _walk_targets(node: Any) -> Iterator[Any]:
     """What a statement assigns to, without the parts that it only reads."""
     targets = getattr(node, "targets", None) or [
         *filter(None, [getattr(node, "target", None)]),
@@ -338,12 +342,12 @@ def _targets(node: Any) -> Iterator[Any]:
         yield from ast.walk(target)
 
 
-def _of_self(nodes: Iterable[ast.AST], use: type) -> set[str]:
+def _list_self_attributes(nodes: Iterable[ast.AST], use: type) -> set[str]:
     return {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, use)
             and ast.unparse(node.value) == "self"}  # fmt: skip
 
 
-def _added(tree: ast.Module | None, name: str) -> Iterator[ast.expr | None]:
+def _find_added_keys(tree: ast.Module | None, name: str) -> Iterator[ast.expr | None]:
     """Keys that a module adds to its mapping by `update`."""
     for node in tree.body if tree is not None else ():
         call = node.value if isinstance(node, ast.Expr) else None
@@ -351,7 +355,7 @@ def _added(tree: ast.Module | None, name: str) -> Iterator[ast.expr | None]:
             yield from (key for given in call.args if isinstance(given, ast.Dict) for key in given.keys)
 
 
-def _named_classes(node: ast.AST) -> Iterator[str]:
+def _find_class_names(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Subscript) and ast.unparse(node.value).lower() in ("list", "dict"):
         return
     if isinstance(node, ast.Name):
@@ -359,10 +363,10 @@ def _named_classes(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
         yield node.value
     for child in ast.iter_child_nodes(node):
-        yield from _named_classes(child)
+        yield from _find_class_names(child)
 
 
-def _metric_names(tree: ast.AST) -> Iterator[str]:
+def _find_metric_names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         keys: list[ast.expr | None] = []
         if isinstance(node, ast.Subscript) and "metrics" in ast.unparse(node.value):

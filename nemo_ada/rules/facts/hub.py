@@ -19,9 +19,9 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from nemo_ada.config.values import Values
-from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts.site import read_site_setting
 from nemo_ada.run.files import json_of, text_of
-from nemo_ada.run.inputs import cached
+from nemo_ada.run.inputs import find_cached
 
 Kind = Literal["model", "dataset"]
 SECONDS = 5
@@ -33,7 +33,7 @@ LOCAL = (".json", ".jsonl", ".parquet", ".arrow", ".csv", ".txt")  # files, not 
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
-def needs(values: Values) -> Iterator[tuple[str, str, Kind]]:
+def list_needs(values: Values) -> Iterator[tuple[str, str, Kind]]:
     """Yield what a run loads from the hub: key, repository and kind of model, tokenizer and data sets.
 
     Local folders are not listed.
@@ -53,30 +53,33 @@ def needs(values: Values) -> Iterator[tuple[str, str, Kind]]:
             yield f"data.{split}.dataset_name", BUILT_IN[name], "dataset"
 
 
-def cache_home() -> Path:
+def find_cache() -> Path:
     """Return HF_HOME of the environment or of site.env."""
-    return Path(site_setting("HF_HOME") or "~/.cache/huggingface").expanduser()
+    return Path(read_site_setting("HF_HOME") or "~/.cache/huggingface").expanduser()
 
 
-def snapshot(name: str, kind: Kind = "model") -> Path | None:
+def find_snapshot(name: str, kind: Kind = "model") -> Path | None:
     """Return the folder of a repository's newest cached version, or None where the cache has none."""
-    return cached(Path(os.environ.get("HF_HUB_CACHE") or cache_home() / "hub"), name, kind)
+    return find_cached(Path(os.environ.get("HF_HUB_CACHE") or find_cache() / "hub"), name, kind)
 
 
-def prepared(name: str) -> bool:
+def has_prepared(name: str) -> bool:
     """Return whether the cache has the files that `datasets` prepares. It needs them without a network."""
-    folder = Path(os.environ.get("HF_DATASETS_CACHE") or cache_home() / "datasets")
-    like = _letters(name.replace("/", "___"))  # the folder's name is in snake case
-    same = [sets for sets in folder.glob("*___*") if _letters(sets.name) == like]
+    folder = Path(os.environ.get("HF_DATASETS_CACHE") or find_cache() / "datasets")
+    like = _keep_letters(name.replace("/", "___"))  # the folder's name is in snake case
+    same = [sets for sets in folder.glob("*___*") if _keep_letters(sets.name) == like]
     return any(next(sets.rglob("*.arrow"), None) is not None for sets in same)
 
 
-def _letters(name: str) -> str:
+def _keep_letters(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def missing_files(folder: Path, *, weights: bool) -> list[str]:
-    """Return what a model's or tokenizer's folder lacks. A link of the cache without its file counts as missing."""
+def find_missing_files(folder: Path, *, weights: bool) -> list[str]:
+    """Return what a model's or tokenizer's folder lacks. A link of the cache without its file counts as missing.
+
+    The hub's cache has links to its files, and one that was copied or cleaned in part may lack these.
+    """
     lacks = [] if any((folder / name).exists() for name in TOKENIZER) else [TOKENIZER[0]]
     if not weights:
         return lacks
@@ -93,34 +96,36 @@ def missing_files(folder: Path, *, weights: bool) -> list[str]:
     return lacks + sorted(name for name in wanted if not (folder / name).exists())
 
 
-def code_of(folder: Path) -> list[str]:
+def find_code(folder: Path) -> list[str]:
     """Return the files of a model's folder that are code of its own, or name some. Libraries run it where they may."""
-    mapped = [file.name for file in sorted(folder.glob("*.json")) if "auto_map" in _text(file)]
+    mapped = [file.name for file in sorted(folder.glob("*.json")) if "auto_map" in _read_text(file)]
     return [
         *(str(file.relative_to(folder)) for file in sorted(folder.rglob("*.py"))),
         *(f"auto_map in {name}" for name in mapped),
     ]
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     try:
         return text_of(file, errors="replace")
     except OSError:
         return ""
 
 
-def offline() -> bool:
+def is_offline() -> bool:
     """Return whether the libraries must not ask the hub."""
-    return any(site_setting(name).lower() in ("1", "true", "on", "yes") for name in ("HF_HUB_OFFLINE", "HF_OFFLINE"))
+    return any(
+        read_site_setting(name).lower() in ("1", "true", "on", "yes") for name in ("HF_HUB_OFFLINE", "HF_OFFLINE")
+    )
 
 
 @cache
-def ask(name: str, kind: Kind = "model") -> Literal["there", "missing", "gated", "no answer"]:
+def ask_hub(name: str, kind: Kind = "model") -> Literal["there", "missing", "gated", "no answer"]:
     """Ask the hub whether it has a repository."""
     if not REPOSITORY.fullmatch(name):
         return "missing"
-    endpoint = site_setting("HF_ENDPOINT") or HUB
-    token = _token() if may_have_token(endpoint) else ""
+    endpoint = read_site_setting("HF_ENDPOINT") or HUB
+    token = _read_token() if may_have_token(endpoint) else ""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         request = urllib.request.Request(f"{endpoint}/api/{kind}s/{name}", headers=headers)
@@ -149,9 +154,9 @@ class _TokenStays(urllib.request.HTTPRedirectHandler):
         return following
 
 
-def _token() -> str:
+def _read_token() -> str:
     """Return the user's own token, as the libraries find it."""
     try:
-        return os.environ.get("HF_TOKEN") or text_of(cache_home() / "token").strip()
+        return os.environ.get("HF_TOKEN") or text_of(find_cache() / "token").strip()
     except (OSError, ValueError):
         return ""

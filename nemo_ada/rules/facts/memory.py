@@ -99,7 +99,7 @@ class StageParameters:
         return self.dense + self.experts
 
 
-def stage_parameters(config: NemoConfig, shape: ModelShape, layers: int, embeddings: int) -> StageParameters:
+def count_stage_parameters(config: NemoConfig, shape: ModelShape, layers: int, embeddings: int) -> StageParameters:
     """Return the parameters per GPU of a stage with `layers` layers and `embeddings` of the two embedding matrices."""
     learner = config.learner
     table = shape.padded_vocab(learner.tp) * shape.hidden / learner.tp * embeddings
@@ -109,19 +109,19 @@ def stage_parameters(config: NemoConfig, shape: ModelShape, layers: int, embeddi
     return StageParameters(dense, experts)
 
 
-def stages(config: NemoConfig, shape: ModelShape) -> tuple[tuple[StageParameters, int, int], ...]:
+def list_stages(config: NemoConfig, shape: ModelShape) -> tuple[tuple[StageParameters, int, int], ...]:
     """(parameters, layers, position) of the first and the last stage. There is one stage without a pipeline."""
     learner = config.learner
     first, last = learner.stage_layers(shape.layers)
     if learner.pp == 1:
-        return ((stage_parameters(config, shape, shape.layers, 1 if shape.tied else 2), shape.layers, 0),)
+        return ((count_stage_parameters(config, shape, shape.layers, 1 if shape.tied else 2), shape.layers, 0),)
     return (
-        (stage_parameters(config, shape, first, 1), first, 0),
-        (stage_parameters(config, shape, last, 1), last, learner.pp - 1),
+        (count_stage_parameters(config, shape, first, 1), first, 0),
+        (count_stage_parameters(config, shape, last, 1), last, learner.pp - 1),
     )
 
 
-def trained_parameters(
+def count_trained_parameters(
     config: NemoConfig, shape: ModelShape, stage: StageParameters, layers: int, outputs: int
 ) -> StageParameters:
     """Return the parameters per GPU of a stage that train: all of them, or the adapters of LoRA.
@@ -142,7 +142,7 @@ def trained_parameters(
     return StageParameters(adapters, 0.0)
 
 
-def layer_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
+def compute_layer_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
     """Return the bytes of activations of one layer on one GPU, per token of its context-parallel share."""
     learner = config.learner
     tp, norm_ranks = learner.tp, learner.tp if learner.sequence_parallel else 1
@@ -155,17 +155,19 @@ def layer_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
     return 8.0 * shape.hidden / norm_ranks + attention + routed
 
 
-def learner_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
+def estimate_learner_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
     """Memory of the fullest GPU while it trains."""
-    return max((_stage_phase(config, shape, *stage) for stage in stages(config, shape)), key=lambda phase: phase.gib)
+    return max(
+        (_estimate_stage(config, shape, *stage) for stage in list_stages(config, shape)), key=lambda phase: phase.gib
+    )
 
 
-def optimizer_bytes(config: NemoConfig, shape: ModelShape) -> float:
+def estimate_optimizer_bytes(config: NemoConfig, shape: ModelShape) -> float:
     """Return the bytes of the optimizer on the fullest GPU. 0 where it stays on the CPU."""
-    return next(term.bytes for term in learner_phase(config, shape).terms if term.name == "optimizer")
+    return next(term.bytes for term in estimate_learner_phase(config, shape).terms if term.name == "optimizer")
 
 
-def _stage_phase(
+def _estimate_stage(
     config: NemoConfig, shape: ModelShape, params: StageParameters, layers: int, position: int
 ) -> MemoryPhase:
     learner, batch = config.learner, config.batch
@@ -176,7 +178,7 @@ def _stage_phase(
     aware = bool(v.get(f"{here}.optimizer.use_precision_aware_optimizer", False))
     state = 12 if wide or aware else 16
     offloaded = bool(v.get(f"{here}.optimizer.optimizer_cpu_offload", False))
-    trained = trained_parameters(config, shape, params, layers, int(position == learner.pp - 1))
+    trained = count_trained_parameters(config, shape, params, layers, int(position == learner.pp - 1))
     sharded = trained.dense / dense_dp + trained.experts / expert_dp
     count = f"{params.total / 1e9:.2f} B parameters"
     terms = [
@@ -192,7 +194,7 @@ def _stage_phase(
     shards = f"x {state} / {dense_dp} replicas" + (f", experts / {expert_dp}" if shape.experts else "")
     terms.append(Term("optimizer", 0.0 if offloaded else state * sharded, "on the CPU" if offloaded else shards))
     tokens = config.pack_tokens / learner.cp
-    each = layer_bytes_per_token(config, shape)
+    each = compute_layer_bytes_per_token(config, shape)
     per_replica = -(-batch.rows // learner.replicas)
     flights = min(learner.pp, per_replica) - position if position == 0 else 1
     if learner.recompute:
@@ -212,7 +214,7 @@ def _stage_phase(
     return MemoryPhase(name, tuple(terms))
 
 
-def logprob_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
+def estimate_logprob_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
     """Memory of the fullest GPU in the pass for log-probabilities.
 
     There are no gradients, and the optimizer is on the CPU. But the logits of a whole micro-batch are there: BF16, an
@@ -220,13 +222,13 @@ def logprob_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
     """
     learner, batch = config.learner, config.batch
     v = config.values
-    params, _, _ = stages(config, shape)[-1]
+    params, _, _ = list_stages(config, shape)[-1]
     tokens = config.logprob_tokens / learner.cp
     width = shape.padded_vocab(learner.tp) / learner.tp
     chunk = v.number("policy.logprob_chunk_size")
     wide = tokens if not chunk else min(tokens, chunk * batch.logprob_rows)
     logits = width * (2 * tokens + 8 * wide)
-    each = layer_bytes_per_token(config, shape)
+    each = compute_layer_bytes_per_token(config, shape)
     return MemoryPhase(
         "log-probs",
         (
@@ -238,7 +240,7 @@ def logprob_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
     )
 
 
-def vllm_weight_bytes(config: NemoConfig, shape: ModelShape) -> float:
+def compute_vllm_weight_bytes(config: NemoConfig, shape: ModelShape) -> float:
     """Return the bytes of vLLM's weights on one GPU.
 
     With FP8 a parameter takes one byte, but two bytes in the embeddings.
@@ -249,7 +251,7 @@ def vllm_weight_bytes(config: NemoConfig, shape: ModelShape) -> float:
     return (body * (1 if engine.fp8 else 2) / engine.pp + 2.0 * table) / engine.tp
 
 
-def cache_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
+def compute_cache_bytes_per_token(config: NemoConfig, shape: ModelShape) -> float:
     """Return the bytes of the keys and values of one token on one GPU.
 
     Where TP exceeds their heads, the heads are duplicated.
@@ -282,13 +284,13 @@ class Cache:
         return max(self.tokens, 0.0) / self.tokens_each
 
 
-def vllm_cache(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Cache:
+def estimate_vllm_cache(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: float) -> Cache:
     """The cache for a first wave of `first_wave` responses over all replicas, each half as long as it may become."""
     engine, rollout = config.engine, config.rollout
     share = engine.memory_share
-    weights = vllm_weight_bytes(config, shape) / GIB
+    weights = compute_vllm_weight_bytes(config, shape) / GIB
     room = share * gpu_gib - weights - VLLM_RESERVE_GIB
-    each = cache_bytes_per_token(config, shape)
+    each = compute_cache_bytes_per_token(config, shape)
     tokens = room * GIB / each
     text = (
         f"{share:g} x {gpu_gib:.1f} - weights {weights:.1f} - {VLLM_RESERVE_GIB:g} reserve = {room:.1f} GiB / "
@@ -297,19 +299,19 @@ def vllm_cache(config: NemoConfig, shape: ModelShape, first_wave: int, gpu_gib: 
     return Cache(tokens, first_wave / engine.replicas, rollout.max_prompt / 2 + rollout.max_new / 2, text)
 
 
-def refit_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
+def estimate_refit_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
     """Memory while the learner gives vLLM its weights. Gradients and optimizer are not there.
 
     Where both share their GPUs, both copies of the weights are there.
     """
     engine = config.engine
-    params = max((stage[0].total for stage in stages(config, shape)), default=0.0)
+    params = max((stage[0].total for stage in list_stages(config, shape)), default=0.0)
     return MemoryPhase(
         "refit",
         (
             Term("learner's weights", 2 * params, f"{params / 1e9:.2f} B x 2"),
             *(
-                [Term("vLLM's weights", vllm_weight_bytes(config, shape), "FP8" if engine.fp8 else "BF16")]
+                [Term("vLLM's weights", compute_vllm_weight_bytes(config, shape), "FP8" if engine.fp8 else "BF16")]
                 if config.colocated
                 else []
             ),
@@ -318,7 +320,7 @@ def refit_phase(config: NemoConfig, shape: ModelShape) -> MemoryPhase:
     )
 
 
-def saved_parameters(config: NemoConfig, shape: ModelShape) -> int:
+def count_saved_parameters(config: NemoConfig, shape: ModelShape) -> int:
     """Return the parameters that a checkpoint holds: all of them, or the adapters of LoRA."""
     lora = config.learner.lora
     if lora is None:
@@ -327,6 +329,6 @@ def saved_parameters(config: NemoConfig, shape: ModelShape) -> int:
     return lora.parameters(shape, shape.layers) + outputs
 
 
-def checkpoint_bytes(config: NemoConfig, shape: ModelShape) -> float:
+def compute_checkpoint_bytes(config: NemoConfig, shape: ModelShape) -> float:
     """Return the bytes of a checkpoint with optimizer: BF16 weights, FP32 weights and two moments."""
-    return 14.0 * saved_parameters(config, shape)
+    return 14.0 * count_saved_parameters(config, shape)

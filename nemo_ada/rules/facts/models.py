@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.hub import snapshot
+from nemo_ada.rules.facts.hub import find_snapshot
 from nemo_ada.run.files import json_of
 
 
@@ -159,7 +159,7 @@ def find_shape(model_name: str) -> tuple[ModelShape, str] | None:
     None if it is unknown.
     """
     shape = TABLE.get(model_name)
-    folder = Path(model_name) if Path(model_name).is_dir() else None if shape else snapshot(model_name)
+    folder = Path(model_name) if Path(model_name).is_dir() else None if shape else find_snapshot(model_name)
     local = None if folder is None else folder / "config.json"
     if local is not None and local.is_file():
         try:

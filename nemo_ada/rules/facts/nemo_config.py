@@ -14,17 +14,19 @@ from typing import Any, Literal
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.cards import Card, card_of
+from nemo_ada.rules.facts.cards import Card, choose_card
 from nemo_ada.rules.facts.lora import Lora
 
 DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
 VLLM_KWARGS = "policy.generation.vllm_kwargs"
 FEW_MESSAGES = "nemo_ada.vllm.FewMessages"
-CAPTURED, CAPTURED_BY_DEFAULT = "compilation_config.max_cudagraph_capture_size", 512  # vLLM's default, 0.20 to 0.32
+CAPTURED, CAPTURED_BY_DEFAULT = "compilation_config.max_cudagraph_capture_size", 512
+"""vLLM's default, 0.20 to 0.32, where twice max_num_seqs is not less."""
 OFFLOAD, OFFLOADS = "optimizer_offload", ("pinned", "pageable")
 """CPU memory through which the optimizer leaves a GPU that learner and engine share. The first is the default."""
 # The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
+MEMORY_SHARE = 0.9  # vLLM's default of gpu_memory_utilization
 
 
 class Loop(Enum):
@@ -84,7 +86,9 @@ class RolloutFacts:
         max_new = values.integer("policy.generation.max_new_tokens", length)
         max_prompt = values.integer("data.max_input_seq_length", length)
         turns = values.integer("grpo.max_rollout_turns", 1)
-        if values.get("env.should_use_nemo_gym", False):  # it does not cut prompts, and its agents count their turns
+        if values.get("env.should_use_nemo_gym", False):
+            # Gym does not cut prompts, and its agents count their turns. A turn has one token at least, so `length`
+            # turns bound nothing.
             max_prompt, turns = max(length - max_new, 1), length
         return cls(
             prompts_per_step=prompts,
@@ -102,13 +106,13 @@ class RolloutFacts:
         """Rows of a step."""
         return self.prompts_per_step * self.group
 
-    def reserved_responses(self, ada: AdaSettings) -> int | None:
+    def count_divided_responses(self, ada: AdaSettings) -> int | None:
         """Return responses of a rollout call that the estimation variant divides. None for the sequential variant."""
         return self.prompts * self.group if isinstance(ada.sampling, EstimationSampling) else None
 
     def first_wave(self, ada: AdaSettings) -> int:
         """Return the responses of a rollout call that are issued before the first label. Raises UserError."""
-        reserved = self.reserved_responses(ada)
+        reserved = self.count_divided_responses(ada)
         return self.prompts * ada.plan(self.group, self.longest).stop.first_wave if reserved is None else reserved
 
 
@@ -197,6 +201,7 @@ class EngineFacts:
         vllm, resources = "policy.generation.vllm_cfg", "policy.generation.colocated.resources"
         gpus = nodes * gpus_per_node
         if not values.get("policy.generation.colocated.enabled", True):
+            # NeMo-RL divides the GPUs of a single node, and whole nodes of several.
             engine_nodes = 1 if nodes == 1 else values.integer(f"{resources}.num_nodes", 1)
             gpus = engine_nodes * values.integer(f"{resources}.gpus_per_node", gpus_per_node)
         asynchronous = bool(values.get(f"{vllm}.async_engine", False))
@@ -211,7 +216,7 @@ class EngineFacts:
             pp=values.integer(f"{vllm}.pipeline_parallel_size", 1),
             fp8=values.get(f"{vllm}.precision") == "fp8",
             fp8_cache=str(values.get(f"{vllm}.kv_cache_dtype", "auto")).startswith("fp8"),
-            memory_share=0.9 if share is None else share,
+            memory_share=MEMORY_SHARE if share is None else share,
             max_num_seqs=seqs,
             kind="few" if asynchronous and few else "async" if asynchronous else "sync",
             captured=0 if values.get(f"{vllm}.enforce_eager", False) else captured,
@@ -260,6 +265,7 @@ class LearnerFacts:
     @classmethod
     def of(cls, values: Values, gpus: int) -> LearnerFacts:
         """Read it from a config. Raises UserError."""
+        # With a forced ratio the current log-probabilities stand for the old ones, and nobody computes those.
         policy = not values.get("loss_fn.force_on_policy_ratio", False)
         reference = not values.get("grpo.skip_reference_policy_logprobs_calculation", False)
         if not _uses_megatron(values):
@@ -284,8 +290,11 @@ class LearnerFacts:
 
     @classmethod
     def _of_dtensor(cls, values: Values, gpus: int, logprob_passes: int) -> LearnerFacts:
-        """Read the layout of DTensor, which has no pipeline. Without any learner all sizes are 1."""
-        here = other_learner(values)
+        """Read the layout of DTensor, which has no pipeline. Without any learner all sizes are 1.
+
+        Its LoRA is not read, because only the estimate of memory asks for it, and that is for Megatron.
+        """
+        here = name_other_learner(values)
         tp, cp, ep = (values.integer(f"{here}.{name}_parallel_size", 1) for name in ("tensor", "context", "expert"))
         return cls(
             gpus=gpus,
@@ -379,14 +388,15 @@ class NemoConfig:
     def of(cls, config: Mapping[str, Any]) -> NemoConfig:
         """Read a resolved NeMo-RL config. Raises UserError for what is missing or of a wrong kind."""
         values = Values(config)
-        default = None if _uses_megatron(values) else 1  # with None the setting is required
+        # Megatron's layout and memory are computed from these sizes, so there they are required (None).
+        default = None if _uses_megatron(values) else 1
         nodes = values.integer("cluster.num_nodes", default)
         gpus_per_node = values.integer("cluster.gpus_per_node", default)
         rollout, engine = RolloutFacts.of(values), EngineFacts.of(values, nodes, gpus_per_node)
         gpus = nodes * gpus_per_node
         return cls(
             values=values,
-            card=card_of(config),
+            card=choose_card(config),
             model_name=str(values.get("policy.model_name", "")),
             nodes=nodes,
             gpus_per_node=gpus_per_node,
@@ -404,7 +414,7 @@ class NemoConfig:
         if not _uses_megatron(Values(config)):
             raise UserError(
                 "policy.megatron_cfg.enabled=false: these recipes train with Megatron; set it to true (and "
-                f"{other_learner(Values(config))}.enabled to false)",
+                f"{name_other_learner(Values(config))}.enabled to false)",
                 key="policy.megatron_cfg.enabled",
             )
         return cls.of(config)
@@ -432,11 +442,14 @@ class NemoConfig:
 
     @property
     def logprob_tokens(self) -> int:
-        """Tokens of one micro-batch of the pass for log-probabilities, before context parallelism splits it."""
+        """Tokens of one micro-batch of the pass for log-probabilities, before context parallelism splits it.
+
+        Its padding is left out, because it is less than `pack_unit` and this pass keeps the activations of one layer.
+        """
         return self.batch.micro_batch_tokens(self.batch.logprob_rows, self.batch.logprob_tokens)
 
 
-def other_learner(values: Values) -> str:
+def name_other_learner(values: Values) -> str:
     """The section of the learner that is not Megatron: DTensor, which v0.8.0 calls Automodel (pull request 4282)."""
     return "policy.dtensor_cfg" if values.get("policy.automodel_cfg") is None else "policy.automodel_cfg"
 

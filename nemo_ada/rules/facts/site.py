@@ -13,7 +13,7 @@ from pathlib import Path
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.start import TimeoutExpired, run
-from nemo_ada.standing import from_here, here
+from nemo_ada.standing import get_users_folder, get_whole_path
 from nemo_ada.trust import read_found
 
 CODE = Path(__file__).resolve().parents[3]
@@ -26,33 +26,34 @@ MAX_BYTES = 1_000_000
 WORKS = f"take ownership of it, or name a copy with {SITE_VARIABLE}=FILE"
 
 
-def project() -> Path:
+def find_project() -> Path:
     """Return the project's folder: NEMO_ADA_HOME, else the one that holds this package.
 
     `pip install` without --editable copies the package elsewhere. A site.env near the working folder is not looked
     for: bash runs it, and a download may hold one.
     """
     named = os.environ.get(HOME_VARIABLE)
-    return from_here(Path(named)) if named else CODE
+    return get_whole_path(Path(named)) if named else CODE
 
 
-def site_file() -> Path:
+def find_site_file() -> Path:
     """Return the file that batch scripts read: NEMO_ADA_SITE, else slurm/site.env in the project's folder."""
     named = os.environ.get(SITE_VARIABLE)
-    return from_here(Path(named)) if named else project() / SITE
+    return get_whole_path(Path(named)) if named else find_project() / SITE
 
 
-def site_said() -> str:
+def describe_site() -> str:
     """Return a text for people that says which site.env is read."""
-    path = site_file()
+    path = find_site_file()
     if path.is_file():
         return str(path)
-    found = next((folder / SITE for folder in (here(), *here().parents) if (folder / SITE).is_file()), None)
+    users = get_users_folder()
+    found = next((folder / SITE for folder in (users, *users.parents) if (folder / SITE).is_file()), None)
     other = "" if found is None else f"; {found} is nobody's settings until {SITE_VARIABLE}={found} names it"
     return f"{path} is not there; {SITE_VARIABLE}=FILE names another{other}"
 
 
-def site_setting(name: str) -> str:
+def read_site_setting(name: str) -> str:
     """Return the value of a variable, empty where nobody set it.
 
     The environment wins over site.env, as in the batch scripts.
@@ -62,7 +63,7 @@ def site_setting(name: str) -> str:
     """
     if name in os.environ:
         return os.environ[name]
-    path = site_file()
+    path = find_site_file()
     if not path.is_file():
         return ""
     try:
@@ -95,7 +96,7 @@ def _read_by_bash(path: Path, content: bytes, environment: tuple[tuple[str, str]
     return tuple((key, value) for key, _, value in pairs)
 
 
-def worker_python(kind: str) -> Path | None:
+def find_worker_python(kind: str) -> Path | None:
     """Return the interpreter of NeMo-RL's workers of one kind. Its image has one for each kind.
 
     Args:

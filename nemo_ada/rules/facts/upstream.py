@@ -15,7 +15,7 @@ from typing import Any
 
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import attributes
-from nemo_ada.rules.facts.checkout import Checkout, Function, parameters, returned
+from nemo_ada.rules.facts.checkout import Checkout, Function, describe_return, list_parameters
 from nemo_ada.rules.facts.nemo_config import Loop
 
 LOOP = "nemo_rl.algorithms.grpo"
@@ -138,7 +138,7 @@ class PatchPoint:
         name: Name of the function.
         origin: Module that defines it.
         parameters: Names of its first parameters.
-        returns: What it may return, in the words of `returned`. Empty where the source does not tell.
+        returns: What it may return, in the words of `describe_return`. Empty where the source does not tell.
         wanted: Further parameters that it may want. None where others do not matter, because the loop gives them.
     """
 
@@ -222,12 +222,12 @@ PER_PROMPT = "num_generations_per_prompt"
 GYM_SYNC = PatchPoint("run_nemo_gym_rollout_sync", ROLLOUTS, _GYM, wanted=(*_GYM_MORE, PER_PROMPT))
 
 
-def gym_point(loop: Any) -> PatchPoint:
+def choose_gym_point(loop: Any) -> PatchPoint:
     """Return the function of the loop's module that draws responses over NeMo-Gym."""
     return GYM_SYNC if hasattr(loop, GYM_SYNC.name) else GYM_ROLLOUT
 
 
-def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) -> Iterator[str]:
+def find_misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) -> Iterator[str]:
     """Yield what in a checkout is not as the hooks need it. Empty where they fit.
 
     Args:
@@ -236,9 +236,9 @@ def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) ->
             controller counts alone.
         gym: whether the rollout functions of NeMo-Gym count, too.
     """
-    said = list(_of_names(checkout, loop, gym=gym))
+    said = list(_find_name_misfits(checkout, loop, gym=gym))
     yield from said
-    if loop is Loop.CONTROLLER and checkout.tree(CONTROLLER.rpartition(".")[0]) is None:
+    if loop is Loop.CONTROLLER and checkout.parse(CONTROLLER.rpartition(".")[0]) is None:
         return
     readers: tuple[attributes.Reader, ...] = attributes.LAUNCHER
     if loop is Loop.CONTROLLER:
@@ -246,60 +246,60 @@ def misfits(checkout: Checkout, loop: Loop = Loop.SYNC, *, gym: bool = False) ->
     else:
         readers += attributes.LOOPS + (attributes.DATA_PLANE if loop is Loop.DATA_PLANE else ())
     if loop is Loop.ASYNC:
-        of_batches = _function(checkout, f"{ACTORS}.{COLLECTOR}.{BATCH_WORKER}") is not None
+        of_batches = _find_function(checkout, f"{ACTORS}.{COLLECTOR}.{BATCH_WORKER}") is not None
         readers += attributes.BUFFER
         readers += attributes.COLLECTOR_OF_BATCHES if of_batches else attributes.COLLECTOR_OF_GROUPS
-    for name, file in dict(attributes.missing(checkout, readers)).items():
+    for name, file in dict(attributes.find_missing(checkout, readers)).items():
         if not any(one.startswith(f"{name} ") for one in said):
             yield f"{name} does not exist, and nemo_ada/{file} reads it"
 
 
-def _of_names(checkout: Checkout, loop: Loop, *, gym: bool) -> Iterator[str]:
+def _find_name_misfits(checkout: Checkout, loop: Loop, *, gym: bool) -> Iterator[str]:
     """Yield the functions and fields that a checkout lacks, or has with other parameters."""
     if loop is Loop.CONTROLLER:
-        yield from controller_misfits(checkout)
+        yield from find_controller_misfits(checkout)
         return
     if loop is Loop.DATA_PLANE:
-        if checkout.tree(SYNC_LOOP) is None:
+        if checkout.parse(SYNC_LOOP) is None:
             yield f"it has no {SYNC_LOOP}, which data_plane.enabled=true asks for; set it to false"
             return
-        yield from _method_misfits(checkout, DATA_PLANE_METHODS)
-    on_main = _function(checkout, f"{ROLLOUTS}.{GYM_SYNC.name}") is not None
+        yield from _find_method_misfits(checkout, DATA_PLANE_METHODS)
+    on_main = _find_function(checkout, f"{ROLLOUTS}.{GYM_SYNC.name}") is not None
     of_gym = ([GYM_ROLLOUT, GYM_SYNC] if on_main else [GYM_ROLLOUT]) if gym else []
     of_plane = DATA_PLANE_POINTS if loop is Loop.DATA_PLANE else ()
     needed = (*PATCH_POINTS, SAMPLE_ROLLOUT, *of_gym, *of_plane)
     points = {f"{point.origin}.{point.name}": point for point in needed}
     for name, point in points.items():
-        function = _function(checkout, name)
+        function = _find_function(checkout, name)
         if function is None:
             yield f"{name} does not exist"
             continue
-        others = list(_other_parameters(name, function, point.parameters))
+        others = list(_compare_parameters(name, function, point.parameters))
         yield from others
-        plain = (one.removeprefix("*, ") for one in parameters(function) if not one.endswith("="))
+        plain = (one.removeprefix("*, ") for one in list_parameters(function) if not one.endswith("="))
         strange = point.unknown(one for one in plain if not one.startswith("*"))
         if strange and not others:
             yield f"{name} wants {', '.join(strange)}, which nobody here knows"
-        if point.returns and returned(function) not in point.returns:
-            yield f"{name} returns {returned(function)}, expected {' or '.join(point.returns)}"
+        if point.returns and describe_return(function) not in point.returns:
+            yield f"{name} returns {describe_return(function)}, expected {' or '.join(point.returns)}"
     if loop is Loop.ASYNC:
         for actor in METHODS:
             path = f"{ACTORS}.{actor}"
-            of_batches = _function(checkout, f"{path}.{BATCH_WORKER}") is not None
-            for method, expected in methods(actor, of_batches=of_batches).items():
-                function = _function(checkout, f"{path}.{method}")
+            of_batches = _find_function(checkout, f"{path}.{BATCH_WORKER}") is not None
+            for method, expected in list_methods(actor, of_batches=of_batches).items():
+                function = _find_function(checkout, f"{path}.{method}")
                 if function is None:
                     yield f"{path}.{method} does not exist"
                 else:
-                    yield from _other_parameters(f"{path}.{method}", function, expected)
+                    yield from _compare_parameters(f"{path}.{method}", function, expected)
 
 
-def controller_misfits(checkout: Checkout) -> Iterator[str]:
+def find_controller_misfits(checkout: Checkout) -> Iterator[str]:
     """Yield what in a checkout's single controller is not as the plug-in needs it."""
-    if checkout.tree(CONTROLLER.rpartition(".")[0]) is None:
+    if checkout.parse(CONTROLLER.rpartition(".")[0]) is None:
         yield "it has no single controller, which the section async_rl asks for; name v0.8.0, or remove async_rl"
         return
-    yield from _method_misfits(checkout, PLUG_IN_METHODS)
+    yield from _find_method_misfits(checkout, PLUG_IN_METHODS)
     for name, wanted in PLUG_IN_FIELDS.items():
         found = checkout.find(name)
         if found is None or not isinstance(found.node, ast.ClassDef):
@@ -313,16 +313,16 @@ def controller_misfits(checkout: Checkout) -> Iterator[str]:
         yield from (f"{name} has no field {field}" for field in wanted if field not in has)
 
 
-def _method_misfits(checkout: Checkout, methods: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+def _find_method_misfits(checkout: Checkout, methods: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
     for name, expected in methods.items():
-        function = _function(checkout, name)
+        function = _find_function(checkout, name)
         if function is None:
             yield f"{name} does not exist"
         else:
-            yield from _other_parameters(name, function, expected)
+            yield from _compare_parameters(name, function, expected)
 
 
-def methods(actor: str, *, of_batches: bool) -> dict[str, tuple[str, ...]]:
+def list_methods(actor: str, *, of_batches: bool) -> dict[str, tuple[str, ...]]:
     """Return the methods of an actor class that we replace, with their first parameters.
 
     Args:
@@ -333,13 +333,13 @@ def methods(actor: str, *, of_batches: bool) -> dict[str, tuple[str, ...]]:
     return {**METHODS[actor], **(of_collector if actor == COLLECTOR else {})}
 
 
-def _function(checkout: Checkout, name: str) -> Function | None:
+def _find_function(checkout: Checkout, name: str) -> Function | None:
     found = checkout.find(name)
     node = None if found is None else found.node
     return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
 
-def _other_parameters(name: str, function: Function, expected: tuple[str, ...]) -> Iterator[str]:
-    actual = tuple(one.removeprefix("*, ").rstrip("=") for one in parameters(function))[: len(expected)]
+def _compare_parameters(name: str, function: Function, expected: tuple[str, ...]) -> Iterator[str]:
+    actual = tuple(one.removeprefix("*, ").rstrip("=") for one in list_parameters(function))[: len(expected)]
     if actual != expected:
         yield f"{name} takes ({', '.join(actual)}) first, expected ({', '.join(expected)})"

@@ -16,7 +16,7 @@ from pathlib import Path
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import PACKAGE, Checkout
 from nemo_ada.rules.facts.config_file import HOME
-from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts.site import read_site_setting
 from nemo_ada.run.files import text_of
 
 PACKER = "nemo_rl.algorithms.loss.utils._pack_input_ids"
@@ -58,15 +58,15 @@ V0_8_0 = Version("v0.8.0", fuses_padded_packs=True, empties_cache=True, masks_ro
 """The source that is public at 7b235d3e and will be v0.8.0."""
 
 
-def here() -> Version:
-    """Return what the NeMo-RL does that is there (`checkout`), else what v0.7.0 does."""
-    found = checkout()
-    return V0_7_0 if found is None else of(found.root)
+def find_version() -> Version:
+    """Return what the NeMo-RL does that is there (`find_checkout`), else what v0.7.0 does."""
+    found = find_checkout()
+    return V0_7_0 if found is None else read_version(found.root)
 
 
-def checkout() -> Checkout | None:
+def find_checkout() -> Checkout | None:
     """Return the NeMo-RL that NEMO_RL_HOME names, else the one that Python would import. None where there is none."""
-    home = site_setting(HOME)
+    home = read_site_setting(HOME)
     if home and (Path(home) / PACKAGE).is_dir():
         return _checkout(Path(home).resolve())
     found = find_spec(PACKAGE)
@@ -77,9 +77,9 @@ def checkout() -> Checkout | None:
 _checkout = functools.cache(Checkout)
 
 
-def megatron() -> Checkout | None:
+def find_megatron() -> Checkout | None:
     """Return the megatron-core of the NeMo-RL that is there, else the one that Python would import. None without."""
-    home, found = site_setting(MEGATRON_HOME), checkout()
+    home, found = read_site_setting(MEGATRON_HOME), find_checkout()
     places = [Path(home)] if home else [] if found is None else [found.root / one for one in MEGATRON_SUBMODULES]
     imported = find_spec("megatron")
     places += [Path(one).parent for one in (imported.submodule_search_locations or ())] if imported is not None else []
@@ -89,35 +89,35 @@ def megatron() -> Checkout | None:
     return None
 
 
-def names(place: str, of: str = "") -> set[str]:
-    """Return the names that NeMo-RL or megatron-core lists (`Checkout.listed`). Empty where nobody can read them.
+def list_names(place: str, of: str = "") -> set[str]:
+    """Return the names that NeMo-RL or megatron-core lists (`Checkout.list_texts`). Empty where nobody can read them.
 
     A rule that finds no names must not judge.
     """
     try:
-        found = megatron() if place.startswith("megatron.") else checkout()
-        return set() if found is None else found.listed(place, of)
+        found = find_megatron() if place.startswith("megatron.") else find_checkout()
+        return set() if found is None else found.list_texts(place, of)
     except UserError:
         return set()
 
 
-def source(name: str) -> str:
+def read_source(name: str) -> str:
     """Return the source of a function of the NeMo-RL that is there. Empty where it has none, or nobody can read it."""
-    found = checkout()
+    found = find_checkout()
     try:
-        return "" if found is None else _source(found, name)
+        return "" if found is None else _read_source(found, name)
     except UserError:
         return ""
 
 
 @functools.cache
-def of(root: Path) -> Version:
+def read_version(root: Path) -> Version:
     """Return what the NeMo-RL in a folder does. A file that is not Python counts as one of v0.7.0."""
     checkout = Checkout(root)
     try:
-        single = checkout.tree(CONTROLLER_MODULE) is not None
-        masks = "mask_sample_field" in checkout.keys(ADVANTAGES)
-        packer, resume = _source(checkout, PACKER), _source(checkout, RESUME)
+        single = checkout.parse(CONTROLLER_MODULE) is not None
+        masks = "mask_sample_field" in checkout.list_keys(ADVANTAGES)
+        packer, resume = _read_source(checkout, PACKER), _read_source(checkout, RESUME)
     except UserError:
         return V0_7_0
     like = V0_8_0 if masks else MAIN if single else V0_7_0
@@ -126,11 +126,11 @@ def of(root: Path) -> Version:
         fuses_padded_packs="min(" in packer,
         empties_cache=bool(resume) and "in_flight_weight_updates" not in resume,
         masks_rows=masks,
-        vllm=_vllm(root) or like.vllm,
+        vllm=_read_vllm(root) or like.vllm,
     )
 
 
-def _vllm(root: Path) -> tuple[int, int] | None:
+def _read_vllm(root: Path) -> tuple[int, int] | None:
     """Return the first two numbers of the vLLM that a checkout pins. None for an installed package, which pins none."""
     try:
         pinned = PINNED_VLLM.search(text_of(root / "pyproject.toml"))
@@ -139,7 +139,7 @@ def _vllm(root: Path) -> tuple[int, int] | None:
     return None if pinned is None else (int(pinned[1]), int(pinned[2]))
 
 
-def _source(checkout: Checkout, name: str) -> str:
+def _read_source(checkout: Checkout, name: str) -> str:
     """Return the source of a function without its comments. It is empty where there is none."""
     found = checkout.find(name)
     return "" if found is None or found.node is None else ast.unparse(found.node)

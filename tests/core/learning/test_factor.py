@@ -12,15 +12,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nemo_ada.config.conflicts import conflicts
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.conflicts import find_conflicts
+from nemo_ada.config.presets import load_presets, parse_ada_settings
 from nemo_ada.core.learning.factor import (
     LARGEST_DEVIATION,
     RANGE,
-    contrasts,
-    declared_deviation,
-    deviation,
-    factors,
+    compute_contrasts,
+    compute_factors,
+    measure_declared_deviation,
+    measure_deviation,
 )
 from nemo_ada.core.learning.objectives import Linear, Log, PassAtK, Power
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
@@ -47,7 +47,7 @@ def moved(sampler, group, labels):
 
 def played(section, group, cap, rate_P):
     """F of each pass rate, from every sequence of `cap` labels. A pool that has ended stays the same."""
-    sampler = ada_settings(section).sampler(group, LONGEST, run_seed=1)
+    sampler = parse_ada_settings(section).sampler(group, LONGEST, run_seed=1)
     total_P = np.zeros(len(rate_P))
     seen: dict[tuple[int, ...], tuple[float, float]] = {}
     for labels in product((0, 1), repeat=cap):
@@ -77,22 +77,22 @@ def test_the_factor_is_that_of_every_sequence_of_labels_played_through_training(
     others = {"baseline": "leave_one_out"}
     for advantage in ({"weighting": "objective"}, {}, {"normalize": "std"}, others, {**others, "normalize": "std"}):
         section = {"sampling": {"kind": "sequential", **sampling}, "advantage": {**advantage, "objective": objective}}
-        ada = ada_settings(section)
-        if conflicts(ada, 4, rows=True):
+        ada = parse_ada_settings(section)
+        if find_conflicts(ada, 4, rows=True):
             continue
         settings = ada.sampler(4, LONGEST, run_seed=1).rows
-        np.testing.assert_allclose(played(section, 4, cap, rate_P), factors(settings, rate_P), rtol=1e-5)
+        np.testing.assert_allclose(played(section, 4, cap, rate_P), compute_factors(settings, rate_P), rtol=1e-5)
 
 
 def test_every_preset_that_declares_an_objective_follows_it():
     declared = 0
-    for name in presets():
-        ada = ada_settings({"preset": name})
+    for name in load_presets():
+        ada = parse_ada_settings({"preset": name})
         if ada.advantage.weighting == "objective":
             for group in (2, 4, 8, 16, 64):
                 settings = ada.sampler(group, LONGEST, run_seed=1, features=2).rows
-                factor_P = factors(settings, INSIDE)
-                assert deviation(factor_P, ada.advantage.objective.weight(INSIDE)) < 0.5 * LARGEST_DEVIATION
+                factor_P = compute_factors(settings, INSIDE)
+                assert measure_deviation(factor_P, ada.advantage.objective.weight(INSIDE)) < 0.5 * LARGEST_DEVIATION
                 declared += 1
     assert declared
 
@@ -120,11 +120,13 @@ def test_what_is_accepted_follows_its_objective_and_what_is_refused_would_not():
     accepted = refused = 0
     for seed in range(150):
         group, section = random_settings(seed)
-        ada = ada_settings(section)
-        missed = any("is missed by" in text for text in conflicts(ada, group, rows=True))
+        ada = parse_ada_settings(section)
+        missed = any("is missed by" in text for text in find_conflicts(ada, group, rows=True))
         stop = ada.sampling.stop(group)
-        factor_P = factors(RowSettings(group, stop, ada.advantage), INSIDE)
-        assert (deviation(factor_P, ada.advantage.objective.weight(INSIDE)) > 1.01 * LARGEST_DEVIATION) <= missed
+        factor_P = compute_factors(RowSettings(group, stop, ada.advantage), INSIDE)
+        assert (
+            measure_deviation(factor_P, ada.advantage.objective.weight(INSIDE)) > 1.01 * LARGEST_DEVIATION
+        ) <= missed
         accepted, refused = accepted + (not missed), refused + missed
     assert accepted > 60 and refused > 5
 
@@ -132,13 +134,13 @@ def test_what_is_accepted_follows_its_objective_and_what_is_refused_would_not():
 def test_a_fixed_pool_needs_no_correction_for_the_linear_objective():
     for n in (2, 3, 8, 32):
         settings = RowSettings(n, StopRule(FixedExit(n), (n,), n), AdvantageSettings("objective"))
-        np.testing.assert_allclose(factors(settings, INSIDE), 1.0, rtol=1e-12)
+        np.testing.assert_allclose(compute_factors(settings, INSIDE), 1.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize("objective", [Linear(), Log(), Power(a=0.5)], ids=str)
 @pytest.mark.parametrize("rule", [StopRule(BalancedExit(2, 2), (8,), 32), StopRule(PositiveExit(1), (8,), 32)], ids=str)
 def test_every_group_with_both_labels_teaches_and_no_other(rule, objective):
-    contrast_NK = contrasts(rule, objective)
+    contrast_NK = compute_contrasts(rule, objective)
     total_NK, pos_NK = np.indices(contrast_NK.shape)
     mixed_NK = (pos_NK > 0) & (pos_NK < total_NK)
     assert (contrast_NK[mixed_NK] > 0).all() and not contrast_NK[~mixed_NK].any()
@@ -155,21 +157,21 @@ def test_every_group_with_both_labels_teaches_and_no_other(rule, objective):
 )
 def test_pass_at_k_is_exact_whatever_ends_the_pool(rule, k):
     settings = RowSettings(4, rule, AdvantageSettings("objective", PassAtK(k=k)))
-    np.testing.assert_allclose(factors(settings, INSIDE), k * (1 - INSIDE) ** (k - 1), rtol=1e-12)
+    np.testing.assert_allclose(compute_factors(settings, INSIDE), k * (1 - INSIDE) ** (k - 1), rtol=1e-12)
     if rule == StopRule(FixedExit(8), (8,), 8):  # k K (N-K)_k / (N)_(k+1)
         falling = [math.perm(8 - correct, k) / math.perm(8, k + 1) * k * correct for correct in range(9)]
-        np.testing.assert_allclose(contrasts(rule, PassAtK(k=k))[8], falling, rtol=1e-12)
-    assert declared_deviation(settings) < 1e-12
+        np.testing.assert_allclose(compute_contrasts(rule, PassAtK(k=k))[8], falling, rtol=1e-12)
+    assert measure_declared_deviation(settings) < 1e-12
     slope = (PassAtK(k=k).value(INSIDE + 1e-6) - PassAtK(k=k).value(INSIDE - 1e-6)) / 2e-6
     np.testing.assert_allclose(PassAtK(k=k).weight(INSIDE), slope, atol=1e-7)
     fewer = RowSettings(4, StopRule(FixedExit(4), (4,), 4), AdvantageSettings("objective", PassAtK(k=4)))
-    assert declared_deviation(fewer) > LARGEST_DEVIATION, "four responses cannot tell the chance of one in four"
+    assert measure_declared_deviation(fewer) > LARGEST_DEVIATION, "four responses cannot tell the chance of one in four"
 
 
 def test_too_few_responses_for_an_objective_are_a_large_deviation():
     def of(cap, objective):
         stop = StopRule(FixedExit(cap), (cap,), cap)
-        return declared_deviation(RowSettings(cap, stop, AdvantageSettings("objective", objective)))
+        return measure_declared_deviation(RowSettings(cap, stop, AdvantageSettings("objective", objective)))
 
     assert of(4, Log()) > 0.8 and of(8, Log()) > LARGEST_DEVIATION > of(16, Log())
     assert of(4, Linear()) < 1e-9
@@ -177,12 +179,12 @@ def test_too_few_responses_for_an_objective_are_a_large_deviation():
 
 def test_a_shrunk_baseline_follows_the_linear_objective_and_est_is_simulated():
     shrunk = RowSettings(1, StopRule(FixedExit(1), (1,), 1), AdvantageSettings(baseline="shrunk"))
-    np.testing.assert_array_equal(factors(shrunk, INSIDE), 1.0)
+    np.testing.assert_array_equal(compute_factors(shrunk, INSIDE), 1.0)
     with pytest.raises(InvariantError, match="simulate"):
-        factors(RowSettings(8, StopRule(FixedExit(1), (32,), 32), keep_all=True), INSIDE)
+        compute_factors(RowSettings(8, StopRule(FixedExit(1), (32,), 32), keep_all=True), INSIDE)
 
 
 def test_a_factor_that_is_not_positive_misses_every_objective():
-    assert deviation(np.array([1.0, -0.1]), np.ones(2)) == float("inf")
+    assert measure_deviation(np.array([1.0, -0.1]), np.ones(2)) == float("inf")
     alone = RowSettings(1, StopRule(FixedExit(1), (1,), 1), AdvantageSettings("objective"))
-    assert declared_deviation(alone) == float("inf")
+    assert measure_declared_deviation(alone) == float("inf")

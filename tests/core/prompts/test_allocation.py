@@ -65,7 +65,7 @@ def test_sums_are_exact_and_bounds_hold(prompts, low, room, share, spread, zeros
 
 def test_exponent_zero_is_grpo():
     rate_P = np.random.default_rng(0).uniform(0, 1, 100)
-    assert (Allocation(PowerRule(exponent=0.0), 4, 32, 1e-3).responses(rate_P, 8, np.zeros(100)) == 8).all()
+    assert (Allocation(PowerRule(exponent=0.0), 4, 32, 1e-3).compute_responses(rate_P, 8, np.zeros(100)) == 8).all()
 
 
 def test_ties_are_decided_by_the_seeded_key_and_not_by_position():
@@ -93,5 +93,7 @@ def test_an_impossible_total_says_what_would_work(prompts, total, possible, low,
 
 
 def test_a_rate_above_one_does_not_reverse_the_order_of_the_allocation():
-    counts = Allocation(PowerRule(exponent=1.0), 1, 40, 0.5).responses(np.array([0.6, 1.0, 0.1]), 8, np.arange(3.0))
+    counts = Allocation(PowerRule(exponent=1.0), 1, 40, 0.5).compute_responses(
+        np.array([0.6, 1.0, 0.1]), 8, np.arange(3.0)
+    )
     assert abs(counts[0] - counts[1]) <= 1 < counts[2] - counts[1]

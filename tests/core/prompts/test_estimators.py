@@ -38,17 +38,17 @@ def test_a_prompt_that_occurs_twice_in_a_step_decays_once_and_an_undrawn_one_not
     estimator = EmaBeta(EmaSettings(decay=0.5))
     estimator.update(["x"], np.array([2]), np.array([4]))
     estimator.update(["x", "x", "y"], np.array([1, 3, 0]), np.array([4, 4, 0]))
-    a, b = estimator.beta(["x", "y"])
+    a, b = estimator.predict_beta(["x", "y"])
     assert (a[0], b[0]) == (2 * 0.5 + 4 + 1, 2 * 0.5 + 4 + 1)
     assert (a[1], b[1]) == (1, 1)
     estimator.update(["x"], np.array([0]), np.array([0]))
-    assert estimator.beta(["x"])[0][0] == a[0]
+    assert estimator.predict_beta(["x"])[0][0] == a[0]
 
 
 def test_an_adaptive_prior_follows_all_prompts_and_keeps_its_weight():
     ema = EmaBeta(EmaSettings(decay=0.5, prior_positive=1.0, prior_negative=1.0, adaptive_prior=True))
     ema.update(["x", "y"], np.array([0, 2]), np.array([10, 10]))
-    a_P, b_P = ema.beta(["never seen"])
+    a_P, b_P = ema.predict_beta(["never seen"])
     assert a_P[0] + b_P[0] == pytest.approx(2.0)
     assert a_P[0] / 2.0 == pytest.approx((2 + 1) / (20 + 2))
 
@@ -143,7 +143,7 @@ def test_features_are_checked():
 def test_a_prediction_is_worth_more_responses_the_more_was_seen_and_never_more_than_its_strength():
     features, _ = task(50, 777)
     masses = [
-        sum(trained(steps, ValueRegressor(FEATURES, ValueSettings(strength=6.0))).beta(ids(50), features))
+        sum(trained(steps, ValueRegressor(FEATURES, ValueSettings(strength=6.0))).predict_beta(ids(50), features))
         for steps in (0, 2, 40)
     ]
     assert masses[0].max() < masses[1].mean() < masses[2].mean() < 6.0
@@ -197,7 +197,8 @@ def test_the_value_estimator_adds_what_it_remembers_of_a_prompt_and_forgets_step
         for estimator in (with_memory, without):
             estimator.update(ids(3), np.array(pos), np.array(total), features)
     added = [
-        ours - plain for ours, plain in zip(*(e.beta(ids(3), features) for e in (with_memory, without)), strict=True)
+        ours - plain
+        for ours, plain in zip(*(e.predict_beta(ids(3), features) for e in (with_memory, without)), strict=True)
     ]
     np.testing.assert_allclose(added, [[1 + 2 / 4, 0, 3 / 2], [1 + 2 / 4, 4 / 4, 1 / 2]])
 

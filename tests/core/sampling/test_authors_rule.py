@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_ada.core.learning.advantage import advantages
+from nemo_ada.core.learning.advantage import compute_advantages
 from nemo_ada.core.learning.rows import select_step
 from nemo_ada.core.learning.settings import RowSettings
 from nemo_ada.core.sampling.exits import BalancedExit, PositiveExit
@@ -76,7 +76,7 @@ def ours(streams, mode, n, wave, rounds, scheduler):
     )
     assert weight_PR.all()
     rows = RowSettings(n, StopRule(rule, (wave,), wave * rounds))
-    advantage_PR = advantages(result, row_PR, weight_PR, rows, weight_N=np.ones(len(result.prompt_N)))
+    advantage_PR = compute_advantages(result, row_PR, weight_PR, rows, weight_N=np.ones(len(result.prompt_N)))
     groups = []
     for prompt in range(len(streams)):
         mine = result.prompt_N == prompt

@@ -277,7 +277,7 @@ def test_an_abandoned_group_gives_everything_back_and_starts_again_under_its_num
 
 def test_a_share_of_the_prompts_gets_a_share_of_what_all_prompts_share():
     whole = Budget(max_samples=100, max_tokens=1000, max_seconds=7.0)
-    assert whole.shrunk(8.0) == replace(whole, max_samples=13, max_tokens=125)
+    assert whole.shrink(8.0) == replace(whole, max_samples=13, max_tokens=125)
 
 
 @pytest.mark.parametrize(("rule", "cap", "first"), [(FixedExit(4), 8, True), (BalancedExit(2, 2), 4, True),

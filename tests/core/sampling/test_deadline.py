@@ -42,12 +42,12 @@ MOSTLY_SHORT = [10] * 90 + [50] * 10
 def test_late_risks_are_logs_of_the_share_of_lengths_in_time():
     model = known([10] * 90 + [50] * 9 + [100])
     for seconds, share in {100.0: 1.0, 99.0: 0.99, 50.0: 0.99, 49.0: 0.9, 10.0: 0.9}.items():
-        assert np.exp(-model.late_risk(1, 0.0, seconds)) == pytest.approx(share)
-        assert np.exp(-model.late_risk(8, 0.0, seconds)) == pytest.approx(share**8)
-    assert model.late_risk(1, 0.0, 9.0) == model.late_risk(1, 0.0, -1.0) == np.inf
+        assert np.exp(-model.compute_late_risk(1, 0.0, seconds)) == pytest.approx(share)
+        assert np.exp(-model.compute_late_risk(8, 0.0, seconds)) == pytest.approx(share**8)
+    assert model.compute_late_risk(1, 0.0, 9.0) == model.compute_late_risk(1, 0.0, -1.0) == np.inf
     nothing_seen = LatencyModel()  # then only time that is left counts
-    assert nothing_seen.late_risk(100, 50.0, 0.0) == 0.0
-    assert nothing_seen.late_risk(1, 0.0, -0.1) == np.inf
+    assert nothing_seen.compute_late_risk(100, 50.0, 0.0) == 0.0
+    assert nothing_seen.compute_late_risk(1, 0.0, -0.1) == np.inf
 
 
 def durations(quantile, **options):

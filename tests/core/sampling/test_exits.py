@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nemo_ada.core.sampling.exits import BalancedExit, ExitRule, FixedExit, PoolView, PositiveExit
-from nemo_ada.core.sampling.paths import StopRule, endings
+from nemo_ada.core.sampling.paths import StopRule, find_endings
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
 from tests.core.scripted import Script, collect, met
@@ -60,10 +60,10 @@ def test_a_rule_sees_the_tokens_and_the_waves_of_each_pool():
 
 
 def test_paths_know_waves_and_refuse_tokens():
-    found = endings(StopRule(Late(), (2,), 20))
+    found = find_endings(StopRule(Late(), (2,), 20))
     assert set(found.total_E.tolist()) == {6}
     with pytest.raises(UserError, match=r"Spent reads tokens, so labels alone"):
-        endings(StopRule(Spent(), (2,), 20))
+        find_endings(StopRule(Spent(), (2,), 20))
 
 
 def test_what_a_rule_does_not_say_that_it_reads_is_not_there():

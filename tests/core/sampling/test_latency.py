@@ -20,8 +20,8 @@ GRPO = SamplingPlan(StopRule(FixedExit(4), (4,), 4), 4, 400)
 def test_nothing_is_predicted_before_anything_was_seen():
     model = LatencyModel()
     assert not model.ready
-    assert model.late_risk(8, 100.0, 1.0) == 0.0
-    assert model.length_quantile(0.9) == 0
+    assert model.compute_late_risk(8, 100.0, 1.0) == 0.0
+    assert model.get_length_quantile(0.9) == 0
 
 
 @given(st.floats(0.1, 5), st.floats(0, 0.2))
@@ -34,10 +34,14 @@ def test_a_linear_engine_is_recognised_and_the_cost_of_a_prompt_told_apart(base,
     with_start.observe(tokens, seconds + 50 * base, load)
     for in_flight in (1.0, 40.0, 200.0):
         pace = pytest.approx(base + slope * in_flight, rel=1e-6)
-        assert model.seconds_per_token(in_flight) == pace
-        assert with_start.seconds_per_token(in_flight) == pace
-    longest = 50 * base + with_start.length_quantile(1.0) * with_start.seconds_per_token(10.0)
-    assert with_start.late_risk(1, 9.0, 1.001 * longest) == 0.0 < with_start.late_risk(1, 9.0, 0.98 * longest)
+        assert model.predict_seconds_per_token(in_flight) == pace
+        assert with_start.predict_seconds_per_token(in_flight) == pace
+    longest = 50 * base + with_start.get_length_quantile(1.0) * with_start.predict_seconds_per_token(10.0)
+    assert (
+        with_start.compute_late_risk(1, 9.0, 1.001 * longest)
+        == 0.0
+        < with_start.compute_late_risk(1, 9.0, 0.98 * longest)
+    )
 
 
 def test_neither_base_nor_slope_become_negative():
@@ -45,11 +49,11 @@ def test_neither_base_nor_slope_become_negative():
     tokens = np.full(100, 10)
     load = np.linspace(1, 100, 100)
     model.observe(tokens, tokens * (5.0 - 0.04 * load), load)  # faster when fuller
-    assert model.seconds_per_token(0.0) == model.seconds_per_token(1000.0) > 0
+    assert model.predict_seconds_per_token(0.0) == model.predict_seconds_per_token(1000.0) > 0
     steep = LatencyModel()
     steep.observe(tokens, tokens * np.maximum(0.0, load - 30.0), load)
-    assert steep.seconds_per_token(0.0) == 0.0
-    assert steep.seconds_per_token(100.0) > 0
+    assert steep.predict_seconds_per_token(0.0) == 0.0
+    assert steep.predict_seconds_per_token(100.0) > 0
 
 
 def test_old_lengths_are_forgotten_and_the_longest_recent_one_is_not():
@@ -57,7 +61,7 @@ def test_old_lengths_are_forgotten_and_the_longest_recent_one_is_not():
     model.observe(np.arange(5000), np.zeros(5000), np.zeros(5000))
     assert len(model.state_dict()["lengths"]) == 1000
     for level in (0.0, 0.01, 0.5, 0.95, 1.0):
-        assert model.length_quantile(level) == np.quantile(np.arange(4000, 5000), level, method="inverted_cdf")
+        assert model.get_length_quantile(level) == np.quantile(np.arange(4000, 5000), level, method="inverted_cdf")
 
 
 FIRST_WAVES = [10, 11, 12, 13, 20, 21, 22, 23]

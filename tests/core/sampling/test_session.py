@@ -139,7 +139,7 @@ def test_seeds_take_no_more_memory_than_responses_do():
     assert len(issued) == 63 * 8 + 4096
     assert run.session._seed_PI.size <= 4 * len(issued)
     places = np.array(list(issued.values()))
-    expected = seeds.response_seed(7, 3, places[:, 0], places[:, 1])
+    expected = seeds.compute_response_seed(7, 3, places[:, 0], places[:, 1])
     np.testing.assert_array_equal([run.source.seeds[row] for row in issued], expected)
 
 

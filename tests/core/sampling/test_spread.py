@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_ada.config.presets import ada_settings
-from nemo_ada.core.learning.factor import kept_counts
+from nemo_ada.config.presets import parse_ada_settings
+from nemo_ada.core.learning.factor import count_kept
 from nemo_ada.core.learning.rows import select, weigh
 from nemo_ada.core.learning.settings import RowSettings
-from nemo_ada.core.sampling.exits import BalancedExit, PoolView, SpreadExit, squared_deviations
+from nemo_ada.core.sampling.exits import BalancedExit, PoolView, SpreadExit, sum_squared_deviations
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.core.sampling.plan import SamplingPlan
 from nemo_ada.errors import UserError
@@ -43,7 +43,7 @@ def test_with_two_rewards_that_are_one_apart_it_is_the_balanced_rule():
 @given(st.lists(REWARD, min_size=1, max_size=8), REWARD)
 def test_a_further_reward_never_lowers_the_sum(rewards, further):
     def squares(values):
-        return squared_deviations(np.zeros(len(values), np.int64), np.array(values), 1)[0]
+        return sum_squared_deviations(np.zeros(len(values), np.int64), np.array(values), 1)[0]
 
     assert squares([*rewards, further]) >= squares(rewards) - 1e-12
     wide = [*rewards, further]
@@ -84,7 +84,7 @@ def test_with_labels_it_keeps_as_many_of_each_as_the_published_rule():
     plan, result = pools(patterns, exit_rule=SpreadExit(1.0))
     rows = rows_of(plan, result)
     kept_pos_P = np.bincount(rows.prompt_R, result.positive_N[rows.pool_R] * rows.weight_R)
-    np.testing.assert_array_equal(kept_pos_P, kept_counts(result.pos_P, result.neg_P, WAVE)[0])
+    np.testing.assert_array_equal(kept_pos_P, count_kept(result.pos_P, result.neg_P, WAVE)[0])
 
 
 def test_a_prompt_without_a_response_has_placeholder_rows():
@@ -101,6 +101,6 @@ def test_a_prompt_without_a_response_has_placeholder_rows():
 def test_what_has_no_spread_is_refused(section):
     chosen = {"kind": "spread", "difference": 0.5}
     base = {"preset": "ada_seq_lean", "sampling": {"exit": chosen}}
-    assert ada_settings(base).plan(4, 400).stop.exit == SpreadExit(0.5)
+    assert parse_ada_settings(base).plan(4, 400).stop.exit == SpreadExit(0.5)
     with pytest.raises(UserError):
-        ada_settings({**base, **section}).plan(4, 400)
+        parse_ada_settings({**base, **section}).plan(4, 400)

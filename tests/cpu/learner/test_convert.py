@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from nemo_ada.cpu.learner.shape import PolicyShape, hf_shapes
+from nemo_ada.cpu.learner.shape import PolicyShape, list_hf_shapes
 from nemo_ada.errors import InvariantError
 from tests.lazy import Lazy
 
@@ -19,7 +19,7 @@ SHAPE = PolicyShape(
 
 def _weights(shape: PolicyShape) -> convert.Weights:
     generator = torch.Generator().manual_seed(1)
-    return {name: torch.randn(size, generator=generator) for name, size in hf_shapes(shape).items()}
+    return {name: torch.randn(size, generator=generator) for name, size in list_hf_shapes(shape).items()}
 
 
 def _shards(shape: PolicyShape, weights: convert.Weights, tp: int, pp: int) -> list[list[convert.Weights]]:
@@ -73,7 +73,7 @@ def test_copies_that_drifted_apart_are_reported() -> None:
 
 
 def test_random_weights_depend_on_the_seed_only() -> None:
-    first, again, other = (convert.random_weights(SHAPE, seed) for seed in (3, 3, 4))
+    first, again, other = (convert.make_random_weights(SHAPE, seed) for seed in (3, 3, 4))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
     assert first["lm_head.weight"].std().item() == pytest.approx(SHAPE.initializer_range, rel=0.1)

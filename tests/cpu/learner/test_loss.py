@@ -62,9 +62,9 @@ def _reference(
 
 
 def _ours(e: dict[str, Any], c: float | None, coefficient: float, denominator: float) -> tuple[torch.Tensor, Any]:
-    current = ours.logprob_and_entropy(e["logits"], e["target"])
+    current = ours.compute_logprob_and_entropy(e["logits"], e["target"])
     settings = LossSettings(ratio_clip_min=LOW, ratio_clip_max=HIGH, ratio_clip_c=c, entropy_coefficient=coefficient)
-    return ours.policy_loss(settings, current, e["old"], e["advantage"], e["weight"], e["mask"], denominator)
+    return ours.compute_policy_loss(settings, current, e["old"], e["advantage"], e["weight"], e["mask"], denominator)
 
 
 @pytest.mark.parametrize("coefficient", [0.0, 0.03])
@@ -96,8 +96,8 @@ def test_rows_of_weight_zero_change_neither_loss_nor_gradient() -> None:
 
 def test_supervised_loss_is_the_negative_log_likelihood() -> None:
     example = _example()
-    logprob, entropy = ours.logprob_and_entropy(example["logits"], example["target"])
-    loss, sums = ours.supervised_loss(logprob, entropy, example["mask"], 9.0)
+    logprob, entropy = ours.compute_logprob_and_entropy(example["logits"], example["target"])
+    loss, sums = ours.compute_supervised_loss(logprob, entropy, example["mask"], 9.0)
     whole = torch.nn.functional.cross_entropy(
         example["logits"].reshape(-1, V), example["target"].reshape(-1), reduction="none"
     )
@@ -107,7 +107,7 @@ def test_supervised_loss_is_the_negative_log_likelihood() -> None:
 
 def test_large_logits_stay_finite() -> None:
     logits = torch.tensor([[[1000.0, 0.0, -1000.0]]], requires_grad=True)
-    logprob, entropy = ours.logprob_and_entropy(logits, torch.tensor([[2]]))
+    logprob, entropy = ours.compute_logprob_and_entropy(logits, torch.tensor([[2]]))
     (logprob + entropy).sum().backward()
     assert logprob.item() == -2000.0
     assert entropy.item() == pytest.approx(0.0, abs=1e-6)

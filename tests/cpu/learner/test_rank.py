@@ -23,7 +23,7 @@ import pytest
 from nemo_ada.cpu.learner.batch import TokenRows, TrainBatch
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.learner.shape import PolicyShape
-from nemo_ada.cpu.processes.actors import alive
+from nemo_ada.cpu.processes.actors import is_alive
 from nemo_ada.cpu.settings import LossSettings, OptimizerSettings
 from nemo_ada.errors import InvariantError, StallError, UserError
 from tests.lazy import Lazy
@@ -240,7 +240,7 @@ def test_signal_and_noise_are_those_of_the_expected_gradient_and_of_one_more_tok
     found = []
     for _ in range(4000):
         halves = [(mean + spread * torch.randn(count, 3, generator=draws)).sum(dim=0) for count in tokens]
-        found.append(losses.compared(*halves, tokens))
+        found.append(losses.compare_halves(*halves, tokens))
     assert np.mean([one["gradient_signal"] for one in found]) == pytest.approx(float(mean @ mean), rel=0.1)
     assert np.mean([one["gradient_noise"] for one in found]) == pytest.approx(float(spread @ spread), rel=0.05)
 
@@ -341,6 +341,6 @@ def test_a_rank_that_hangs_is_named_and_ended(stack: Stack, monkeypatch: pytest.
         pids = list(hanging.pids.values())
         with pytest.raises(StallError, match="train: no answer in time from rank 0"):
             hanging.train(_batch(0))
-        assert not any(alive(pid) for pid in pids)
+        assert not any(is_alive(pid) for pid in pids)
         with pytest.raises(InvariantError, match="shut down"):
             hanging.train(_batch(0))

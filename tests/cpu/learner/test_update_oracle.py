@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from nemo_ada.cpu.learner.update import mini_batches
+from nemo_ada.cpu.learner.update import make_mini_batches
 from tests.cpu.learner.oracle import Published, Row, update
 from tests.lazy import Lazy
 
@@ -91,9 +91,9 @@ def minibatches(data: StepData, size: int) -> list[list[Row]]:
 )
 def test_an_update_equals_the_published_loss_in_plain_pytorch(make, stack, task, drawn, overrides):
     config = make("oracle-config", *SETTINGS, *overrides)
-    folder = Lazy("nemo_ada.cpu.base").base_folder(config, task)
+    folder = Lazy("nemo_ada.cpu.base").choose_base_folder(config, task)
     data = drawn if "dual" not in str(overrides) and len(overrides) == 1 else moved(drawn)
-    learner = stack.learner(embedded.learner_config(config, training.check_run(config, task)), folder)
+    learner = stack.learner(embedded.make_learner_config(config, training.check_run(config, task)), folder)
     metrics = training.train_on(learner, data, config, STEP)
     weights = {name: tensor.numpy() for name, tensor in ray.get(learner.weights()).items()}
 
@@ -121,7 +121,7 @@ def test_an_update_equals_the_published_loss_in_plain_pytorch(make, stack, task,
 
 def test_no_prompt_has_rows_in_both_halves_of_an_update(make, drawn):
     config = make("halves-config", *SETTINGS, ALL_ROWS, HALVES, COSINE)
-    batches = list(mini_batches(drawn, config, STEP))
+    batches = list(make_mini_batches(drawn, config, STEP))
     compared = [batch for batch in batches if batch.first_half_R is not None]
     assert compared
     for batch in batches:
@@ -133,7 +133,7 @@ def test_no_prompt_has_rows_in_both_halves_of_an_update(make, drawn):
         second = {prompt for prompt, half in zip(prompts, batch.first_half_R, strict=True) if not half}
         assert first and second and not first & second
     plain = make("no-halves-config", *SETTINGS, ALL_ROWS, HALVES)
-    assert all(batch.first_half_R is None for batch in mini_batches(drawn, plain, STEP))
+    assert all(batch.first_half_R is None for batch in make_mini_batches(drawn, plain, STEP))
 
 
 def test_the_halves_of_an_update_are_not_sorted_by_the_worth_of_the_prompts(make, drawn):
@@ -144,7 +144,7 @@ def test_the_halves_of_an_update_are_not_sorted_by_the_worth_of_the_prompts(make
         place.setdefault(tuple(row[:end]), len(place))
     sorted_by_worth = []
     for step in range(1, 9):
-        for batch in mini_batches(drawn, config, step):
+        for batch in make_mini_batches(drawn, config, step):
             halves: tuple[list[int], list[int]] = ([], [])
             for row, end, first in zip(
                 batch.tokens_RT.tolist(), batch.prompt_length_R, batch.first_half_R, strict=True

@@ -29,13 +29,15 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.shutdown", lambda: None)
     yield tmp_path
-    processes.end(processes.naming(tmp_path), grace=0.0)
+    processes.end_processes(processes.find_naming(tmp_path), grace=0.0)
 
 
 def half_started(folder: Path) -> subprocess.Popen[bytes]:
     """What a node that failed leaves: a process with a path below Ray's folder in its command line."""
     process = subprocess.Popen([f"{folder}/session_1/raylet", "60"], executable=shutil.which("sleep"))
-    while process.pid not in processes.naming(folder):  # the kernel shows the command line a moment after the start
+    while process.pid not in processes.find_naming(
+        folder
+    ):  # the kernel shows the command line a moment after the start
         time.sleep(0.01)
     return process
 
@@ -52,7 +54,7 @@ def test_a_node_that_did_not_come_up_is_ended_and_started_again(folder, monkeypa
     monkeypatch.setattr("ray.init", late_once)
     private_ray.start(folder, num_cpus=1)
     assert [(options["_temp_dir"], options["num_cpus"]) for options in started] == [(str(folder), 1)]
-    assert not processes.alive(left[0].pid)
+    assert not processes.is_alive(left[0].pid)
     assert f"The current node timed out during startup.): attempt 2 of {private_ray.ATTEMPTS}" in caplog.text
 
 
@@ -93,7 +95,7 @@ def test_the_last_attempt_tells_why(folder, monkeypatch):
     with pytest.raises(StallError, match=r"attempts: The current node timed out during startup\."):
         private_ray.start(folder)
     assert len(left) == private_ray.ATTEMPTS
-    assert not any(processes.alive(process.pid) for process in left)
+    assert not any(processes.is_alive(process.pid) for process in left)
 
 
 def test_a_node_that_registers_late_is_waited_for(folder, monkeypatch):

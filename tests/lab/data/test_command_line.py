@@ -8,13 +8,13 @@ import pytest
 
 from nemo_ada.cli import data as cli_data
 from nemo_ada.cli import evaluate as cli_evaluate
-from nemo_ada.cli.main import app, guarded
+from nemo_ada.cli.main import app, run_guarded
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.providers import Limits
 
 
 def run(*words) -> int:
-    return guarded(lambda: app([str(word) for word in words], standalone_mode=False))
+    return run_guarded(lambda: app([str(word) for word in words], standalone_mode=False))
 
 
 def test_a_local_file_is_prepared_without_a_model(messy, tmp_path, capsys):

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nemo_ada.lab.data.contamination import find_instructions, words_of
+from nemo_ada.lab.data.contamination import find_instructions, list_words
 from tests.lab.data.test_command_line import run
 
 LONG = "Find the count of ordered pairs of positive integers (a, b) with a + b = 1000 so that neither has a zero digit."
@@ -68,10 +68,10 @@ def test_an_instruction_flags_nothing_and_hides_no_copy(tmp_path):
 
 
 def test_what_is_left_out_is_an_instruction_at_an_end():
-    found = find_instructions([words_of(f"{ASK} {text}") for text in ORIGINAL])
-    assert found == [(*words_of(ASK), "item")]
-    assert find_instructions(list(map(words_of, ORIGINAL[:9]))) == []
-    assert find_instructions(list(map(words_of, OTHERS))) == [], "few words in common are none"
+    found = find_instructions([list_words(f"{ASK} {text}") for text in ORIGINAL])
+    assert found == [(*list_words(ASK), "item")]
+    assert find_instructions(list(map(list_words, ORIGINAL[:9]))) == []
+    assert find_instructions(list(map(list_words, OTHERS))) == [], "few words in common are none"
 
 
 FRACTION = r"Let $f(x)=\frac{1}{2}x$ and $g(x) = (x+\frac12)^{2}$. Find all real $x$ with $f(g(x)) = \sqrt{3}$."
@@ -87,8 +87,8 @@ COPIES = {
 
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_in_another_latex_has_the_same_words(name):
-    assert words_of(COPIES[name]) == words_of(FRACTION)
+    assert list_words(COPIES[name]) == list_words(FRACTION)
 
 
 def test_another_fraction_is_another_problem():
-    assert words_of(FRACTION.replace(r"\frac12", r"\frac13")) != words_of(FRACTION)
+    assert list_words(FRACTION.replace(r"\frac12", r"\frac13")) != list_words(FRACTION)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nemo_ada.lab.data.problem import problem_id
+from nemo_ada.lab.data.problem import compute_problem_id
 from tests.fuzz.harness import NASTY_JSON, cases, command
 
 BOM = b"\xef\xbb\xbf"
@@ -96,7 +96,7 @@ def test_why_a_line_is_refused(tmp_path, data, said):
 def test_a_line_of_pass_rates_that_cannot_be_used_is_named(tmp_path, line):
     source, rates = tmp_path / "input.jsonl", tmp_path / "rates.jsonl"
     source.write_text('{"problem": "a", "answer": 1}\n')
-    rates.write_bytes(BOM + json.dumps({"id": problem_id("a"), "pass_rate": 0.25}).encode() + b"\n" + line)
+    rates.write_bytes(BOM + json.dumps({"id": compute_problem_id("a"), "pass_rate": 0.25}).encode() + b"\n" + line)
     code, printed = prepare(source, tmp_path / "set", "--pass-rates", rates)
     assert code == 2 and "rates.jsonl cannot be used" in printed
 

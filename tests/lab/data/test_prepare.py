@@ -12,7 +12,7 @@ import pytest
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.measure import SamplingSpec
 from nemo_ada.lab.data.prepare import OUTPUTS, prepare
-from nemo_ada.lab.data.problem import problem_id
+from nemo_ada.lab.data.problem import compute_problem_id
 from nemo_ada.lab.data.stages import parse_band
 from tests.lab.data.scripted_model import in_a_process, preparation
 
@@ -111,7 +111,7 @@ def test_the_other_columns_of_a_source_are_kept(tmp_path):
     prepare(preparation(source, band=None), tmp_path / "set")
     (row,) = lines(tmp_path / "set" / "dataset.jsonl")
     assert (row["level"], row["source"], row["tags"], row["q"]) == ("Level 3", "x", ["a", {"b": None}], 1.5)
-    assert (row["line"], row["source_line"], row["id"], row["source_id"]) == (1, "far", problem_id("1+1="), 7)
+    assert (row["line"], row["source_line"], row["id"], row["source_id"]) == (1, "far", compute_problem_id("1+1="), 7)
     assert row["answer"] == "2" and "none" not in row and "columns" not in row
 
 

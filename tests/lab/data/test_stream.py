@@ -8,8 +8,8 @@ import pytest
 
 from nemo_ada.errors import FailedResponsesError, UserError
 from nemo_ada.lab.data.kept import Responses
-from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, response_seed
-from nemo_ada.lab.data.problem import Problem, problem_id
+from nemo_ada.lab.data.measure import Measurement, Question, SamplingSpec, compute_seed
+from nemo_ada.lab.data.problem import Problem, compute_problem_id
 from nemo_ada.lab.evaluation.benchmark import Benchmark
 from nemo_ada.lab.evaluation.evaluate import evaluate
 from nemo_ada.verify.judge import ByText
@@ -69,7 +69,7 @@ class Failing(ByText):
 
 def drawn(tmp_path, problems, k, judge, *, limits_are_wrong=False):
     texts = [f"{n}+1=" for n in range(problems)]
-    made = [Problem(problem_id(text), n + 1, text, str(n + 1), str(n + 1)) for n, text in enumerate(texts)]
+    made = [Problem(compute_problem_id(text), n + 1, text, str(n + 1), str(n + 1)) for n, text in enumerate(texts)]
     responses = Responses(tmp_path / "responses.jsonl")
     asked = [Question(problem, Characters(), judge, 9, responses) for problem in made]
     Measurement(Adder(), SamplingSpec(k, 7), limits_are_wrong=limits_are_wrong).draw(asked)
@@ -79,7 +79,7 @@ def drawn(tmp_path, problems, k, judge, *, limits_are_wrong=False):
 def test_a_response_has_a_seed_of_its_own(tmp_path):
     found = drawn(tmp_path, 20, 8, ByText())
     assert len(found) == 160 == len({(one["id"], one["index"]) for one in found})
-    assert all(one["seed"] == response_seed(7, one["id"], one["index"]) for one in found)
+    assert all(one["seed"] == compute_seed(7, one["id"], one["index"]) for one in found)
 
 
 @pytest.mark.parametrize(("cause", "in_evaluations"), [(TIMEOUT, 0.0), (CRASH, None)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -98,6 +99,22 @@ def test_the_report_begins_with_an_answer_about_grpo(tmp_path, undrawn):
     assert "noise" in told[1]
     assert told[0] in render_page(runs, [], written="now")
     assert summary.answer_in_sentences(runs[:1]) == []
+
+
+def test_an_axis_that_stands_still_gives_no_number_to_another(tmp_path):
+    def told(*still):
+        runs = []
+        for name, lift in (("grpo", 0.0), ("ada_single", 0.1)):
+            folder = make_run(tmp_path / f"{len(still)}" / name, lift=lift, config={"reinforce_ada": {"preset": name}})
+            path = folder / "evaluations.jsonl"
+            records = [json.loads(line) | dict.fromkeys(still, 0) for line in path.read_text().splitlines()]
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            runs.append(Run.read(folder))
+        return summary.answer_in_sentences(runs)
+
+    (first, *_) = told("total/responses")
+    assert "at equal seconds" in first and "responses" not in first
+    assert told("total/responses", "total/seconds") == []
 
 
 def test_a_run_whose_groups_are_nearly_all_silent_gets_a_note(tmp_path):

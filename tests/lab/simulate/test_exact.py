@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_ada.core.learning.factor import factors
+from nemo_ada.core.learning.factor import compute_factors
 from nemo_ada.core.learning.objectives import Log
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.sampling.exits import BalancedExit, FixedExit, PositiveExit
@@ -69,11 +69,11 @@ def test_reference_groups_carry_the_weight_of_section_4(p):
     """A large pool that always mixes, kept half and half: [(1-p)^2 + p^2] / (2 p (1-p)), with 1/p counted twice."""
     rule = StopRule(FixedExit(160), (160,), 160)
     closed = ((1 - p) ** 2 + p**2) / (2 * p * (1 - p))
-    assert factors(RowSettings(4, rule), np.array([p]))[0] == pytest.approx(closed, rel=0.015)
+    assert compute_factors(RowSettings(4, rule), np.array([p]))[0] == pytest.approx(closed, rel=0.015)
     log = AdvantageSettings(objective=Log(), min_pass_rate=1e-3, max_weight=1e6)
-    assert factors(RowSettings(4, rule, log), np.array([p]))[0] == pytest.approx(closed / p, rel=0.08)
+    assert compute_factors(RowSettings(4, rule, log), np.array([p]))[0] == pytest.approx(closed / p, rel=0.08)
 
 
 def test_grpo_loses_one_response_to_its_own_baseline():
     settings = RowSettings(4, StopRule(FixedExit(4), (4,), 4))
-    np.testing.assert_allclose(factors(settings, np.array([0.1, 0.7])), 0.75)
+    np.testing.assert_allclose(compute_factors(settings, np.array([0.1, 0.7])), 0.75)

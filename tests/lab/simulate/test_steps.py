@@ -82,7 +82,7 @@ def test_the_estimation_variant_allocates_by_the_true_rates():
     setting = Setting(BetaRates(0.6, 1.5), warm_up=0, steps=2)
     for stats in simulate_variant(Variant("est", plan, known), setting, lambda _: rate_P):
         assert stats["samples_drawn"] == 16 * 8
-        assert stats["pool_size_max"] == known.responses(rate_P, 8, np.arange(16.0)).max() > 8
+        assert stats["pool_size_max"] == known.compute_responses(rate_P, 8, np.arange(16.0)).max() > 8
 
 
 def test_steps_with_a_duration_and_few_slots():

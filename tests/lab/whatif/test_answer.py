@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
-from nemo_ada.config.presets import presets
+from nemo_ada.config.presets import load_presets
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.answer import Options, answer, read_log
-from nemo_ada.lab.whatif.forecast import REFILL_ROW, figures_by_rate
+from nemo_ada.lab.whatif.forecast import REFILL_ROW, compute_by_rate
 from nemo_ada.lab.whatif.mixture import RATE_J, Mixture
-from nemo_ada.lab.whatif.render import introduction, sentences
+from nemo_ada.lab.whatif.render import write_introduction, write_sentences
 from nemo_ada.lab.whatif.rollouts import Rollouts, count_labels
 
 FEW = Options(presets=("grpo", "ada_seq_balance", "dapo"))
@@ -49,7 +49,7 @@ def fitted(log, first=None):
 
 def extremes(mixture, value_J):
     """The weights with the smallest and with the largest mean of a quantity, of all that fit the log."""
-    return [mixture._extreme(sign * value_J, np.ones(len(RATE_J)))[1] for sign in (1.0, -1.0)]
+    return [mixture._find_extreme(sign * value_J, np.ones(len(RATE_J)))[1] for sign in (1.0, -1.0)]
 
 
 def rates(count, seed=0, a=0.4, b=0.8):
@@ -84,7 +84,7 @@ def test_the_bounds_are_those_of_all_distributions_that_fit():
 def test_a_ratio_per_cost_is_bounded_tighter_than_its_parts_and_holds_what_fits():
     mixture = fitted(rollouts(rates(600), 8))
     rule = StopRule(BalancedExit(4, 4), (8,), 32)
-    by_rate, grpo_J = figures_by_rate(rule, 8), 7.0 * RATE_J * (1.0 - RATE_J)
+    by_rate, grpo_J = compute_by_rate(rule, 8), 7.0 * RATE_J * (1.0 - RATE_J)
     found = mixture.per_cost(by_rate.signal_J, grpo_J, by_rate.answers_J.sum(axis=0))
     ratio, cost = mixture.mean(by_rate.signal_J, grpo_J), mixture.mean(by_rate.answers_J.sum(axis=0))
     assert ratio.low / cost.high < found.low < found.value < found.high < ratio.high / cost.low
@@ -127,7 +127,7 @@ def test_responses_that_are_not_independent_widen_the_bounds():
 def replay(rule, label_GI):
     """Stop each group where a rule stops. Returns the sizes of the pools, and whether they have both labels."""
     sizes, mixed = [], []
-    ends = rule.ends()
+    ends = rule.mark_ends()
     for label_I in label_GI:
         pos_N = np.r_[0, label_I.cumsum()]
         size = next(size for size in range(1, rule.cap + 1) if ends[size, pos_N[size]])
@@ -140,7 +140,7 @@ def test_exact_figures_by_rate_agree_with_a_replay_of_drawn_labels():
     rule, p = StopRule(BalancedExit(2, 2), (8,), 32), float(RATE_J[30])
     label_GI = np.random.default_rng(3).random((40_000, 32)) < p
     size_G, mixed_G = replay(rule, label_GI)
-    by_rate = figures_by_rate(rule, 4)
+    by_rate = compute_by_rate(rule, 4)
     assert size_G.mean() == pytest.approx(by_rate.answers_J[:, 30].sum(), rel=0.01)
     assert (~mixed_G).mean() == pytest.approx(by_rate.zero_J[30], abs=0.003)
     assert by_rate.zero_J[[0, -1]].tolist() == [1.0, 1.0]
@@ -152,10 +152,10 @@ def test_the_log_checks_its_own_forecast():
     log = rollouts(rates(1500), 8)
     check = answer(log, FEW).check
     assert check.half == 4 and check.predicted.low <= check.seen <= check.predicted.high
-    assert "check: from 4 answers" in introduction(answer(log, FEW))
+    assert "check: from 4 answers" in write_introduction(answer(log, FEW))
     reward_N = log.frame["reward"].to_numpy()
     equal = relabelled(log, np.where(np.arange(12_000) % 8 < 4, reward_N, 1 - np.roll(reward_N, 4)))
-    assert "OUTSIDE" in introduction(answer(equal, FEW))
+    assert "OUTSIDE" in write_introduction(answer(equal, FEW))
     assert answer(rollouts(rates(100), 3), FEW).check is None
 
 
@@ -228,7 +228,7 @@ def test_the_command_prints_tables_and_json(tmp_path):
 def test_every_preset_has_a_row_or_a_reason():
     found = answer(rollouts(rates(200), 4), Options())
     names = " ".join([row.name for row in found.rows] + list(found.notes))
-    assert all(name in names for name in presets())
+    assert all(name in names for name in load_presets())
 
 
 def test_the_single_stream_is_judged_without_a_simulation():
@@ -252,7 +252,7 @@ def test_the_single_stream_is_judged_without_a_simulation():
 )  # fmt: skip
 def test_every_answer_ends_with_what_to_do_next(rate_G, says):
     found = answer(rollouts(np.array(rate_G), 8), Options())
-    last = sentences(found).splitlines()[-1]
+    last = write_sentences(found).splitlines()[-1]
     assert last.startswith("Next: ") and says in last
     refill = next(row for row in found.rows if row.name.startswith("DAPO"))
     assert refill.signal.value <= 10.0 + 1e-9 and refill.signal_per_response.value <= 1.0 + 1e-9
@@ -298,7 +298,7 @@ def test_what_happened_is_counted_from_the_rewards_and_not_from_the_threshold(sh
     file.write_text("\n".join(lines))
     report = answer(read_log([file]), Options())
     assert report.log.zero_signal.value == pytest.approx(np.mean(seen))
-    assert f"{round(100 * np.mean(seen))} % of your groups taught nothing" in sentences(report)
+    assert f"{round(100 * np.mean(seen))} % of your groups taught nothing" in write_sentences(report)
     if equal == 1.0:  # nothing is above .7, but many groups taught
         assert report.log.equal_labels == 1.0 and report.log.zero_signal.value < 0.9
-        assert "100 % of them are all equal" in sentences(report)
+        assert "100 % of them are all equal" in write_sentences(report)

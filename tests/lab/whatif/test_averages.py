@@ -15,8 +15,8 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import Estimate
 from nemo_ada.lab.whatif.answer import Options, answer, read_log
 from nemo_ada.lab.whatif.averages import Averages
-from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, binomial, no_spread
-from nemo_ada.lab.whatif.render import sentences
+from nemo_ada.lab.whatif.mixture import RATE_J, Mixture, compute_binomial, compute_no_spread
+from nemo_ada.lab.whatif.render import write_sentences
 
 STRANGERS = {
     "IMJONEZZ/UnslothGRPO, outputs/checkpoint-250/trainer_state.json": (78, 34, 31, 22, 26, 23, 36),
@@ -42,19 +42,19 @@ def test_two_averages_predict_what_groups_of_another_size_show(counts):
     n = len(counts) - 1
     seen = {size: float(np.mean(curve(counts, size).zero_T)) for size in (2, 3, n)}
     for logged, wanted in ((n, 2), (n, 3), (3, n)):
-        found = curve(counts, logged).mixture(logged).share(no_spread(wanted))
+        found = curve(counts, logged).fit_mixture(logged).share(compute_no_spread(wanted))
         assert found.low <= seen[wanted] <= found.high
         assert found.value == pytest.approx(seen[wanted], abs=0.01)
         assert found.high - found.low < 0.3
-    mixture = curve(counts).mixture(n)
+    mixture = curve(counts).fit_mixture(n)
     for pos, count in enumerate(counts):
-        figure = mixture.share(binomial(np.array([pos]), np.array([n]))[0])
+        figure = mixture.share(compute_binomial(np.array([pos]), np.array([n]))[0])
         assert figure.low <= count / sum(counts) <= figure.high
 
 
 @pytest.mark.parametrize(("mean", "zero"), [(0.4, 0.5), (0.02, 0.93), (0.97, 0.9), (0.5, 1.0), (0.5, 0.0079)])
 def test_the_weights_have_the_logged_means(mean, zero):
-    values = np.array([RATE_J, no_spread(8)])
+    values = np.array([RATE_J, compute_no_spread(8)])
     mixture = Mixture.from_moments(values, [Estimate(mean, mean, mean), Estimate(zero, zero, zero)])
     assert values @ mixture.weight_J == pytest.approx([mean, zero], abs=0.003)
     figure = mixture.mean((1.0 - RATE_J) ** 32)
@@ -146,7 +146,7 @@ def test_without_a_share_of_silent_groups_the_mean_reward_leaves_wide_bounds(tmp
     assert found.mean_T.tolist() == pytest.approx([row["reward"] for row in STEPS])
     report = answer(found, Options(group=8, presets=("grpo", "ada_seq_lean")))
     assert report.rows[0].zero_signal.low < 0.5 < report.rows[0].zero_signal.high
-    assert "Between" in sentences(report)
+    assert "Between" in write_sentences(report)
 
 
 def test_a_sum_of_rewards_needs_the_name_of_one(tmp_path):
@@ -163,7 +163,7 @@ def test_a_sum_of_rewards_needs_the_name_of_one(tmp_path):
     assert any("sum of all rewards" in note for note in found.notes), "another measure than the named one"
     lines = [json.dumps({"reward": row["reward"]}) for row in STEPS]
     alone = read_log([of(tmp_path, "alone.jsonl", "\n".join(lines))])
-    assert found.mixture(8).share(no_spread(8)) == alone.mixture(8).share(no_spread(8))
+    assert found.fit_mixture(8).share(compute_no_spread(8)) == alone.fit_mixture(8).share(compute_no_spread(8))
 
 
 @pytest.mark.parametrize(
@@ -232,11 +232,11 @@ def test_a_log_without_any_signal_gets_no_promise(tmp_path):
     rows = [{"step": t, "reward": 0.0, "frac_reward_zero_std": 1.0} for t in range(30)]
     found = read_log([of(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))])
     report = answer(found, Options(group=8, presets=("grpo", "dapo")))
-    assert "No group had any signal" in sentences(report)
+    assert "No group had any signal" in write_sentences(report)
     assert report.rows[1].zero_signal.value > 0.9
 
 
 def test_a_log_that_fits_no_labels_is_doubted_first(tmp_path):
     rows = [{"step": t, "reward": 0.02 + 0.001 * (t % 3), "frac_reward_zero_std": 0.0} for t in range(30)]
     found = read_log([of(tmp_path, "trainer_state.json", json.dumps({"log_history": rows}))])
-    assert sentences(answer(found, Options(group=8, presets=("grpo",)))).startswith("Do not trust")
+    assert write_sentences(answer(found, Options(group=8, presets=("grpo",)))).startswith("Do not trust")

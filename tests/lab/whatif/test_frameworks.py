@@ -16,8 +16,8 @@ from nemo_ada.cli.main import app
 from nemo_ada.errors import UserError
 from nemo_ada.lab.whatif.answer import Options, answer, read_log
 from nemo_ada.lab.whatif.console import read_console
-from nemo_ada.lab.whatif.mixture import no_spread
-from nemo_ada.lab.whatif.render import sentences
+from nemo_ada.lab.whatif.mixture import compute_no_spread
+from nemo_ada.lab.whatif.render import write_sentences
 
 T = 20
 REWARD_T = [0.25 + 0.01 * (t % 3) for t in range(T)]
@@ -260,7 +260,7 @@ def test_nemo_rls_percentages_of_baselines_bound_the_groups_without_spread(loo, 
     kept = [{name: value for name, value in row.items() if left not in name} for row in rows]
     (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, kept if left == "pct_mixed" else rows)))
     found = read_log([tmp_path / "m.jsonl"])
-    share = found.mixture(8).share(no_spread(8))
+    share = found.fit_mixture(8).share(compute_no_spread(8))
     assert share.low - 0.02 <= seen <= share.high + 0.02
     assert share.high - share.low < 0.25, "the mean reward alone would say much less"
     assert np.isnan(found.zero_T).all(), "it is no count of groups"
@@ -283,7 +283,7 @@ def test_skyrls_share_of_solved_prompts_says_the_group_and_narrows_the_bounds(tm
     assert report.group == 8
     alone = [{name: value for name, value in row.items() if "pass_at" not in name} for row in rows]
     (tmp_path / "alone.jsonl").write_text("\n".join(map(json.dumps, alone)))
-    wide = read_log([tmp_path / "alone.jsonl"]).mixture(8).share(no_spread(8))
+    wide = read_log([tmp_path / "alone.jsonl"]).fit_mixture(8).share(compute_no_spread(8))
     narrow = report.rows[0].zero_signal
     assert narrow.high - narrow.low < 0.6 * (wide.high - wide.low)
 
@@ -313,7 +313,7 @@ def test_a_log_of_kept_groups_only_says_so(extra, word, tmp_path):
 def test_a_mean_reward_alone_is_told_to_log_rollouts(tmp_path):
     (tmp_path / "verl.log").write_text(verl_plain())
     report = answer(read_log([tmp_path / "verl.log"]), Options(group=8, presets=("grpo",)))
-    assert "Next: log the responses of some steps" in sentences(report)
+    assert "Next: log the responses of some steps" in write_sentences(report)
 
 
 def test_an_error_proposes_the_metric_that_would_do(tmp_path):
@@ -484,7 +484,7 @@ def test_short_answers_that_are_right_and_equal_are_no_greedy_decoding(tmp_path)
     rows = [{"prompt": i // 4, "response": "4", "reward": 1} for i in range(400)]
     rows[0] = {"prompt": 0, "response": "5", "reward": 0}
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    told = sentences(answer(read_log([tmp_path / "a.jsonl"]), Options(presets=("grpo",))))
+    told = write_sentences(answer(read_log([tmp_path / "a.jsonl"]), Options(presets=("grpo",))))
     assert "greedy" not in told and "take harder ones" in told
 
 
@@ -501,5 +501,5 @@ def test_counts_of_groups_are_no_shares(tmp_path):
 def test_prompts_that_are_all_too_hard_are_no_greedy_decoding(tmp_path):
     rows = [{"prompt": i // 4, "response": f"answer {i}", "reward": 0} for i in range(200)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    told = sentences(answer(read_log([tmp_path / "a.jsonl"]), Options(presets=("grpo",))))
+    told = write_sentences(answer(read_log([tmp_path / "a.jsonl"]), Options(presets=("grpo",))))
     assert "greedy" not in told and "take easier ones" in told

@@ -30,9 +30,9 @@ from nemo_rl.data_plane.column_io import read_columns, write_columns
 from nemo_rl.experience.rollout_manager import RolloutManager, RolloutTimeouts
 from nemo_rl.utils.checkpoint import CheckpointManager
 
-from nemo_ada.core.sampling.result import joined
+from nemo_ada.core.sampling.result import join_results
 from nemo_ada.nemo import reinforce_ada
-from nemo_ada.nemo.single_controller import plugged_in
+from nemo_ada.nemo.single_controller import plug_in
 from nemo_support.environment import environment
 from nemo_support.harness import OURS, TASK, TRAIN_PROMPTS, MetricRecorder, TinyPrompts, loader, make_config
 from nemo_support.tiny_generation import Labels, TinyGeneration, WeightChannel, seeded_labels
@@ -248,7 +248,7 @@ def run_controller(
     steps: list[Any] = []
 
     async def run() -> Any:
-        given = plugged_in(master, arguments)
+        given = plug_in(master, arguments)
         controller = PLAIN(master, given, SetupTimingMetrics())
         controller._logger.loggers.append(recorder)
         sampler = given.rollout_manager.groups.sampler
@@ -305,4 +305,4 @@ def assert_same_steps(found: Any, expected: Any, sampled: Sequence[Any]) -> None
     for ours, theirs in zip(found.batches, expected.batches, strict=True):
         assert rows_of(ours) == rows_of(theirs)
     for pools, step in zip(found.pools, sampled, strict=True):
-        assert columns_of(joined([pool.result for pool in pools])) == columns_of(step.result)
+        assert columns_of(join_results([pool.result for pool in pools])) == columns_of(step.result)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_ada.config.parsing import divisors
+from nemo_ada.config.parsing import find_divisors
 from nemo_ada.config.values import Values
 from nemo_ada.rules.bounds import BOUNDS
 from nemo_ada.rules.check import gpu
@@ -18,13 +18,13 @@ from nemo_ada.rules.check.site import check_site
 from nemo_ada.rules.data import PUBLISHED
 from nemo_ada.rules.facts import attributes, hub, upstream
 from nemo_ada.rules.facts.checkout import Checkout
-from nemo_ada.rules.facts.memory import checkpoint_bytes
+from nemo_ada.rules.facts.memory import compute_checkpoint_bytes
 from nemo_ada.rules.facts.models import TABLE, ModelShape
 from nemo_ada.rules.facts.nemo_config import Loop
-from nemo_ada.rules.finding import exit_code
-from nemo_ada.rules.learners import other_adapters
-from nemo_ada.rules.precision import rollout_parallel_sizes
-from nemo_ada.rules.rulebook import of_model
+from nemo_ada.rules.finding import choose_exit_code
+from nemo_ada.rules.learners import check_other_adapters
+from nemo_ada.rules.precision import list_rollout_parallel_sizes
+from nemo_ada.rules.rulebook import apply_model_rules
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import EXPERTS, FP8_ROLLOUT, FP8_TRAINING, changed, read
@@ -184,10 +184,10 @@ def checkout(folder):
     functions[upstream.ACTORS] = [
         f"class {actor}:\n"
         + "".join(f"    def {method}({', '.join(parameters)}): ...\n"
-                  for method, parameters in upstream.methods(actor, of_batches=False).items())
+                  for method, parameters in upstream.list_methods(actor, of_batches=False).items())
         + "".join(f"    {name}: int\n" for reader in (*attributes.COLLECTOR_OF_GROUPS, *attributes.BUFFER)
-                  for name in sorted(attributes.reads(reader)) if reader.of.endswith(f".{actor}")
-                  and name not in upstream.methods(actor, of_batches=False))
+                  for name in sorted(attributes.list_reads(reader)) if reader.of.endswith(f".{actor}")
+                  and name not in upstream.list_methods(actor, of_batches=False))
         for actor in upstream.METHODS
     ]  # fmt: skip
     for module, texts in functions.items():
@@ -265,7 +265,7 @@ def test_a_broken_constraint_is_found_under_its_key_with_a_remedy(changes, key, 
     found = errors(changes, site)
     assert {finding.key for finding in found} == {key}
     assert any(remedy in finding.message for finding in found), [finding.message for finding in found]
-    assert exit_code(found) == 2
+    assert choose_exit_code(found) == 2
 
 
 MANY_BATCHES = {"grpo.use_dynamic_sampling": True, "grpo.dynamic_sampling_max_gen_batches": 6}
@@ -308,11 +308,11 @@ def test_what_may_work_is_a_warning(changes, key, said):
 @pytest.mark.parametrize("section", ["dtensor_cfg", "automodel_cfg"], ids=["v0.7.0", "v0.8.0"])
 def test_the_other_learner_is_known_under_both_names(section):
     policy = {"megatron_cfg": {"enabled": True}, section: {"enabled": True, "lora_cfg": {"enabled": True}}}
-    assert [finding.key for finding in other_adapters(Values({"policy": policy}))] == [
+    assert [finding.key for finding in check_other_adapters(Values({"policy": policy}))] == [
         f"policy.{section}.lora_cfg.enabled"
     ]
     policy["megatron_cfg"]["enabled"] = False
-    (finding,) = of_model(Values({"policy": policy}))
+    (finding,) = apply_model_rules(Values({"policy": policy}))
     assert (finding.level, finding.key) == ("warning", f"policy.{section}.enabled")
 
 
@@ -325,7 +325,7 @@ def test_tp_accuracy_can_be_waived_knowingly(monkeypatch):
 @pytest.mark.parametrize(("room", "level"), [(3.9, "warning"), (4.1, "ok")])
 def test_the_disk_needs_room_for_the_kept_checkpoints_and_the_one_being_written(room, level, tmp_path, monkeypatch):
     recipe, shape = read({"checkpointing.checkpoint_dir": str(tmp_path), "checkpointing.keep_top_k": 3})
-    free = room * checkpoint_bytes(recipe, shape)
+    free = room * compute_checkpoint_bytes(recipe, shape)
     monkeypatch.setattr("shutil.disk_usage", lambda _folder: SimpleNamespace(free=free))
     assert [finding.level for finding in check_checkpoint_disk(recipe, shape)] == [level]
 
@@ -361,7 +361,7 @@ def test_an_unknown_model_is_read_from_its_folder_or_the_cache(site, tmp_path):
 )  # fmt: skip
 def test_what_is_not_in_the_cache_is_asked_of_the_hub(answer, level, said, monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(hub, "ask", lambda name, kind: answer)
+    monkeypatch.setattr(hub, "ask_hub", lambda name, kind: answer)
     found = next(f for f in everything({"policy.tokenizer.name": "a/b"}) if f.key == "policy.tokenizer.name")
     assert found.level == level and said in found.message
 
@@ -382,8 +382,8 @@ def test_a_nemo_rl_that_the_hooks_do_not_fit_is_refused(tmp_path, monkeypatch):
 
 def test_gyms_function_is_judged_where_gym_is_used(tmp_path):
     checkout(tmp_path)
-    assert list(upstream.misfits(Checkout(tmp_path), Loop.ASYNC)) == []
-    assert list(upstream.misfits(Checkout(tmp_path), gym=True)) == [
+    assert list(upstream.find_misfits(Checkout(tmp_path), Loop.ASYNC)) == []
+    assert list(upstream.find_misfits(Checkout(tmp_path), gym=True)) == [
         "nemo_rl.experience.rollouts.run_async_nemo_gym_rollout does not exist"
     ]
     with (tmp_path / "nemo_rl/experience/rollouts.py").open("a") as rollouts:
@@ -394,9 +394,9 @@ def test_gyms_function_is_judged_where_gym_is_used(tmp_path):
             rollouts.write(
                 f"\n\ndef {name}({first}, input_batch, tokenizer, task_to_env, generation_config):\n    pass\n"
             )
-    (found,) = upstream.misfits(Checkout(tmp_path), gym=True)
+    (found,) = upstream.find_misfits(Checkout(tmp_path), gym=True)
     assert "run_nemo_gym_rollout_sync" in found and "engine" in found, "main's loop calls this one"
-    assert list(upstream.misfits(Checkout(tmp_path))) == []
+    assert list(upstream.find_misfits(Checkout(tmp_path))) == []
 
 
 def test_a_rollout_over_gym_that_wants_more_is_refused(tmp_path):
@@ -409,7 +409,7 @@ def test_a_rollout_over_gym_that_wants_more_is_refused(tmp_path):
         ):
             first = "policy_generation, input_batch, tokenizer, task_to_env, generation_config"
             rollouts.write(f"\n\ndef {name}({first}, {more}, greedy=False):\n    pass\n")
-    (found,) = upstream.misfits(Checkout(tmp_path), gym=True)
+    (found,) = upstream.find_misfits(Checkout(tmp_path), gym=True)
     assert found.endswith("run_nemo_gym_rollout_sync wants wanted, which nobody here knows")
 
 
@@ -480,7 +480,7 @@ def test_a_newer_single_controller_is_named_where_the_plug_in_s_points_differ(tm
         path = tmp_path / "nemo_rl" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.replace(old, new) if name == file else text)
-    found = list(upstream.misfits(Checkout(tmp_path), Loop.CONTROLLER))
+    found = list(upstream.find_misfits(Checkout(tmp_path), Loop.CONTROLLER))
     assert found == [] if named is None else len(found) == 1 and named in found[0]
 
 
@@ -569,9 +569,9 @@ SIZES = [
 def test_parameters_and_parallel_sizes_are_the_published_ones(model, billions, tp, pp, fp8):
     shape, powers = TABLE[model], (1, 2, 4, 8)
     assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.005)
-    assert [n for n in divisors(shape.heads, shape.kv) if n in powers] == tp
-    assert [n for n in divisors(shape.layers) if n in powers] == pp
-    assert [n for n in rollout_parallel_sizes(shape, 8) if n in tp] == fp8
+    assert [n for n in find_divisors(shape.heads, shape.kv) if n in powers] == tp
+    assert [n for n in find_divisors(shape.layers) if n in powers] == pp
+    assert [n for n in list_rollout_parallel_sizes(shape, 8) if n in tp] == fp8
 
 
 @pytest.mark.parametrize(("prompts", "told"), [(2048, True), (64, False)])

@@ -19,8 +19,8 @@ from nemo_ada.rules import data, setup
 from nemo_ada.rules.check import gpu, site, verifier
 from nemo_ada.rules.check.command import examine, examine_nemo_rl
 from nemo_ada.rules.check.site import check_mounts
-from nemo_ada.rules.facts.site import site_setting
-from nemo_ada.rules.finding import exit_code
+from nemo_ada.rules.facts.site import read_site_setting
+from nemo_ada.rules.finding import choose_exit_code
 from nemo_ada.rules.rewards import OUR_CLASS
 from nemo_ada.verify import judge
 from nemo_ada.verify.selftest import VerifierSelfTestError
@@ -48,11 +48,11 @@ def test_a_checkout_that_is_missing_or_wrong_is_named_with_what_to_set(tmp_path,
     monkeypatch.setenv("NEMO_ADA_SITE", str(tmp_path / "none.env"))
     monkeypatch.delenv("NEMO_RL_HOME", raising=False)
     found = examine(BUILT_ON_NEMO_RL, verifier=False)
-    assert exit_code(found) == 2
+    assert choose_exit_code(found) == 2
     assert "set NEMO_RL_HOME to a checkout of NeMo-RL v0.7.0" in found[0].message
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     found = examine(BUILT_ON_NEMO_RL, verifier=False)
-    assert exit_code(found) == 2
+    assert choose_exit_code(found) == 2
     assert f"NEMO_RL_HOME={tmp_path} is no checkout of NeMo-RL: it has no folder examples/configs" in found[0].message
     assert "export NEMO_RL_HOME=/path/to/RL" in found[0].message
 
@@ -62,7 +62,7 @@ def test_a_cpu_recipe_passes_and_its_own_limits_are_seen(tmp_path):
         path, data_file = CPU_RUN
         return examine(path, [data_file, cache(tmp_path), *overrides], verifier=False)
 
-    assert exit_code(found()) == 0
+    assert choose_exit_code(found()) == 0
     broken = found("policy.megatron_cfg.tensor_model_parallel_size=3")
     assert [finding.level for finding in broken] == ["error"]
     assert "1 or 2 would work" in broken[0].message
@@ -70,7 +70,7 @@ def test_a_cpu_recipe_passes_and_its_own_limits_are_seen(tmp_path):
     assert misspelled[0].key == "grpo.num_prompt_per_step"
     assert "did you mean grpo.num_prompts_per_step" in misspelled[0].message
     for folder in ("run_dir=", "run_dir='  '"):
-        assert "runs/NAME would work" in found(folder)[0].message and exit_code(found(folder)) == 2
+        assert "runs/NAME would work" in found(folder)[0].message and choose_exit_code(found(folder)) == 2
 
 
 def test_gpu_checks_say_that_they_were_skipped_where_there_is_none():
@@ -79,7 +79,7 @@ def test_gpu_checks_say_that_they_were_skipped_where_there_is_none():
         pytest.skip("this machine has a GPU")
     assert {finding.key for finding in found} == {"gpu.driver", "gpu.memory", "gpu.fp8"}
     assert {finding.message for finding in found} == {"skipped: no GPU"}
-    assert exit_code(found) == 0
+    assert choose_exit_code(found) == 0
 
 
 def test_the_columns_of_a_local_file_are_read(tmp_path):
@@ -88,7 +88,7 @@ def test_the_columns_of_a_local_file_are_read(tmp_path):
 
     def keys(output):
         values = Values({"data": {"train": {"data_path": str(path), "input_key": "problem", "output_key": output}}})
-        return [(finding.level, finding.key) for finding in data.dataset(values)]
+        return [(finding.level, finding.key) for finding in data.check_dataset(values)]
 
     assert keys("answer") == [("ok", "data.train.data_path")]
     assert keys("gt") == [("error", "data.train.output_key")]
@@ -106,10 +106,10 @@ def test_the_columns_of_a_local_file_are_read(tmp_path):
 def test_what_nemo_rl_would_drop_or_not_read_is_said(name, content, told, tmp_path):
     (tmp_path / name).write_text(json.dumps(content) + "\n")
     train = {"data_path": str(tmp_path / name), "input_key": "problem", "output_key": "answer"}
-    (found,) = data.dataset(Values({"data": {"train": train}}))
+    (found,) = data.check_dataset(Values({"data": {"train": train}}))
     assert found.level == "error" and told in found.message
     if name == "set.jsonl":
-        (found,) = data.dataset(Values({"data": {"train": train | {"processor": data.MEDIA_PROCESSOR}}}))
+        (found,) = data.check_dataset(Values({"data": {"train": train | {"processor": data.MEDIA_PROCESSOR}}}))
         assert found.level == "ok"
 
 
@@ -149,14 +149,16 @@ def as_downloaded(place, form):
 def test_a_data_set_for_nemo_rl_is_read_as_it_lies_on_a_hub(form, told, tmp_path):
     keys = {"input_key": "problem", "output_key": "answer"}
     path = str(as_downloaded(tmp_path, form))
-    found = list(data.dataset(Values({"data": {"train": {"data_path": path} | keys}})))
+    found = list(data.check_dataset(Values({"data": {"train": {"data_path": path} | keys}})))
     assert [finding.level for finding in found] == ["ok" if told is None else "error"]
     assert told is None or told in found[0].message
     if told is None:
-        missing = list(data.dataset(Values({"data": {"train": {"data_path": path} | keys | {"output_key": "gt"}}})))
+        missing = list(
+            data.check_dataset(Values({"data": {"train": {"data_path": path} | keys | {"output_key": "gt"}}}))
+        )
         assert [(finding.level, finding.key) for finding in missing] == [("error", "data.train.output_key")]
         few = {"data": {"train": {"data_path": path} | keys}, "grpo": {"num_prompts_per_step": 3}}
-        assert "has 2 records for training, a step draws 3" in next(iter(setup.training_set(Values(few)))).message
+        assert "has 2 records for training, a step draws 3" in next(iter(setup.check_training_set(Values(few)))).message
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_more_steps_than_the_data_gives_are_said(grpo, said, tmp_path):
         "data": {"train": {"data_path": str(path)}},
         "grpo": {"max_num_steps": 500, "num_prompts_per_step": 2} | grpo,
     }
-    found = [(finding.level, finding.key, finding.message) for finding in setup.training_set(Values(config))]
+    found = [(finding.level, finding.key, finding.message) for finding in setup.check_training_set(Values(config))]
     assert [finding[:2] for finding in found] == [("warning", "grpo.max_num_epochs")] * (said is not None)
     assert said is None or said in found[0][2]
 
@@ -195,7 +197,7 @@ def test_a_local_file_without_a_record_says_what_is_wrong(content, message, tmp_
     path = tmp_path / "set.jsonl"
     if content is not None:
         path.write_text(content)
-    found = list(data.dataset(Values({"data": {"train": {"data_path": str(path)}}})))
+    found = list(data.check_dataset(Values({"data": {"train": {"data_path": str(path)}}})))
     assert [(finding.level, finding.key) for finding in found] == [("error", "data.train.data_path")]
     assert message in found[0].message
 
@@ -208,14 +210,14 @@ def test_the_sites_file_is_read_where_the_environment_says_nothing(tmp_path, mon
         f"# CONTAINER=no\nCONTAINER=/nowhere.sqsh   # the image\nexport RUN_ROOT='{tmp_path}'\nHF_HOME=$HOME/x\n"
     )
     monkeypatch.setenv("NEMO_ADA_SITE", str(file))
-    assert [site_setting(name) for name in ("CONTAINER", "RUN_ROOT", "HF_HOME", "MOUNTS")] == [
+    assert [read_site_setting(name) for name in ("CONTAINER", "RUN_ROOT", "HF_HOME", "MOUNTS")] == [
         "/nowhere.sqsh", str(tmp_path), os.path.expandvars("$HOME/x"), "",
     ]  # fmt: skip
     assert [finding.level for finding in site.check_image()] == ["error"]
     disk = next(f for f in examine_nemo_rl(changed({})) if f.key == "checkpointing.checkpoint_dir")
     assert disk.message.endswith(f"are free at {tmp_path} (RUN_ROOT)") or f"{tmp_path} (RUN_ROOT)" in disk.message
     monkeypatch.setenv("RUN_ROOT", "/")
-    assert site_setting("RUN_ROOT") == "/"
+    assert read_site_setting("RUN_ROOT") == "/"
 
 
 def test_the_checkout_of_the_sites_file_is_used(tmp_path, monkeypatch):
@@ -284,7 +286,7 @@ def test_a_model_that_brings_code_is_named(tmp_path, monkeypatch, key, cached, f
     folder = tmp_path / "model"
     (folder / file).parent.mkdir(parents=True)
     (folder / file).write_text(text)
-    monkeypatch.setattr(site.hub, "snapshot", lambda name: folder if name == "org/model" else None)
+    monkeypatch.setattr(site.hub, "find_snapshot", lambda name: folder if name == "org/model" else None)
     section, _, inner = key.removeprefix("policy.").partition(".")
     name = "org/model" if cached else str(folder)
     config = {"policy": {"model_name": "org/other", section: {inner: name} if inner else name}}
@@ -304,11 +306,11 @@ def test_a_reward_of_the_users_is_tried_on_the_first_reference(tmp_path, monkeyp
     train = {"data_path": str(path), "output_key": "answer"}
     values = {"data": {"default": {"env_name": "ada_math"}, "train": train}}
     values["env"] = {"ada_math": {"reward": "own_cluster_reward:fails"}}
-    (found,) = setup.references(Values(values))
+    (found,) = setup.check_references(Values(values))
     assert (found.level, found.key) == ("error", "env.ada_math.reward")
     assert "KeyError: '2'" in found.message and "own_cluster_reward.py:2" in found.message
     values["env"]["ada_math"]["reward"] = "own_cluster_reward:other"
-    (found,) = setup.references(Values(values))
+    (found,) = setup.check_references(Values(values))
     assert "has no such name; it has fails" in found.message
 
 
@@ -322,7 +324,7 @@ def test_references_that_the_runs_judge_can_hardly_compare_are_counted_with_the_
     mine = {"data_path": str(path), "env_name": "mine", "output_key": "answer"}
     own = {"mine": {"class": OUR_CLASS, "verifier": verifier}}
     splits = ({"train": [mine]}, {"validation": mine})
-    of_nemo_rl = [list(setup.references(Values({"data": split, "env": own}))) for split in splits]
+    of_nemo_rl = [list(setup.check_references(Values({"data": split, "env": own}))) for split in splits]
     words = [f"task.path={path}", f"task.verifier={verifier}", cache(tmp_path)]
     of_cpu = [one for one in examine(CPU_RUN[0], words, verifier=False) if one.key == "task.path"]
     keys = ("data.train.0.data_path", "data.validation.data_path", "task.path")

@@ -60,7 +60,7 @@ def test_a_config_that_cannot_work_is_named_under_its_key_and_the_launcher_agree
     with pytest.raises(UserError) as refusal:
         rulebook.refuse(changed)
     assert refusal.value.key in errors
-    for finding in rulebook.findings(changed):
+    for finding in rulebook.apply_rules(changed):
         assert finding.level != "error" or finding.message in str(refusal.value)
 
 

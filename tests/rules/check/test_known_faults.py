@@ -38,7 +38,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{head}def {function}(self):\n{indent}return {body}\n")
         monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
-        version.of.cache_clear()
+        version.read_version.cache_clear()
         version._checkout.cache_clear()
 
     return make

@@ -10,10 +10,15 @@ from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.roofline import Roofline
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.facts.cards import A100, B200, CARDS, GB200, H100, H200, card_of, find_card
+from nemo_ada.rules.facts.cards import A100, B200, CARDS, GB200, H100, H200, choose_card, find_card
 from nemo_ada.rules.facts.lora import Lora
-from nemo_ada.rules.facts.memory import checkpoint_bytes, learner_phase
-from nemo_ada.rules.learners import dtensor_adapters, idle_keys, megatron_adapters, other_adapters
+from nemo_ada.rules.facts.memory import compute_checkpoint_bytes, estimate_learner_phase
+from nemo_ada.rules.learners import (
+    check_dtensor_adapters,
+    check_idle_keys,
+    check_megatron_adapters,
+    check_other_adapters,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import FP8_ROLLOUT, FP8_TRAINING, changed, read
@@ -29,7 +34,11 @@ DTENSOR = {f"{LEARNER}.enabled": False, "policy.dtensor_cfg.enabled": True, "pol
 
 def refused(changes):
     values = Values(changed(changes))
-    found = [finding for rule in (other_adapters, megatron_adapters, dtensor_adapters) for finding in rule(values)]
+    found = [
+        finding
+        for rule in (check_other_adapters, check_megatron_adapters, check_dtensor_adapters)
+        for finding in rule(values)
+    ]
     assert all(finding.level == "error" for finding in found)
     return [finding.key for finding in found]
 
@@ -88,16 +97,16 @@ def test_adapters_of_an_output_layer_that_is_the_embedding_would_never_reach_vll
 def test_a_key_of_the_learner_that_is_off_is_named_where_the_user_changed_it():
     theirs = {"policy": {"optimizer": {"kwargs": {"lr": 5e-6}}, "dtensor_cfg": {"tensor_parallel_size": 1}}}
     changes = {"policy.optimizer.kwargs.lr": 1e-5, "policy.dtensor_cfg.tensor_parallel_size": 1}
-    found = list(idle_keys(Values(changed(changes)), theirs))
+    found = list(check_idle_keys(Values(changed(changes)), theirs))
     assert [(finding.level, finding.key) for finding in found] == [("warning", "policy.optimizer.kwargs.lr")]
-    assert list(idle_keys(Values(changed({"policy.optimizer.kwargs.lr": 5e-6})), theirs)) == []
-    assert list(idle_keys(Values(changed(changes)), {})) == [], "a whole copy of NeMo-RL's file is nobody's wish"
+    assert list(check_idle_keys(Values(changed({"policy.optimizer.kwargs.lr": 5e-6})), theirs)) == []
+    assert list(check_idle_keys(Values(changed(changes)), {})) == [], "a whole copy of NeMo-RL's file is nobody's wish"
     other = {**changes, f"{LEARNER}.enabled": False, "policy.dtensor_cfg.enabled": True}
-    assert list(idle_keys(Values(changed(other)), theirs)) == []
+    assert list(check_idle_keys(Values(changed(other)), theirs)) == []
 
 
 def terms(changes):
-    return {term.name: term.bytes for term in learner_phase(*read(changes)).terms}
+    return {term.name: term.bytes for term in estimate_learner_phase(*read(changes)).terms}
 
 
 def test_frozen_weights_have_no_gradient_and_no_optimizer():
@@ -109,7 +118,7 @@ def test_frozen_weights_have_no_gradient_and_no_optimizer():
     assert lora["gradients"] == 2 * adapters / 4
     assert lora["optimizer"] == 16 * adapters / 4 / 2
     assert lora["activations"] > full["activations"]
-    assert checkpoint_bytes(config, shape) == 14 * adapters
+    assert compute_checkpoint_bytes(config, shape) == 14 * adapters
 
 
 def test_parameters_are_those_that_megatron_bridge_counted():
@@ -121,7 +130,7 @@ def test_parameters_are_those_that_megatron_bridge_counted():
 def test_an_output_layer_counts_where_it_is_adapted():
     shape = read({})[1]
     everywhere, four = LORA | {f"{PEFT}.target_modules": []}, LORA
-    more = checkpoint_bytes(*read(everywhere)) - checkpoint_bytes(*read(four))
+    more = compute_checkpoint_bytes(*read(everywhere)) - compute_checkpoint_bytes(*read(four))
     assert more == 14 * 32 * (shape.hidden + shape.vocab)
     assert terms(everywhere)["gradients"] > terms(four)["gradients"]
 
@@ -137,7 +146,7 @@ def test_the_backward_pass_of_a_frozen_weight_costs_half():
     slow, slow_frozen = Roofline.of(*read(pageable)), Roofline.of(*read(LORA | pageable))
     assert slow_frozen.refit < 0.5 * slow.refit, "the optimizer that moves is the adapters'"
     assert whole.refit < 0.6 * slow.refit, "pinned memory"
-    assert slow.with_levers(0).refit == whole.with_levers(0).refit == slow.refit
+    assert slow.pull_levers(0).refit == whole.pull_levers(0).refit == slow.refit
     stays = once | {f"{LEARNER}.optimizer.optimizer_cpu_offload": True}
     whole, frozen = Roofline.of(*read(stays)), Roofline.of(*read(LORA | stays))
     assert frozen.refit == whole.refit, "the merged weights are sent"
@@ -148,7 +157,7 @@ def test_the_backward_pass_of_a_frozen_weight_costs_half():
 
 def test_a_card_is_found_by_its_name_in_any_case():
     assert [find_card(name) for name in ("a100", "H100-80gb", "h200", "B200", "gb200")] == list(CARDS.values())
-    assert card_of({}) is H100 and card_of({"card": "H200"}) is H200
+    assert choose_card({}) is H100 and choose_card({"card": "H200"}) is H200
     with pytest.raises(UserError) as problem:
         find_card("V100")
     assert problem.value.key == "card"
@@ -180,5 +189,5 @@ def test_a_larger_and_faster_card_has_more_room_and_takes_less_time():
     ids=str,
 )
 def test_what_a_card_cannot_do_is_refused(card, changes, keys):
-    found = rulebook.findings(changed({"card": card} | changes))
+    found = rulebook.apply_rules(changed({"card": card} | changes))
     assert [finding.key for finding in found if finding.level == "error"] == keys

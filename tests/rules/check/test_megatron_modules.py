@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.rules.facts.memory import stages
+from nemo_ada.rules.facts.memory import list_stages
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import LAYOUTS, read
@@ -100,5 +100,5 @@ def megatron():
 @pytest.mark.parametrize("case", LAYOUTS)
 def test_a_rank_holds_as_many_parameters_as_megatrons_own_modules(case, megatron):
     config, shape = read(LAYOUTS[case])
-    estimated = [held.total for held, _, _ in stages(config, shape)]
+    estimated = [held.total for held, _, _ in list_stages(config, shape)]
     assert estimated == pytest.approx(megatron[case], rel=TOLERANCE)

@@ -14,7 +14,7 @@ import yaml
 from nemo_ada.rules import names
 from nemo_ada.rules.check.command import examine
 from nemo_ada.rules.facts.checkout import Checkout
-from nemo_ada.rules.facts.config_file import upstream_part
+from nemo_ada.rules.facts.config_file import load_upstream_part
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[2] / "nemo"))
@@ -31,12 +31,12 @@ def test_only_what_nemo_rls_own_files_say_is_the_upstream_part(tmp_path, monkeyp
     (tmp_path / "RL/base.yaml").write_text("grpo: {seed: 1}")
     (tmp_path / "own.yaml").write_text("{defaults: RL/base.yaml, grpo: {seed: 2}}")
     (tmp_path / "run.yaml").write_text("{defaults: [own.yaml], cluster: {num_nodes: 1}}")
-    assert upstream_part(tmp_path / "run.yaml") == {"grpo": {"seed": 1}}
+    assert load_upstream_part(tmp_path / "run.yaml") == {"grpo": {"seed": 1}}
 
 
 @pytest.mark.skipif("NEMO_RL_HOME" not in os.environ, reason="NEMO_RL_HOME is not set")
 def test_a_misspelled_override_of_a_recipe_is_found():
-    assert set(upstream_part(RECIPE)) >= {"grpo", "policy", "data"}
+    assert set(load_upstream_part(RECIPE)) >= {"grpo", "policy", "data"}
     found = examine(RECIPE, ["+grpo.batch_multiplyer=2"], verifier=False, site=False)
     unknown = [finding for finding in found if "no such key" in finding.message]
     assert [finding.key for finding in unknown] == ["grpo.batch_multiplyer"]
@@ -48,7 +48,7 @@ def test_a_misspelled_override_of_a_recipe_is_found():
 )
 def test_the_names_in_the_source_are_those_of_the_classes():
     home = Path(os.environ["NEMO_RL_HOME"])
-    assert names.names_in(Checkout(home)) == collected(home)
+    assert names.collect_names(Checkout(home)) == collected(home)
 
 
 def test_each_checkout_is_judged_by_its_own_names(tmp_path, monkeypatch):
@@ -67,7 +67,7 @@ def test_each_checkout_is_judged_by_its_own_names(tmp_path, monkeypatch):
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     config = {"grpo": {"new_key": 1, "inner": {"depth": 2, "dept": 1}, "of_an_example": 1, "of_another": 1,
                        "many": [{"any": 1}]}}  # fmt: skip
-    findings = list(names.key_names(config, {}))
+    findings = list(names.check_key_names(config, {}))
     assert {finding.key for finding in findings} == {"grpo.inner.dept", "grpo.of_another"}
     assert "did you mean grpo.inner.depth" in findings[0].message
 
@@ -92,9 +92,9 @@ def test_a_users_yaml_in_the_checkout_teaches_no_names(home, tracked):
         subprocess.run(["git", "add", "."], cwd=home, check=True)
     mine = examples / "grpo_mine.yaml"
     mine.write_text("defaults: grpo_theirs.yaml\ngrpo: {seeed: 1}\nreinforce_ada: {preset: grpo}\n")
-    assert names.names_in(Checkout(home))["grpo"] == {"seed", "of_an_example"}
-    assert upstream_part(mine) == {"grpo": {"of_an_example": 1}}
-    (finding,) = names.key_names(yaml.safe_load(mine.read_text()), upstream_part(mine))
+    assert names.collect_names(Checkout(home))["grpo"] == {"seed", "of_an_example"}
+    assert load_upstream_part(mine) == {"grpo": {"of_an_example": 1}}
+    (finding,) = names.check_key_names(yaml.safe_load(mine.read_text()), load_upstream_part(mine))
     assert (finding.level, finding.key) == ("error", "grpo.seeed")
 
 
@@ -106,7 +106,7 @@ def test_a_checkout_of_another_user_is_read_as_ones_own(home, monkeypatch):
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
     assert subprocess.run(["git", "ls-files"], cwd=home, capture_output=True, check=False).returncode == 128
     (home / "examples/configs/grpo_mine.yaml").write_text("grpo: {mine: 1}")
-    assert names.names_in(Checkout(home))["grpo"] == {"seed", "of_an_example"}
+    assert names.collect_names(Checkout(home))["grpo"] == {"seed", "of_an_example"}
 
 
 def test_files_that_are_no_examples_are_passed_over(home):
@@ -114,14 +114,14 @@ def test_files_that_are_no_examples_are_passed_over(home):
     for number, content in enumerate((b"", b"[1, 2]", b"a: [", b"a: \xff\xfe")):
         (examples / f"grpo_{number}.yaml").write_bytes(content)
     (examples / "grpo_link.yaml").symlink_to(examples / "nowhere.yaml")
-    assert names.names_in(Checkout(home))["grpo"] == {"seed"}
+    assert names.collect_names(Checkout(home))["grpo"] == {"seed"}
 
 
 def test_without_a_checkout_no_name_is_judged(home, monkeypatch):
     wrong = {"grpo": {"seeed": 1}}
-    assert [finding.level for finding in names.key_names(wrong, {})] == ["error"]
+    assert [finding.level for finding in names.check_key_names(wrong, {})] == ["error"]
     (home / "examples/configs").rmdir()  # an installed package has no examples
-    assert [finding.level for finding in names.key_names(wrong, {})] == ["skipped"]
+    assert [finding.level for finding in names.check_key_names(wrong, {})] == ["skipped"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_without_a_checkout_no_name_is_judged(home, monkeypatch):
     ],
 )
 def test_a_message_says_what_may_be_meant(home, config, remedy):
-    found = list(names.key_names(config, {"new_in_a_later_version": 0}))
+    found = list(names.check_key_names(config, {"new_in_a_later_version": 0}))
     assert [finding.level for finding in found] == ["ok" if remedy is None else "error"]
     assert remedy is None or remedy in found[0].message
 

@@ -26,12 +26,12 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.config import load
-from nemo_ada.config.load import plain
-from nemo_ada.config.paths import find_files
+from nemo_ada.config.load import resolve_config
+from nemo_ada.config.paths import make_paths_whole
 from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts import config_file, version
-from nemo_ada.run.redaction import secret_keys
+from nemo_ada.run.redaction import find_secret_keys
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,7 +54,7 @@ def home() -> Path:
 
 def checkout() -> str:
     """Return which checkout NEMO_RL_HOME names: main has the single controller, and v0.8.0's masks rows."""
-    if version.of(home()).masks_rows:
+    if version.read_version(home()).masks_rows:
         return "v0.8.0"
     return "main" if (home() / "nemo_rl/algorithms/single_controller.py").is_file() else "v0.7.0"
 
@@ -93,12 +93,12 @@ def refusals(name: str, example: DictConfig | str) -> list[tuple[str, str]]:
     upstream = OmegaConf.to_container(example, resolve=False)
     merged = OmegaConf.merge(example, section())
     try:
-        for key in secret_keys(OmegaConf.to_container(merged, resolve=False)):
+        for key in find_secret_keys(OmegaConf.to_container(merged, resolve=False)):
             return [(key, "is a secret")]
-        config = with_data(find_files(plain(merged), [home() / name]))
+        config = with_data(make_paths_whole(resolve_config(merged), [home() / name]))
     except UserError as problem:
         return [("configuration", str(problem))]
-    return [(f.key, f.message) for f in rulebook.findings(config, upstream) if f.level == "error"]
+    return [(f.key, f.message) for f in rulebook.apply_rules(config, upstream) if f.level == "error"]
 
 
 def with_data(config: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def found() -> dict[str, list[tuple[str, str]]]:
                 if variable not in os.environ:
                     patch.setenv(variable, f"/tmp/{variable}")
         patch.setenv("NRL_IGNORE_TP_ACCURACY_CHECK", "1")  # as the scripts of these examples do
-        config_file.know_arithmetic()
+        config_file.register_arithmetic()
         return {name: refusals(name, example) for name, example in examples()}
 
 

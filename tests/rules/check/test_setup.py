@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import version
-from nemo_ada.rules.method import reward_range, reward_scale
-from nemo_ada.rules.setup import OPTIMIZER, SCHEDULER, TAKES_PARTS, optimizer, packs, schedule
+from nemo_ada.rules.method import check_reward_scale, compute_reward_range
+from nemo_ada.rules.setup import OPTIMIZER, SCHEDULER, TAKES_PARTS, check_optimizer, check_packs, check_schedule
 
 PACK, UNIT = "policy.sequence_packing.train_mb_tokens", "policy.make_sequence_length_divisible_by"
 WARM, DECAY = f"{SCHEDULER}.lr_warmup_iters", f"{SCHEDULER}.lr_decay_iters"
@@ -30,7 +30,7 @@ def values(changes: dict[str, Any]) -> Values:
 )
 def test_a_pack_holds_the_longest_row_with_its_padding(unit: int, tokens: int, fits: bool) -> None:
     changes = {"policy.max_total_sequence_length": 1001, UNIT: unit, "policy.sequence_packing.enabled": True}
-    found = list(packs(values(changes | {PACK: tokens})))
+    found = list(check_packs(values(changes | {PACK: tokens})))
     assert [finding.key for finding in found] == ([] if fits else [PACK])
     assert fits or f"{1001 if unit == 1 else 1008} would work" in found[0].message
 
@@ -46,7 +46,7 @@ def test_a_pack_holds_the_longest_row_with_its_padding(unit: int, tokens: int, f
     ],
 )
 def test_the_warm_up_ends_before_the_decay(changes: dict[str, Any], fits: bool) -> None:
-    assert [finding.key for finding in schedule(values(changes))] == ([] if fits else [WARM])
+    assert [finding.key for finding in check_schedule(values(changes))] == ([] if fits else [WARM])
 
 
 @pytest.mark.parametrize(("share", "whole", "parts"), [(1.0, True, True), (0.5, False, True), (0.0, False, False)])
@@ -55,8 +55,8 @@ def test_a_share_of_the_optimizer_is_taken_where_nemo_rl_takes_it(
 ) -> None:
     config = values({f"{OPTIMIZER}.optimizer_cpu_offload": True, f"{OPTIMIZER}.optimizer_offload_fraction": share})
     for source, fits in (("assert optimizer_offload_fraction == 1.0", whole), (f"if not {TAKES_PARTS}: ...", parts)):
-        monkeypatch.setattr(version, "source", lambda name, source=source: source)
-        assert (list(optimizer(config)) == []) == fits
+        monkeypatch.setattr(version, "read_source", lambda name, source=source: source)
+        assert (list(check_optimizer(config)) == []) == fits
 
 
 SHAPING, EFFORT = "grpo.reward_shaping", "env.nemo_gym.effort_levels"
@@ -98,13 +98,16 @@ LOW = {
 def test_the_range_of_rewards_follows_scaling_shaping_and_effort_levels(
     changes: dict[str, Any], expected: tuple[float, float]
 ) -> None:
-    assert reward_range(values({**LONGEST, **changes})) == pytest.approx(expected)
+    assert compute_reward_range(values({**LONGEST, **changes})) == pytest.approx(expected)
 
 
 def test_an_allocation_by_pass_rates_does_not_go_with_a_shrunk_baseline_of_other_rewards() -> None:
     shrunk = {"advantage": {"baseline": "shrunk", "weighting": "reference"}}
-    single, estimation = ada_settings({"preset": "ada_single"}), ada_settings({"preset": "ada_est_ema", **shrunk})
+    single, estimation = (
+        parse_ada_settings({"preset": "ada_single"}),
+        parse_ada_settings({"preset": "ada_est_ema", **shrunk}),
+    )
     for changes, refused in (({}, False), (SCALED, True), (DAPO, True)):
         config = values({**LONGEST, **changes})
-        assert bool(list(reward_scale(config, estimation))) == refused
-        assert list(reward_scale(config, single)) == []
+        assert bool(list(check_reward_scale(config, estimation))) == refused
+        assert list(check_reward_scale(config, single)) == []

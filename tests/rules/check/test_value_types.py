@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.rules.check.command import examine
-from nemo_ada.rules.value_types import value_types
+from nemo_ada.rules.value_types import check_value_types
 
 UPSTREAM = os.environ.get("NEMO_RL_HOME")
 RECIPE = Path(__file__).parents[3] / "configs/qwen2.5-math-7b.yaml"
@@ -64,7 +64,7 @@ def home(tmp_path, monkeypatch):
      {"seed": "4"}, {"pair": [1, 2], "many": [1, 2, 3]}, {"pool": {"again": "anything"}}, {"unknown": 1}],
 )  # fmt: skip
 def test_values_of_their_types_are_taken(more):
-    assert list(value_types({"grpo": GOOD | more, "reinforce_ada": {"preset": "x"}})) == []
+    assert list(check_value_types({"grpo": GOOD | more, "reinforce_ada": {"preset": "x"}})) == []
 
 
 @pytest.mark.parametrize(
@@ -92,25 +92,25 @@ def test_a_value_of_another_type_is_named_by_its_own_key(more, key, says):
     given = GOOD | more
     if key == "grpo.most":
         del given["most"]
-    found = list(value_types({"grpo": given}))
+    found = list(check_value_types({"grpo": given}))
     assert key in {finding.key for finding in found}
     assert says in " ".join(finding.message for finding in found)
     assert {finding.key.split(".")[1] for finding in found} == {key.split(".")[1]}
 
 
 def test_a_missing_section_and_a_value_in_a_mapping_of_the_users_names_are_found():
-    assert [finding.key for finding in value_types({})] == ["grpo"]
-    found = list(value_types({"grpo": GOOD, "parts": {"mine": {"enabled": False, "size": 1, "kind": "a"}}}))
+    assert [finding.key for finding in check_value_types({})] == ["grpo"]
+    found = list(check_value_types({"grpo": GOOD, "parts": {"mine": {"enabled": False, "size": 1, "kind": "a"}}}))
     assert [finding.key for finding in found] == ["parts.mine.enabled"]
 
 
 def test_without_a_checkout_and_for_the_single_controller_nothing_is_judged(monkeypatch):
     wrong = {"grpo": {"seed": "three"}}
-    assert list(value_types(wrong)) != []
-    assert list(value_types(wrong | {"async_rl": {"enabled": True}})) == []
+    assert list(check_value_types(wrong)) != []
+    assert list(check_value_types(wrong | {"async_rl": {"enabled": True}})) == []
     monkeypatch.delenv("NEMO_RL_HOME")
     monkeypatch.setenv("NEMO_ADA_SITE", os.devnull)
-    assert list(value_types(wrong)) == []
+    assert list(check_value_types(wrong)) == []
 
 
 def test_check_names_the_key(monkeypatch):
@@ -125,4 +125,4 @@ def test_check_names_the_key(monkeypatch):
 def test_types_that_cannot_be_made_here_judge_nothing(kind, tmp_path):
     classes = f"class MasterConfig(BaseModel):\n    grpo: {kind}\nTree = dict[str, 'Tree'] | int\n"
     (tmp_path / "nemo_rl/algorithms/grpo.py").write_text(classes)
-    assert list(value_types({"grpo": 3})) == []
+    assert list(check_value_types({"grpo": 3})) == []

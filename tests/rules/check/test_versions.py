@@ -17,10 +17,10 @@ from omegaconf import OmegaConf
 
 from nemo_ada.config.values import Values
 from nemo_ada.rules import rulebook
-from nemo_ada.rules.engine import FEW_MESSAGES, messages
+from nemo_ada.rules.engine import FEW_MESSAGES, check_messages
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.finding import Finding
-from nemo_ada.run.redaction import hide_in, secret_keys
+from nemo_ada.run.redaction import find_secret_keys, hide_in
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import VALID
@@ -51,7 +51,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
             (package / name).parent.mkdir(parents=True, exist_ok=True)
             (package / name).write_text(text)
         monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
-        version.of.cache_clear()
+        version.read_version.cache_clear()
         version._checkout.cache_clear()
         return tmp_path
 
@@ -66,7 +66,7 @@ def found(changes: dict[str, Any], key: str) -> list[Finding]:
     config = OmegaConf.create(copy.deepcopy(VALID))
     for dotted, value in changes.items():
         OmegaConf.update(config, dotted, value, force_add=True)
-    return [one for one in rulebook.findings(OmegaConf.to_container(config)) if one.key == key]
+    return [one for one in rulebook.apply_rules(OmegaConf.to_container(config)) if one.key == key]
 
 
 def levels(changes: dict[str, Any], key: str) -> list[str]:
@@ -74,21 +74,21 @@ def levels(changes: dict[str, Any], key: str) -> list[str]:
 
 
 def test_a_checkout_s_abilities_are_read_in_its_source(checkout: Callable[..., Path]) -> None:
-    assert version.of(checkout()) == version.V0_7_0
-    version.of.cache_clear()
-    assert version.of(checkout(*MAIN)) == version.MAIN
-    version.of.cache_clear()
+    assert version.read_version(checkout()) == version.V0_7_0
+    version.read_version.cache_clear()
+    assert version.read_version(checkout(*MAIN)) == version.MAIN
+    version.read_version.cache_clear()
     home = checkout(*MAIN, "algorithms/single_controller_utils/config.py")
     (home / "nemo_rl/algorithms/single_controller_utils/config.py").write_text(
         'class AdvantageConfig:\n    mask_sample_field: str = "mask_sample"\n'
     )
-    assert version.of(home) == version.V0_8_0
+    assert version.read_version(home) == version.V0_8_0
 
 
 def test_without_a_checkout_rules_are_those_of_the_release(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NEMO_RL_HOME", str(tmp_path))
     monkeypatch.setattr(version, "find_spec", lambda name: None)
-    assert version.here() == version.V0_7_0
+    assert version.find_version() == version.V0_7_0
 
 
 def test_the_fused_loss_takes_padded_packs_where_it_was_mended(checkout: Callable[..., Path]) -> None:
@@ -248,7 +248,7 @@ def test_positions_that_yarn_stretches_are_the_model_s() -> None:
 
 def test_a_key_that_says_it_is_none_is_no_secret() -> None:
     servers = {"a": {"api_key": "dummy_key"}, "b": {"api_key": "EMPTY"}, "c": {"api_key": "hunter2hunter2"}}
-    assert list(secret_keys(servers)) == ["c.api_key"]
+    assert list(find_secret_keys(servers)) == ["c.api_key"]
     assert hide_in(servers)["a"]["api_key"] == "dummy_key"
 
 
@@ -290,7 +290,7 @@ def test_check_says_which_of_vllms_schedulers_few_messages_is_made_of(
     generation = {"vllm_cfg": {"async_engine": True}, "vllm_kwargs": {"scheduler_cls": FEW_MESSAGES}}
     for section, keys in changes.items():
         generation[section] = {**generation[section], **keys}
-    assert version.of(home).vllm == tuple(map(int, pinned.split(".")[:2]))
-    (finding,) = messages(Values({"policy": {"generation": generation}}))
+    assert version.read_version(home).vllm == tuple(map(int, pinned.split(".")[:2]))
+    (finding,) = check_messages(Values({"policy": {"generation": generation}}))
     assert finding.level == "ok"
     assert said in finding.message

@@ -16,12 +16,12 @@ import pytest
 from nemo_ada.rules.check.command import write_report
 from nemo_ada.rules.facts.memory import (
     GIB,
-    cache_bytes_per_token,
-    checkpoint_bytes,
-    learner_phase,
-    refit_phase,
-    vllm_cache,
-    vllm_weight_bytes,
+    compute_cache_bytes_per_token,
+    compute_checkpoint_bytes,
+    compute_vllm_weight_bytes,
+    estimate_learner_phase,
+    estimate_refit_phase,
+    estimate_vllm_cache,
 )
 from nemo_ada.rules.finding import error, ok, skipped, warning
 
@@ -62,7 +62,7 @@ def megatron_activations(config, shape):
 @pytest.mark.parametrize("case", CASES)
 def test_the_learner_is_within_15_percent_of_megatrons_own_formula(case):
     config, shape = read(WIDE | LAYOUTS[case])
-    phase = learner_phase(config, shape)
+    phase = estimate_learner_phase(config, shape)
     ours = {term.name: term.bytes for term in phase.terms}
     static = ours["weights"] + ours["gradients"] + ours["optimizer"]
     activations = ours["activations"] + ours.get("logits", 0.0)
@@ -84,11 +84,11 @@ def test_the_learner_is_within_15_percent_of_megatrons_own_formula(case):
 )
 def test_the_fullest_of_two_stages(changes, fullest):
     two = {f"{LEARNER}.pipeline_model_parallel_size": 2, f"{LEARNER}.tensor_model_parallel_size": 1}
-    assert learner_phase(*read(two | changes)).name == f"learner, stage {fullest} of 2"
+    assert estimate_learner_phase(*read(two | changes)).name == f"learner, stage {fullest} of 2"
 
 
 def terms(changes):
-    return {term.name: term.bytes for term in learner_phase(*read(changes)).terms}
+    return {term.name: term.bytes for term in estimate_learner_phase(*read(changes)).terms}
 
 
 def test_recompute_and_offload_lower_their_terms_alone():
@@ -112,17 +112,19 @@ def test_experts_are_split_over_their_own_group_and_its_tensor_parallelism():
 
 def test_the_cache_is_what_vllm_reports_per_token_and_the_share_leaves():
     config, shape = read({})
-    assert cache_bytes_per_token(config, shape) == 2 * 28 * 4 * 128 * 2  # 56 KiB, Qwen2.5-7B's published figure
-    cache = vllm_cache(config, shape, 4096, gpu_gib=80.0)
+    assert compute_cache_bytes_per_token(config, shape) == 2 * 28 * 4 * 128 * 2  # 56 KiB, Qwen2.5-7B's published figure
+    cache = estimate_vllm_cache(config, shape, 4096, gpu_gib=80.0)
     assert cache.tokens == pytest.approx((0.6 * 80 - 14.19 - 4) * GIB / 57344, rel=0.01)
     assert cache.responses == 512
     fp8, _ = read(FP8_ROLLOUT)
-    assert vllm_weight_bytes(fp8, shape) < 0.6 * vllm_weight_bytes(config, shape)
+    assert compute_vllm_weight_bytes(fp8, shape) < 0.6 * compute_vllm_weight_bytes(config, shape)
 
 
 def test_an_fp8_cache_takes_half_and_heads_are_duplicated_beyond_their_number():
     def per_token(**vllm):
-        return cache_bytes_per_token(*read({f"policy.generation.vllm_cfg.{key}": value for key, value in vllm.items()}))
+        return compute_cache_bytes_per_token(
+            *read({f"policy.generation.vllm_cfg.{key}": value for key, value in vllm.items()})
+        )
 
     assert 2 * per_token(kv_cache_dtype="fp8") == per_token()
     assert per_token(tensor_parallel_size=4) == per_token(tensor_parallel_size=8)
@@ -130,10 +132,10 @@ def test_an_fp8_cache_takes_half_and_heads_are_duplicated_beyond_their_number():
 
 def test_refit_holds_both_copies_of_the_weights_and_a_checkpoint_master_weights_and_moments():
     config, shape = read({})
-    assert refit_phase(config, shape).gib > (2 * shape.parameters / 4 + 2 * shape.parameters) / GIB
+    assert estimate_refit_phase(config, shape).gib > (2 * shape.parameters / 4 + 2 * shape.parameters) / GIB
     apart = read({"policy.generation.colocated": {"enabled": False, "resources": {"gpus_per_node": 4}}})
-    assert refit_phase(*apart).gib < refit_phase(config, shape).gib - 2 * shape.parameters / 4 / GIB
-    assert checkpoint_bytes(config, shape) / 1e9 == pytest.approx(106.6, rel=0.01)
+    assert estimate_refit_phase(*apart).gib < estimate_refit_phase(config, shape).gib - 2 * shape.parameters / 4 / GIB
+    assert compute_checkpoint_bytes(config, shape) / 1e9 == pytest.approx(106.6, rel=0.01)
 
 
 def test_the_report_begins_with_what_matters_and_the_exit_code_is_the_worst_level():

@@ -88,14 +88,14 @@ def config(path, model):
 
 def test_a_model_is_fetched_and_then_loads_without_a_network(home, tmp_path):
     said = []
-    assert hub.ask("org/small") == "there" and hub.ask("org/other") == "missing"
+    assert hub.ask_hub("org/small") == "there" and hub.ask_hub("org/other") == "missing"
     prepare(config(tmp_path / "config.yaml", "org/small"), [], say=said.append)
     assert said[0].startswith("site settings: ")
     assert said[1] == f"cache: {home}" and said[2].startswith("* fetch org/small: ")
     assert said[3].endswith("tokens, a qwen2")
     assert said[-1] == f"all of it was loaded again {find_isolation()[1]}"
-    folder = hub.snapshot("org/small")
-    assert folder is not None and hub.missing_files(folder, weights=True) == []
+    folder = hub.find_snapshot("org/small")
+    assert folder is not None and hub.find_missing_files(folder, weights=True) == []
     assert not (folder / "pytorch_model.bin").exists(), "a copy of the weights in another format"
 
 

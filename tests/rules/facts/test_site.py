@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.site import site_setting
+from nemo_ada.rules.facts.site import read_site_setting
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,13 +42,13 @@ def test_a_setting_has_the_value_that_the_batch_scripts_give_it(environment: Pat
     done = subprocess.run(
         ["bash", "-c", f"exec 3>&1 >&2; {program}"], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
-    assert site_setting("HF_HOME") == value == done.stdout.rstrip("\n"), done.stderr
+    assert read_site_setting("HF_HOME") == value == done.stdout.rstrip("\n"), done.stderr
 
 
 def test_the_environment_wins(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment.write_text("HF_HOME=/a\n")
     monkeypatch.setenv("HF_HOME", "/mine")
-    assert site_setting("HF_HOME") == "/mine"
+    assert read_site_setting("HF_HOME") == "/mine"
 
 
 @pytest.mark.parametrize(
@@ -64,5 +64,5 @@ def test_the_environment_wins(environment: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_file_that_bash_cannot_read_is_an_error_that_names_it(environment: Path, text: str, named: str) -> None:
     environment.write_bytes(text.encode())
     with pytest.raises(UserError, match=r"site\.env") as error:
-        site_setting("HF_HOME")
+        read_site_setting("HF_HOME")
     assert named in str(error.value)

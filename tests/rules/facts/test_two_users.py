@@ -10,7 +10,7 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import hub
-from nemo_ada.rules.facts.site import CODE, project, site_said, site_setting
+from nemo_ada.rules.facts.site import CODE, describe_site, find_project, read_site_setting
 from tests.people import OTHER, needs_two_users
 
 
@@ -19,9 +19,9 @@ def nobody_named_a_place(monkeypatch):
     for name in ("NEMO_ADA_HOME", "NEMO_ADA_SITE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_TOKEN", "hf_plantedplantedplanted")
-    hub.ask.cache_clear()
+    hub.ask_hub.cache_clear()
     yield
-    hub.ask.cache_clear()
+    hub.ask_hub.cache_clear()
 
 
 @pytest.fixture
@@ -80,10 +80,10 @@ def test_a_planted_site_file_is_not_read_and_gets_no_token(tmp_path, monkeypatch
         if place != tmp_path:
             mine_below(tmp_path, monkeypatch)
         monkeypatch.chdir(place)
-        assert project() == CODE
-        assert (site_setting("HF_ENDPOINT"), site_setting("HF_HOME")) == ("", "")
+        assert find_project() == CODE
+        assert (read_site_setting("HF_ENDPOINT"), read_site_setting("HF_HOME")) == ("", "")
     monkeypatch.setattr(hub, "HUB", "http://127.0.0.1:9")  # nothing leaves this machine
-    assert hub.ask("o/m") == "no answer"
+    assert hub.ask_hub("o/m") == "no answer"
     assert seen == []
 
 
@@ -93,23 +93,27 @@ def test_a_site_file_near_the_working_folder_is_read_once_the_user_names_it(tmp_
     plant(tmp_path, "HF_HOME=/planted\n", owner)
     mine_below(tmp_path, monkeypatch)
     file = tmp_path / "slurm" / "site.env"
-    assert project() == CODE and site_setting("HF_HOME") == "" and f"NEMO_ADA_SITE={file} names it" in site_said()
+    assert (
+        find_project() == CODE
+        and read_site_setting("HF_HOME") == ""
+        and f"NEMO_ADA_SITE={file} names it" in describe_site()
+    )
     monkeypatch.setenv("NEMO_ADA_SITE", str(file))
-    assert site_setting("HF_HOME") == "/planted"
+    assert read_site_setting("HF_HOME") == "/planted"
 
 
 @needs_two_users
 def test_the_site_file_of_the_project_is_read_where_it_is_ours(tmp_path, monkeypatch):
     plant(tmp_path, "HF_HOME=/ours\n", os.getuid())
     monkeypatch.setenv("NEMO_ADA_HOME", str(tmp_path))
-    assert site_setting("HF_HOME") == "/ours"
+    assert read_site_setting("HF_HOME") == "/ours"
     (tmp_path / "slurm").chmod(0o777)
     with pytest.raises(UserError, match=r"its folder .* every user may write it"):
-        site_setting("HF_HOME")
+        read_site_setting("HF_HOME")
     (tmp_path / "slurm").chmod(0o755)
     os.chown(tmp_path / "slurm" / "site.env", OTHER, OTHER)
     with pytest.raises(UserError, match="is not used: it belongs to"):
-        site_setting("HF_HOME")
+        read_site_setting("HF_HOME")
 
 
 def test_the_token_goes_only_to_a_host_that_the_environment_names(tmp_path, monkeypatch, stranger):
@@ -117,14 +121,14 @@ def test_the_token_goes_only_to_a_host_that_the_environment_names(tmp_path, monk
     plant(tmp_path, f"HF_ENDPOINT={address}\n", os.getuid())
     monkeypatch.setenv("NEMO_ADA_SITE", str(tmp_path / "slurm" / "site.env"))
     monkeypatch.chdir(tmp_path)
-    assert hub.ask("o/m") == "there" and "Authorization" not in seen[-1]
-    hub.ask.cache_clear()
+    assert hub.ask_hub("o/m") == "there" and "Authorization" not in seen[-1]
+    hub.ask_hub.cache_clear()
     monkeypatch.setenv("HF_ENDPOINT", address)
-    assert hub.ask("o/m") == "there" and seen[-1]["Authorization"] == "Bearer hf_plantedplantedplanted"
+    assert hub.ask_hub("o/m") == "there" and seen[-1]["Authorization"] == "Bearer hf_plantedplantedplanted"
 
 
 def test_a_redirect_does_not_take_the_token_to_another_host(monkeypatch, stranger):
     address, seen = stranger
     monkeypatch.setenv("HF_ENDPOINT", address)
-    assert hub.ask("moved/m") == "there"
+    assert hub.ask_hub("moved/m") == "there"
     assert ["Authorization" in headers for headers in seen] == [True, False]
