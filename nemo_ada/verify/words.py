@@ -175,8 +175,8 @@ def elaborates(short: Text, long: Text) -> bool:
     head, _, last = long.words.rpartition(" ")
     if last.removesuffix("s") in _CLASSES and meaning(head) == short.words:
         return True
-    named, _, law = short.words.rpartition(" ")
-    if law in _LAWS and named == long.words:
+    bare, _, law = short.words.rpartition(" ")
+    if law in _LAWS and bare == long.words:
         return True  # commutative, for the commutative property
     if not long.words.startswith(short.words) or short.words == "":
         return False
