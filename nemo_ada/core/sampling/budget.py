@@ -162,7 +162,7 @@ class Ledger:
         return False
 
     def reserve(self, responses: int, tokens_each: int, *, first_waves: bool = False) -> None:
-        """Reserve what `refusal` has allowed.
+        """Reserve what `find_refusal` has allowed.
 
         Args:
             responses: number of responses.
