@@ -16,7 +16,7 @@ import pytest
 from nemo_ada import trust
 from nemo_ada.cli.main import USERS_PATHS
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import opened_to_read
+from nemo_ada.run.files import open_to_read
 from tests.people import OTHER, needs_two_users
 
 
@@ -205,7 +205,7 @@ def test_a_socket_is_no_file(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(UserError, match="it is a socket"):
         trust.read_found(tmp_path / "model.safetensors")
     with pytest.raises(OSError, match=r"model\.safetensors") as caught:
-        opened_to_read(tmp_path / "model.safetensors")
+        open_to_read(tmp_path / "model.safetensors")
     assert caught.value.errno in USERS_PATHS
 
 

@@ -39,7 +39,7 @@ def config(
         raise UserError(
             "`nemo-ada config` needs a YAML, such as in `nemo-ada config configs/cpu/mini_sudoku.yaml`, or --keys"
         )
-    from nemo_ada.run.folder import changed_keys, flatten
+    from nemo_ada.run.folder import find_changed_keys, flatten
     from nemo_ada.run.redaction import hide
 
     resolved = _resolve(config, overrides or [])
@@ -49,7 +49,7 @@ def config(
         typer.echo(hide(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)), nl=False)
         return
     old, new = flatten(_resolve(diff / "config.yaml" if diff.is_dir() else diff, [])), flatten(resolved)
-    lines = [f"{key}: {old.get(key, UNSET)} -> {new.get(key, UNSET)}" for key in changed_keys(old, new)]
+    lines = [f"{key}: {old.get(key, UNSET)} -> {new.get(key, UNSET)}" for key in find_changed_keys(old, new)]
     typer.echo(hide("\n".join(lines)) if lines else f"{config} and {diff} resolve to the same")
 
 

@@ -19,7 +19,7 @@ from nemo_ada import __version__
 from nemo_ada.errors import FailedResponsesError, InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import private_folder
 from nemo_ada.run.job_control import EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
-from nemo_ada.run.redaction import Redacted, hide, printable
+from nemo_ada.run.redaction import Redacted, hide, make_printable
 from nemo_ada.standing import LONGEST, stand_in, with_whole_paths
 
 # Command -> the line that `nemo-ada --help` shows. Each is the module and the name of its function (or `app`).
@@ -157,7 +157,7 @@ def run_guarded(command: Callable[[], object]) -> int:
         name = "" if error.filename is None else f": {os.fsdecode(error.filename)[:200]}"
         return _say("error", f"{error.strerror}{name}{_name_owner(error)}", EXIT_USER_ERROR)
     except Exception as error:  # noqa: BLE001 - the last boundary: our own defects, without secrets
-        sys.stderr.write(printable(hide("".join(traceback.format_exception(error)))))
+        sys.stderr.write(make_printable(hide("".join(traceback.format_exception(error)))))
         return EXIT_FAILED
     return 0
 
@@ -178,7 +178,7 @@ def _say(kind: str, error: object, code: int) -> int:
     from rich.markup import escape
 
     Console(stderr=True).print(
-        f"[bold red]{kind}:[/] {escape(printable(hide(str(error))))}", highlight=False, soft_wrap=True
+        f"[bold red]{kind}:[/] {escape(make_printable(hide(str(error))))}", highlight=False, soft_wrap=True
     )
     return code
 

@@ -16,10 +16,10 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(help="overlays of configs/methods and key=value")] = None,
 ) -> None:
     """Train with the back end that the YAML names; resume=auto continues from the newest checkpoint."""
-    from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, StoppedEarly, on_signals, stop_early
+    from nemo_ada.run.job_control import EXIT_STOPPED, JobControl, StoppedEarly, handle_signals, stop_early
 
     folder: list[Path] = []
-    with on_signals(stop_early):
+    with handle_signals(stop_early):
         try:
             _train(config, overrides or [], folder)
         except StoppedEarly as signal:

@@ -28,7 +28,7 @@ from nemo_ada import by_name
 from nemo_ada.config.parsing import CLOSE, suggestion
 from nemo_ada.config.paths import DATA_FILES, family, packaged, shipped
 from nemo_ada.errors import UserError
-from nemo_ada.run.redaction import nodes, secret_keys, secret_values
+from nemo_ada.run.redaction import find_secret_keys, find_secret_values, walk_nodes
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.standing import get_users_folder, get_whole_path, show_path
 
@@ -258,7 +258,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
                 works = "write key=value in one word, without spaces, such as grpo.max_num_steps=5"
                 raise UserError(f"override {text[:100]!r} has no value; {works}") from None
             raise UserError(f"override {text[:100]!r}: {_one_line(error)}") from None
-    for key in secret_keys(OmegaConf.to_container(config, resolve=False)):
+    for key in find_secret_keys(OmegaConf.to_container(config, resolve=False)):
         raise UserError(
             f"{key} is a secret, and runs save their configuration; leave it out and set the variable that its "
             f"library reads, such as WANDB_API_KEY or HF_TOKEN"
@@ -345,10 +345,10 @@ def refuse_secret_values(config: Any) -> None:
 
     A value of any length would keep the search busy for as long: `${mul:xx,1000000000}` is one, to NeMo-RL's `mul`.
     """
-    for key, text in nodes(config):
+    for key, text in walk_nodes(config):
         if isinstance(text, str) and len(text) > MAX_VALUE:
             raise UserError(f"{key[:200]} has {len(text):,} characters, and {MAX_VALUE:,} are allowed; shorten it")
-    for key in secret_values(config):
+    for key in find_secret_values(config):
         raise UserError(
             f"{key} is or holds a secret, and runs save and send their configuration; leave it out and let the library "
             "read the variable by itself"

@@ -22,7 +22,7 @@ from nemo_ada.cpu.model_folder import choose_kept_config
 from nemo_ada.cpu.settings import RunConfig
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import read_json, remove_slowly, write_atomically, write_folder
-from nemo_ada.run.folder import STATE, RunDir, fingerprint
+from nemo_ada.run.folder import STATE, RunDir, compute_fingerprint
 from nemo_ada.tasks.protocol import Tokenizer
 
 TOTALS = ("responses", "tokens", "rows", "live_rows", "engine_steps", "seconds")
@@ -69,7 +69,7 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
         learner.export_hf(folder / "hf", choose_kept_config(config.policy.model_name) | ends)
         tokenizer.write_hf(folder / "hf")
         settings = config.model_dump(mode="json")
-        content = asdict(state) | {"fingerprint": fingerprint(settings)}
+        content = asdict(state) | {"fingerprint": compute_fingerprint(settings)}
         write_atomically(folder / STATE, json.dumps(content, default=np.ndarray.tolist))
         run_dir.copy_inputs(folder)
 
@@ -89,7 +89,7 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
 
 def load(folder: Path, config: RunConfig, learner: LearnerGroup) -> SavedState:
     """Restore the learner and return the other state. Raises UserError for a checkpoint that this run cannot use."""
-    state = read_state(folder, fingerprint(config.model_dump(mode="json")), config.folder)
+    state = read_state(folder, compute_fingerprint(config.model_dump(mode="json")), config.folder)
     learner.load(folder / "learner")
     return state
 

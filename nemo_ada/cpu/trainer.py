@@ -35,7 +35,7 @@ from nemo_ada.cpu.stack import Stack, build_run_task, choose_model_shape, make_l
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.run.files import json_of, touch, write_atomically
 from nemo_ada.run.folder import CONTRACT, RunDir
-from nemo_ada.run.job_control import JobControl, key_to_lower, on_signals
+from nemo_ada.run.job_control import JobControl, find_key_to_lower, handle_signals
 from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.jsonl import JsonlTask
@@ -218,7 +218,7 @@ class Trainer:
             except BaseException as error:
                 with suppress(OSError):
                     self.control.status("failed", self.step)
-                if advice := key_to_lower(error, self._memory_keys):
+                if advice := find_key_to_lower(error, self._memory_keys):
                     raise InvariantError(f"{error}; {advice}") from error
                 raise
             finally:
@@ -414,7 +414,7 @@ class Trainer:
             touch(self.config.folder / "DROP")
 
         try:
-            with on_signals(stop):
+            with handle_signals(stop):
                 yield
         finally:
             (self.config.folder / "DROP").unlink(missing_ok=True)

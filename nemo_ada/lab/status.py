@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import in_use, text_of
-from nemo_ada.run.redaction import hide, printable
+from nemo_ada.run.files import is_in_use, text_of
+from nemo_ada.run.redaction import hide, make_printable
 from nemo_ada.run.start import SubprocessError, run
 from nemo_ada.run.yaml_file import read_mapping
 
@@ -143,7 +143,7 @@ def read_state(folder: Path) -> str:
     state = status.get("state")
     if state != "running":
         return str(state)[:MOST_LETTERS] if isinstance(state, str) else "unknown"
-    held = in_use(folder / "lock")
+    held = is_in_use(folder / "lock")
     if held is False and not os.path.exists(folder / "lock"):
         pid = _read_count(status.get("pid"))
         held = None if pid is None else Path(f"/proc/{pid}").exists()
@@ -224,7 +224,7 @@ def render_status(status: Mapping[str, Any]) -> str:
         lines.append(f"  last error: {status['error']}")
     if status["remedy"]:
         lines.append(f"  {status['remedy']}" + (f"; log: {status['log']}" if status["log"] else ""))
-    return printable(hide("\n".join(lines)))
+    return make_printable(hide("\n".join(lines)))
 
 
 def find_runs(root: Path) -> list[Path]:

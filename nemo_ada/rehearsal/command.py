@@ -48,10 +48,10 @@ from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import (
     append,
-    claim,
+    claim_folder,
+    create_file,
     duplicate,
-    new_file,
-    new_folder,
+    make_folder,
     private_folder,
     remove,
     text_of,
@@ -59,7 +59,7 @@ from nemo_ada.run.files import (
 )
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_USER_ERROR
 from nemo_ada.run.redaction import hide
-from nemo_ada.run.start import Popen, TimeoutExpired, begin, python
+from nemo_ada.run.start import Popen, TimeoutExpired, begin, make_python_command
 from nemo_ada.run.start import run as run_process
 
 LIMIT_SECONDS = 1800.0
@@ -116,13 +116,15 @@ class Rehearsal:
             events=self.events_path(name),
             conversions=self.folder / "megatron",
         )
-        command = python(self.installed.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", *paths, *arguments)
+        command = make_python_command(
+            self.installed.policy, "-W", "ignore", "-m", "nemo_ada.rehearsal.driver", *paths, *arguments
+        )
         command += [] if self.installed.stand_ins else ["--observe"]
         events = remove(self.events_path(name))
         self.say(f"{name}: log in {self.folder / name}.log")
         with (
             private_folder(RAYS_LONGEST) as ray_folder,
-            new_file(remove(self.folder / f"{name}.log"), "wb") as log,
+            create_file(remove(self.folder / f"{name}.log"), "wb") as log,
         ):
             environment["NEMO_ADA_REHEARSAL_RAY"] = str(ray_folder / "r")  # Ray opens it to all users of the machine
             process = begin(command, stdout=log, stderr=log, env=environment, start_new_session=True)
@@ -185,7 +187,7 @@ class Rehearsal:
         environment = self.installed.environment(
             name=f"{os.getpid()}-export", gpus=1, events=Path(os.devnull), conversions=self.folder / "megatron"
         )
-        exported = python(self.installed.policy, "-m", "nemo_ada.cli", "export", run, "--out")
+        exported = make_python_command(self.installed.policy, "-m", "nemo_ada.cli", "export", run, "--out")
         _run_child([*exported, out], environment)
         libraries: dict[str, tuple[Path, list[Path]]] = {
             "transformers": (self.installed.policy, [out, self.folder / LOGPROBS]),
@@ -197,7 +199,9 @@ class Rehearsal:
             libraries["peft"] = (self.installed.policy, [adapter, self.folder / LOGPROBS, self.folder / "model"])
         differences = []
         for library, (interpreter, paths) in libraries.items():
-            command = python(interpreter, "-W", "ignore", "-m", "nemo_ada.rehearsal.exported", library, *paths)
+            command = make_python_command(
+                interpreter, "-W", "ignore", "-m", "nemo_ada.rehearsal.exported", library, *paths
+            )
             lines = _run_child(command, self.installed.plain_environment())
             name = f"exported, in {library}: |log-prob - the learner's|, nats"
             differences.append(Deviation(name, float(lines[-1]), MAX_LOGPROB_DIFFERENCE))
@@ -249,8 +253,8 @@ def rehearse(path: Path, overrides: Sequence[str], *, steps: int, resume: bool, 
     findings = check_full_config(path, overrides, config)
     gym = list_environments(config)
     installed = None if any(finding.level == "error" for finding in findings) else find_installation(config)
-    folder = (keep or new_folder("rehearsal-")).resolve()
-    held = claim(folder, "rehearse", "--keep")
+    folder = (keep or make_folder("rehearsal-")).resolve()
+    held = claim_folder(folder, "rehearse", "--keep")
     shrinker, layout = shrink(
         config, model=folder / "model", data=folder / "data", out=folder / "undisturbed", steps=steps
     )

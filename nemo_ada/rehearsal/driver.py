@@ -25,7 +25,7 @@ from nemo_ada.rehearsal.standins import OF_RUNS, ON_GPU, kept
 from nemo_ada.rehearsal.standins.replacing import call_when_imported
 from nemo_ada.run.files import json_of
 from nemo_ada.run.job_control import EXIT_DONE, EXIT_FAILED, EXIT_LOST, EXIT_STALLED, EXIT_USER_ERROR
-from nemo_ada.run.provenance import environment
+from nemo_ada.run.provenance import describe_environment
 
 TOKENIZER = 3
 """Position of the tokenizer among the arguments of NeMo-RL's loops, after the policy."""
@@ -35,7 +35,7 @@ CONTROLLER = "nemo_ada.nemo.launch.controller"
 
 def run_all(configs: Sequence[Path], logprobs: Path | None) -> int:
     """Make the runs of all configs. Returns the exit code of the first that failed, or 0."""
-    observe.note(event="versions", **environment())
+    observe.note(event="versions", **describe_environment())
     for replacements in OF_RUNS if len(configs) > 1 else ():
         replacements.install()
     for module in ("nemo_rl.algorithms.grpo", "nemo_rl.algorithms.grpo_sync"):

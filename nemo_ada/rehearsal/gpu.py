@@ -63,7 +63,7 @@ from nemo_ada.rules.facts.config_file import load_config, load_upstream_part
 from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR
 from nemo_ada.rules.finding import Finding
 from nemo_ada.rules.method import uses_reinforce_ada
-from nemo_ada.run.files import claim, duplicate, new_folder, remove, write_atomically
+from nemo_ada.run.files import claim_folder, duplicate, make_folder, remove, write_atomically
 from nemo_ada.run.folder import BEFORE_A_RUN
 from nemo_ada.run.job_control import (
     EXIT_DONE,
@@ -227,8 +227,8 @@ def rehearse_on_gpu(path: Path, overrides: Sequence[str], options: GpuOptions, *
     installed = _find_place(config, options)
     in_run_dir = options.full and not options.dry_run and keep is None
     run_dir = Path(str(config.get("run_dir", DEFAULT_RUN_DIR)))
-    folder = (run_dir if in_run_dir else keep or new_folder("rehearsal-gpu-")).resolve()
-    held = claim(folder, "rehearse --gpu", "run_dir" if in_run_dir else "--keep", beside=BEFORE_A_RUN)
+    folder = (run_dir if in_run_dir else keep or make_folder("rehearsal-gpu-")).resolve()
+    held = claim_folder(folder, "rehearse --gpu", "run_dir" if in_run_dir else "--keep", beside=BEFORE_A_RUN)
     for name in () if options.full else (*RUNS, *wanted):  # runs of an earlier rehearsal in this folder
         remove(folder / name)
     made = Configs.of(

@@ -21,8 +21,8 @@ from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.cards import H100
 from nemo_ada.rules.facts.config_file import EXAMPLES, HOME
 from nemo_ada.rules.facts.site import find_project, read_site_setting
-from nemo_ada.run.start import environment, import_path, run, users_path
-from nemo_ada.run.start import python as interpreter
+from nemo_ada.run.start import find_import_path, make_environment, read_users_path, run
+from nemo_ada.run.start import make_python_command as interpreter
 
 CACHE = find_project() / ".cache" / "rehearsal"
 POLICY, ENGINE, GYM = "NEMO_ADA_POLICY_PYTHON", "NEMO_ADA_VLLM_PYTHON", "NEMO_ADA_GYM_PYTHON"
@@ -108,13 +108,13 @@ class Installation:
             conversions: Folder for models in Megatron's format.
         """
         if not self.stand_ins:
-            path = os.pathsep.join([import_path(), *users_path()])
-            return environment(PYTHONPATH=path, PYTHONSAFEPATH="", NEMO_ADA_REHEARSAL_EVENTS=str(events))
+            path = os.pathsep.join([find_import_path(), *read_users_path()])
+            return make_environment(PYTHONPATH=path, PYTHONSAFEPATH="", NEMO_ADA_REHEARSAL_EVENTS=str(events))
         startup = Path(__file__).parent / "startup"
         homes = (self.home, self.megatron, self.bridge, self.automodel or Path())
-        parts = (startup, import_path(), *(part for part in homes if part != Path()))
+        parts = (startup, find_import_path(), *(part for part in homes if part != Path()))
         sources = [str(part) for part in parts]
-        inherited = environment(PYTHONSAFEPATH="")  # a server of NeMo-Gym imports what lies beside it
+        inherited = make_environment(PYTHONSAFEPATH="")  # a server of NeMo-Gym imports what lies beside it
         inherited.pop("RAY_ADDRESS", None)
         return {
             **inherited,
@@ -122,7 +122,7 @@ class Installation:
             **({HOME: str(self.home)} if self.home != Path() else {}),
             **({POLICY: str(self.policy), ENGINE: str(self.engine)} if self.home != Path() else {}),
             **({GYM: str(self.gym)} if self.gym else {}),
-            "PYTHONPATH": os.pathsep.join([*sources, *users_path()]),
+            "PYTHONPATH": os.pathsep.join([*sources, *read_users_path()]),
             "NEMO_ADA_REHEARSAL": name,
             "NEMO_ADA_REHEARSAL_GPUS": str(gpus),
             "NEMO_ADA_REHEARSAL_EVENTS": str(events),
@@ -136,9 +136,9 @@ class Installation:
 
     def plain_environment(self) -> dict[str, str]:
         """Environment variables of a process that runs without stand-ins."""
-        users = users_path() if self.gpu else []  # on a CPU each interpreter has all that it needs
-        path = os.pathsep.join([import_path(), *users])
-        return environment(**{**self._settings(), "PYTHONPATH": path})
+        users = read_users_path() if self.gpu else []  # on a CPU each interpreter has all that it needs
+        path = os.pathsep.join([find_import_path(), *users])
+        return make_environment(**{**self._settings(), "PYTHONPATH": path})
 
 
 def use_own_environment() -> Installation:
@@ -168,8 +168,8 @@ def find_on_gpu() -> Installation:
         "capability = '.'.join(map(str, torch.cuda.get_device_capability()))\n"
         "print(json.dumps([torch.cuda.get_device_name(), capability]))"
     )
-    path = os.pathsep.join([import_path(), *users_path()])
-    done = run(interpreter(python, "-c", look), capture_output=True, text=True, env=environment(PYTHONPATH=path))
+    path = os.pathsep.join([find_import_path(), *read_users_path()])
+    done = run(interpreter(python, "-c", look), capture_output=True, text=True, env=make_environment(PYTHONPATH=path))
     if done.returncode:
         raise UserError(
             f"--gpu: torch of {python} sees no GPU; run this on a machine with one (recipes/guide/first_gpu_hour.md), "

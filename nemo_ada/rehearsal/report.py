@@ -17,7 +17,7 @@ from nemo_ada.rehearsal.shrink import ConfigChange, Layout
 from nemo_ada.rehearsal.standins.replacing import Replacements
 from nemo_ada.rules.finding import Finding
 from nemo_ada.run.files import write_atomically
-from nemo_ada.run.json_lines import records
+from nemo_ada.run.json_lines import read_records
 from nemo_ada.run.redaction import hide
 
 SERVERS = "servers"
@@ -93,7 +93,7 @@ class Events:
         """Return the events of a file. A file that does not exist has none."""
         if not path.exists():
             return cls([])
-        return cls([record for _, record in records(path)])
+        return cls([record for _, record in read_records(path)])
 
     def runs(self) -> dict[str, Events]:
         """The events of each run of a driver, by its name, in order."""

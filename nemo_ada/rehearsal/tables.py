@@ -37,7 +37,7 @@ from nemo_ada.rules.facts.memory import GIB, estimate_learner_phase, estimate_lo
 from nemo_ada.rules.facts.nemo_config import Loop, NemoConfig
 from nemo_ada.run import start
 from nemo_ada.run.files import write_atomically
-from nemo_ada.run.provenance import environment
+from nemo_ada.run.provenance import describe_environment
 
 ON_GPUS = {"token_mult_prob_error": 1.05, "gen_kl_error": 0.01, "engine": 1.0, "norm": 0.05}
 """The largest differences that pass in BF16 and FP8, by the names of `report.EXACT`, which says what each one measures.
@@ -84,7 +84,7 @@ class Forecasts:
             write_atomically(paths[name], json.dumps(lowered.config, default=str))  # JSON is YAML
         # A plan is seconds of simulation, so each run's has a process. These inherit the environment of this one, which
         # is therefore the listed one while they start (run/start.py).
-        spawned = start.listed(**start.SAFE)
+        spawned = start.limit_environment(**start.SAFE)
         with spawned, ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as beside:
             plans = {name: beside.submit(_make_plan, path, rates) for name, path in paths.items()}
             for name, plan in plans.items():
@@ -265,7 +265,7 @@ def _memory_table(slices: Mapping[str, Events], runs: Mapping[str, Events], fore
 
 def _versions_table(events: Mapping[str, Events]) -> Table:
     """Versions in the driver of a run. Workers may have environments of their own."""
-    found = next((line for of_run in events.values() for line in of_run.of("versions")), environment())
+    found = next((line for of_run in events.values() for line in of_run.of("versions")), describe_environment())
     rows = [("nemo_ada", f"{found['nemo_ada']} {found['commit'] or ''}"), ("python", str(found["python"]))]
     rows += [(name, str(version)) for name, version in found["packages"].items()]
     cards = {peak["card"] for of_run in events.values() for peak in of_run.of("memory")}

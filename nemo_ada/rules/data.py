@@ -15,8 +15,8 @@ from nemo_ada.rules.facts.hub import LOCAL
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
 from nemo_ada.rules.gym import COLUMNS, PREPARE, uses_gym
 from nemo_ada.rules.rewards import OUR_CLASS, OUR_ENVIRONMENT
-from nemo_ada.run.data_files import is_lines_or_objects, records
-from nemo_ada.run.json_lines import DamagedLine, refuse
+from nemo_ada.run.data_files import is_lines_or_objects, read_records
+from nemo_ada.run.json_lines import DamagedLine, refuse_line
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
 from nemo_ada.tasks.media import refuse_media
 
@@ -185,7 +185,7 @@ def _describe_layout(record: Mapping[str, Any]) -> str:
 def _read_first_record(path: Path, split: str) -> Mapping[str, Any]:
     """Return the first record. Raises UserError where there is none."""
     try:
-        first = next(records(path, refuse, split), None)
+        first = next(read_records(path, refuse_line, split), None)
     except DamagedLine:
         raise UserError(f"{path} does not begin with a JSON object; write one per line, such as {EXAMPLE}") from None
     except UserError as problem:
@@ -215,7 +215,7 @@ def check_loading(values: Values) -> Findings:
 def _check_loaded(part: Mapping[str, Any], path: Path, here: str) -> Findings:
     names = [str(part.get(key) or default) for key, default in (("input_key", "input"), ("output_key", "output"))]
     try:
-        written = list(islice(records(path, refuse), MOST_LOADED))
+        written = list(islice(read_records(path, refuse_line), MOST_LOADED))
     except (DamagedLine, UserError):  # another rule says it
         return
     first = written[0][1] if written else {}

@@ -16,7 +16,7 @@ from nemo_ada.rules.data import lies_here, list_parts
 from nemo_ada.rules.finding import Findings, error, warning
 from nemo_ada.rules.gym import uses_gym
 from nemo_ada.rules.rewards import make_judges
-from nemo_ada.run.data_files import records
+from nemo_ada.run.data_files import read_records
 from nemo_ada.verify.audit import AUDITED, describe_kinds
 from nemo_ada.verify.judge import Judge
 
@@ -74,7 +74,7 @@ def _read_raw(part: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
         return
     column = str(part.get("output_key") or "output")
     try:
-        for line, record in records(Path(str(path)), lambda _line, _why: None, str(part.get("split") or "train")):
+        for line, record in read_records(Path(str(path)), lambda _line, _why: None, str(part.get("split") or "train")):
             if line > MAX_LINES:
                 return
             messages = record.get("messages")

@@ -29,9 +29,9 @@ from nemo_ada.rules.rewards import (
     check_verdicts,
     list_environments,
 )
-from nemo_ada.run.data_files import records
+from nemo_ada.run.data_files import read_records
 from nemo_ada.run.files import text_of
-from nemo_ada.run.json_lines import DamagedLine, refuse
+from nemo_ada.run.json_lines import DamagedLine, refuse_line
 
 LEARNER, GENERATION = "policy.megatron_cfg", "policy.generation"
 OPTIMIZER, SCHEDULER = f"{LEARNER}.optimizer", f"{LEARNER}.scheduler"
@@ -209,7 +209,7 @@ def check_training_set(v: Values) -> Findings:
         keys = list(COLUMNS)
     count = 0
     try:
-        for number, record in records(Path(str(path)), refuse, str(v.get("data.train.split", "train"))):
+        for number, record in read_records(Path(str(path)), refuse_line, str(v.get("data.train.split", "train"))):
             if number > MAX_LINES:
                 break
             if count == 0 and not set(keys) <= set(record):

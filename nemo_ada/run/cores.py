@@ -11,7 +11,7 @@ from pathlib import Path
 GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-def usable_cores(groups: Path = GROUPS, own: Path = OWN) -> int:
+def count_usable_cores(groups: Path = GROUPS, own: Path = OWN) -> int:
     """Return the number of cores, at least one. A container with a quota of 4 cores has 4, whatever its node has.
 
     Args:
@@ -19,10 +19,10 @@ def usable_cores(groups: Path = GROUPS, own: Path = OWN) -> int:
         own: The file that says in which groups this process is.
     """
     cores = len(os.sched_getaffinity(0))
-    return max(1, min([cores, *(math.ceil(quota) for quota in _quotas(groups, own))]))
+    return max(1, min([cores, *(math.ceil(quota) for quota in _read_quotas(groups, own))]))
 
 
-def _quotas(groups: Path, own: Path) -> Iterator[float]:
+def _read_quotas(groups: Path, own: Path) -> Iterator[float]:
     """Yield every quota above this process, in cores: of its own group and of those around it."""
     with suppress(OSError, ValueError):
         for line in own.read_text().splitlines():
@@ -33,10 +33,10 @@ def _quotas(groups: Path, own: Path) -> Iterator[float]:
             # Version 2 has no name and may stand beside version 1. A container often sees its own group as the root.
             for mounted in {controllers or "unified", "cpu", "."}:
                 for group in (inside, *inside.parents):
-                    yield from _quota(groups / mounted / group)
+                    yield from _read_quota(groups / mounted / group)
 
 
-def _quota(group: Path) -> Iterator[float]:
+def _read_quota(group: Path) -> Iterator[float]:
     with suppress(OSError, ValueError, ZeroDivisionError):  # "max" is no limit
         limit, period = (group / "cpu.max").read_text().split()
         yield int(limit) / int(period)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
-from nemo_ada.run.json_lines import MAX_LINE, OnDamage, Raw, Record, bounded, numbered, parsed
+from nemo_ada.run.files import MAX_TEXT, open_to_read, read_bounded
+from nemo_ada.run.json_lines import MAX_LINE, OnDamage, Raw, Record, number_lines, parse_lines, read_bounded_lines
 
 PACKED = (".gz", ".zst")
 TEXT_SUFFIXES = (".jsonl", ".json", ".ndjson")
@@ -42,11 +42,11 @@ _NO_DATA = re.compile(r"(?:dataset_infos?|dataset_dict|state|index|.*config.*)\.
 
 
 def is_data_file(path: Path) -> bool:
-    """Return whether the name of a file ends as those that `rows` reads."""
+    """Return whether the name of a file ends as those that `read_rows` reads."""
     return path.name.lower().endswith(SUFFIXES)
 
 
-def shards(path: Path, split: str = "train") -> list[Path]:
+def list_shards(path: Path, split: str = "train") -> list[Path]:
     """Return the files of a data set: the file itself, those of a pattern, or those of a folder's split.
 
     Raises:
@@ -78,7 +78,7 @@ def shards(path: Path, split: str = "train") -> list[Path]:
     return chosen or found
 
 
-def rows(path: Path, split: str = "train") -> Iterator[tuple[int, Raw]]:
+def read_rows(path: Path, split: str = "train") -> Iterator[tuple[int, Raw]]:
     """Read data as a stream, one file after the other.
 
     Yields:
@@ -89,31 +89,31 @@ def rows(path: Path, split: str = "train") -> Iterator[tuple[int, Raw]]:
         UserError: A file cannot be read or is damaged.
     """
     before = 0
-    for file in shards(path, split):
+    for file in list_shards(path, split):
         number = 0
-        for number, raw in _rows(file):
+        for number, raw in _read_file(file):
             yield before + number, raw
         before += number
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Raw]]:
+def _read_file(path: Path) -> Iterator[tuple[int, Raw]]:
     suffix = path.suffix.lower()
     if suffix in TABLES:
-        yield from _delimited(path) if suffix in (".csv", ".tsv") else _table(path)
+        yield from _read_delimited(path) if suffix in (".csv", ".tsv") else _read_table(path)
         return
     try:
-        if suffix not in PACKED and (array := _array(path)) is not None:
+        if suffix not in PACKED and (array := _read_array(path)) is not None:
             yield from enumerate(array, start=1)
             return
-        with _opened(path) as file:
-            yield from numbered(bounded(file))
+        with _open_unpacked(path) as file:
+            yield from number_lines(read_bounded_lines(file))
     except (OSError, EOFError, zlib.error) as problem:
         raise UserError(f"{path} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
-    with opened_to_read(path) as raw:
+def _open_unpacked(path: Path) -> Iterator[IO[bytes]]:
+    with open_to_read(path) as raw:
         if path.suffix.lower() == ".zst":
             import pyarrow
 
@@ -125,7 +125,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
             yield raw
 
 
-def records(path: Path, on_damage: OnDamage, split: str = "train") -> Iterator[tuple[int, Record]]:
+def read_records(path: Path, on_damage: OnDamage, split: str = "train") -> Iterator[tuple[int, Record]]:
     """Read the records of a data file, or of the files of a pattern or a folder.
 
     Args:
@@ -139,10 +139,10 @@ def records(path: Path, on_damage: OnDamage, split: str = "train") -> Iterator[t
     Raises:
         UserError: The file cannot be read.
     """
-    return parsed(rows(path, split), on_damage)
+    return parse_lines(read_rows(path, split), on_damage)
 
 
-def _array(path: Path) -> list[Record] | None:
+def _read_array(path: Path) -> list[Record] | None:
     """Return the records of a file that is one JSON value: an array, or where its name ends in .json also an object.
 
     None for a file of lines.
@@ -150,7 +150,7 @@ def _array(path: Path) -> list[Record] | None:
     Raises:
         UserError: The file is an array over several lines, and nobody can say what the parts of its rows are.
     """
-    content, lines = _json_value(path)
+    content, lines = _read_json_value(path)
     if not isinstance(content, list):
         return None if content is None else _records_of_object(content)
     found = _records_of(content)
@@ -162,12 +162,12 @@ def _array(path: Path) -> list[Record] | None:
     return found
 
 
-def _json_value(path: Path) -> tuple[list[Any] | dict[str, Any] | None, int]:
+def _read_json_value(path: Path) -> tuple[list[Any] | dict[str, Any] | None, int]:
     """Return the array or object that a whole file is, or None for a file of lines, and the number of its lines, or 2.
 
     A file of lines is not read to its end, because it may be larger than memory.
     """
-    with opened_to_read(path) as file:
+    with open_to_read(path) as file:
         first = file.readline(MAX_LINE).lstrip(b"\xef\xbb\xbf \t\r\n")
         more = file.readline(MAX_LINE).strip()
     start = first or more
@@ -192,7 +192,7 @@ def _is_json(text: bytes) -> bool:
 
 def is_lines_or_objects(path: Path) -> bool:
     """Return whether a JSON file has a record per line, or is an array of objects, as other programs expect it."""
-    content, _ = _json_value(path)
+    content, _ = _read_json_value(path)
     if isinstance(content, list):
         return all(isinstance(row, dict) for row in content)
     return content is None or _records_of_object(content) == [content]
@@ -243,7 +243,7 @@ def _records_of_object(content: dict[str, Any]) -> list[Record]:
     return list(arrays[0]) if len(arrays) == 1 else [content]
 
 
-def _delimited(path: Path) -> Iterator[tuple[int, Raw]]:
+def _read_delimited(path: Path) -> Iterator[tuple[int, Raw]]:
     """Read a CSV or TSV file, whose first row has the names.
 
     A spreadsheet in much of Europe writes `;` between cells, and a table that was copied has tabs. So the sign that
@@ -263,7 +263,7 @@ def _delimited(path: Path) -> Iterator[tuple[int, Raw]]:
         raise UserError(f"{path} is no CSV file, or is damaged: {damage}") from None
 
 
-def _table(path: Path) -> Iterator[tuple[int, Raw]]:
+def _read_table(path: Path) -> Iterator[tuple[int, Raw]]:
     """Read a Parquet file, or an Arrow file of `datasets`."""
     arrow = path.suffix.lower() == ".arrow"
     try:
@@ -276,7 +276,7 @@ def _table(path: Path) -> Iterator[tuple[int, Raw]]:
     damage = (pyarrow.ArrowException, OSError, ValueError, ArithmeticError, LookupError, MemoryError)
     try:
         with parquet.ParquetFile(path) if not arrow else pyarrow.memory_map(str(path)) as file:
-            for batch in _batches(file) if arrow else file.iter_batches(batch_size=TABLE_ROWS):
+            for batch in _read_batches(file) if arrow else file.iter_batches(batch_size=TABLE_ROWS):
                 for row in batch.to_pylist():
                     number += 1
                     yield number, row
@@ -286,7 +286,7 @@ def _table(path: Path) -> Iterator[tuple[int, Raw]]:
         raise UserError(f"{path} is no {kind} file, or is damaged after row {number}: {why}") from None
 
 
-def _batches(file: Any) -> Iterator[Any]:
+def _read_batches(file: Any) -> Iterator[Any]:
     """Return the batches of an Arrow stream, as `datasets` writes them, or of an Arrow file, which has an index."""
     import pyarrow
 

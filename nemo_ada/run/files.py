@@ -40,7 +40,7 @@ PRIVATE = "nemo-ada-"  # short, because sockets lie below a private folder
 MARKER = ".nemo-ada"  # the file that says who made a folder
 MAX_TEXT = 256 << 20  # bytes of a text or a JSON file
 MAX_DIGITS = 300  # of a whole number in a JSON file
-LOOKS = 10  # at a lock that `in_use` may hold for a moment
+LOOKS = 10  # at a lock that `is_in_use` may hold for a moment
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{32}\.(tmp|partial|old)")
 """Names of files and folders that are written, or deleted, right now. A kill leaves them."""
 MADE_BY = re.compile(
@@ -98,17 +98,16 @@ def _refuse_unsafe(place: Path) -> None:
         raise PermissionError(errno.EPERM, "another user may rename what is in it", str(place))
 
 
-def new_folder(prefix: str) -> Path:
+def make_folder(prefix: str) -> Path:
     """Make a folder below the user's TMPDIR that no other user can enter, and that stays."""
+    place = get_users_temporary()
     try:
-        return Path(tempfile.mkdtemp(prefix=prefix, dir=get_users_temporary()))
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     except OSError as error:
-        raise UserError(
-            f"TMPDIR={get_users_temporary()} cannot be used: {error.strerror}; make it, or set TMPDIR to another"
-        ) from None
+        raise UserError(f"TMPDIR={place} cannot be used: {error.strerror}; make it, or set TMPDIR to another") from None
 
 
-def opened_to_read(path: Path) -> io.BufferedReader:
+def open_to_read(path: Path) -> io.BufferedReader:
     """Open a file that other people may have written. A planted pipe would make a command wait for ever.
 
     Raises:
@@ -125,8 +124,8 @@ def opened_to_read(path: Path) -> io.BufferedReader:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Read a file. Raises OSError as `opened_to_read` does, and for more than `most` bytes."""
-    with opened_to_read(path) as file:
+    """Read a file. Raises OSError as `open_to_read` does, and for more than `most` bytes."""
+    with open_to_read(path) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
@@ -146,12 +145,12 @@ def text_of(path: Path, most: int = MAX_TEXT, errors: str = "strict") -> str:
 def json_of(path: Path, most: int = MAX_TEXT) -> Any:
     """Read a JSON file. Raises OSError as `text_of` does, and ValueError where the content is no JSON."""
     try:
-        return json.loads(text_of(path, most), parse_int=whole_number)
+        return json.loads(text_of(path, most), parse_int=parse_whole_number)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
-def whole_number(text: str) -> int:
+def parse_whole_number(text: str) -> int:
     """Return a whole number of JSON. Python takes long for many digits, and no float has as many."""
     if len(text) > MAX_DIGITS:
         raise ValueError(f"a number of more than {MAX_DIGITS} digits")
@@ -169,25 +168,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def new_file(path: Path, mode: str = "w") -> IO[Any]:
+def create_file(path: Path, mode: str = "w") -> IO[Any]:
     """Create a file and open it with one of the modes w, w+, wb.
 
     Raises:
         FileExistsError: something has the name already, such as a link of another user.
     """
-    return _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+    return _open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
 
 def append(path: Path, data: str | bytes, *, durable: bool = True) -> None:
     """Add to the end of a file in one piece. It is created if it is missing. `durable` waits until the disk has it."""
-    with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab") as file:
+    with _open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, "ab") as file:
         file.write(data.encode("utf-8") if isinstance(data, str) else data)
         file.flush()
         if durable:
             os.fsync(file.fileno())
 
 
-def _opened(path: Path, flags: int, mode: str) -> IO[Any]:
+def _open_file(path: Path, flags: int, mode: str) -> IO[Any]:
     """Open a file with these flags. A name that is a link is an error."""
 
     def opener(name: str, _flags: int) -> int:
@@ -198,7 +197,7 @@ def _opened(path: Path, flags: int, mode: str) -> IO[Any]:
 
 def touch(path: Path) -> None:
     """Create an empty file, or renew the time of a file."""
-    _opened(path, os.O_WRONLY | os.O_CREAT, "wb").close()
+    _open_file(path, os.O_WRONLY | os.O_CREAT, "wb").close()
     os.utime(path, follow_symlinks=False)
 
 
@@ -230,14 +229,14 @@ def duplicate(source: Path | str, target: Path | str, *, links: bool = False) ->
         with suppress(OSError):
             os.link(source, target)
             return
-    with Path(source).open("rb") as old, new_file(Path(target), "wb") as new:
+    with Path(source).open("rb") as old, create_file(Path(target), "wb") as new:
         shutil.copyfileobj(old, new)
         os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(old.fileno()).st_mode))
 
 
 def remove_slowly(folder: Path) -> None:
     """Delete a folder that looks complete. It is renamed first, because a kill must not leave half of it."""
-    remove(folder.rename(_beside(folder, "old")))
+    remove(folder.rename(_make_temporary_name(folder, "old")))
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -247,19 +246,19 @@ def remove_leftovers(folder: Path) -> None:
             remove(path)
 
 
-def _beside(path: Path, kind: str) -> Path:
+def _make_temporary_name(path: Path, kind: str) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}.{kind}")
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[str]]:
+def replace_file(path: Path) -> Iterator[IO[str]]:
     """Write a text file that takes the place of another in one step, at the end of the block. Else the old one stays.
 
     The new file has the mode of the old one.
     """
-    temporary = _beside(path, "tmp")
+    temporary = _make_temporary_name(path, "tmp")
     try:
-        with new_file(temporary) as file:
+        with create_file(temporary) as file:
             yield file
             file.flush()
             if path.is_file():
@@ -279,7 +278,7 @@ def write_atomically(path: Path, data: str | bytes) -> None:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CLOEXEC), "wb") as pipe:
             pipe.write(content)
         return
-    with replacing(path) as file:
+    with replace_file(path) as file:
         file.buffer.write(content)  # type: ignore[attr-defined]
 
 
@@ -312,15 +311,15 @@ def write_folder(folder: Path, fill: Callable[[Path], None], *, replace: bool = 
         replace: Whether a folder that exists is replaced. Otherwise the existing folder stays, and the new files go.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _beside(folder, "partial")
+    temporary = _make_temporary_name(folder, "partial")
     temporary.mkdir()
     try:
         fill(temporary)
-        sums = {str(path.relative_to(temporary)): _checksum(path) for path in _files(temporary)}
-        with new_file(temporary / MANIFEST) as file:
+        sums = _compute_checksums(temporary)
+        with create_file(temporary / MANIFEST) as file:
             file.write(json.dumps(sums, indent=1))
-        mode = 0o666 & ~_umask()
-        for path in _files(temporary):
+        mode = 0o666 & ~_read_umask()
+        for path in _list_files(temporary):
             path.chmod(path.stat().st_mode | mode)  # safetensors writes for the user alone
             _sync(path)
         if replace:
@@ -342,7 +341,7 @@ def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:
     """
     try:
         if links := sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink()):
-            raise ValueError(f"links were added: {some(links)}")
+            raise ValueError(f"links were added: {join_some(links)}")
         if folder.is_symlink():
             raise ValueError("it is a link")
         if not (folder / MANIFEST).is_file():
@@ -350,15 +349,15 @@ def verify_folder(folder: Path, needs: Collection[str] = ()) -> None:
         sums = json_of(folder / MANIFEST)
         if not isinstance(sums, dict):
             raise ValueError(f"{MANIFEST} holds no mapping of files to checksums")
-        now = {str(path.relative_to(folder)): _checksum(path) for path in _files(folder) if path.name != MANIFEST}
+        now = _compute_checksums(folder)
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is not a complete folder ({error})") from None
     wrong = sorted(name for name in {*sums, *now, *needs} if name not in now or sums.get(name) != now[name])
     if wrong:
-        raise UserError(f"{folder}: {some(wrong)} differ from their checksums (truncated or changed)")
+        raise UserError(f"{folder}: {join_some(wrong)} differ from their checksums (truncated or changed)")
 
 
-def claim(folder: Path, maker: str, option: str, beside: Collection[str] = ()) -> IO[str]:
+def claim_folder(folder: Path, maker: str, option: str, beside: Collection[str] = ()) -> IO[str]:
     """Take a folder that a user named, for one command, until the returned file is closed.
 
     The command may then write and delete what it likes there. So the folder must be new, empty, or of this command.
@@ -375,31 +374,30 @@ def claim(folder: Path, maker: str, option: str, beside: Collection[str] = ()) -
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         marker = folder / MARKER
-        ours = _ours(marker) and text_of(marker, 4096).startswith(f"{maker}, ")
+        ours = _is_ours(marker) and text_of(marker, 4096).startswith(f"{maker}, ")
         if ours:
             trust.check_folder(folder, f"name another folder for {option}")
-        names = [] if ours else strangers(folder, (*beside, MARKER))
+        names = [] if ours else list_strangers(folder, (*beside, MARKER))
         if names:
             raise UserError(
-                f"{option}={folder} holds {some(names)}, and `nemo-ada {maker}` did not make it; name a folder that "
-                "is empty or does not exist yet"
+                f"{option}={folder} holds {join_some(names)}, and `nemo-ada {maker}` did not make it; name a folder "
+                "that is empty or does not exist yet"
             )
         return lock_file(marker, f"{option}={folder}", maker)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{option}={folder} cannot be used: {error}") from None
 
 
-def _ours(path: Path) -> bool:
+def _is_ours(path: Path) -> bool:
     """Return whether this is a file of this user's, no link."""
     status = path.lstat() if os.path.lexists(path) else None
     return status is not None and stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 
 
-def strangers(folder: Path, known: Collection[str]) -> list[str]:
+def list_strangers(folder: Path, known: Collection[str]) -> list[str]:
     """Return the names in a folder that are neither known nor left by a killed write, sorted."""
-    return sorted(
-        path.name for path in folder.iterdir() if path.name not in known and not TEMPORARY.fullmatch(path.name)
-    )
+    names = {path.name for path in folder.iterdir()} - {*known}
+    return sorted(name for name in names if not TEMPORARY.fullmatch(name))
 
 
 def lock_file(path: Path, what: str, maker: str = "") -> IO[str]:
@@ -412,14 +410,14 @@ def lock_file(path: Path, what: str, maker: str = "") -> IO[str]:
         UserError: another process holds the lock, or the name is that of a link.
     """
     try:
-        file = _opened(path, os.O_RDWR | os.O_CREAT, "r+")
+        file = _open_file(path, os.O_RDWR | os.O_CREAT, "r+")
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise UserError(f"{path} is a link, and a lock must be a file; remove it") from None
         raise
     deadline, looks = time.monotonic() + LEASE_SECONDS, 0
     try:
-        while not locked(file):
+        while not try_lock(file):
             file.seek(0)
             holder = file.read(4096).strip()
             if looks < LOOKS:
@@ -442,10 +440,10 @@ def lock_file(path: Path, what: str, maker: str = "") -> IO[str]:
     return file
 
 
-def in_use(path: Path) -> bool | None:
+def is_in_use(path: Path) -> bool | None:
     """Return whether a process of this machine holds the lock of `lock_file`. None where that cannot be told."""
     try:
-        with opened_to_read(path) as file:
+        with open_to_read(path) as file:
             if not file.read(4096).strip().endswith(f" {platform.node()}".encode()):
                 return None
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -458,7 +456,7 @@ def in_use(path: Path) -> bool | None:
     return False
 
 
-def locked(file: IO[str]) -> bool:
+def try_lock(file: IO[str]) -> bool:
     """Lock an open file. False where another process has the lock. Raises OSError where there are no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -467,26 +465,30 @@ def locked(file: IO[str]) -> bool:
     return True
 
 
-def some(items: Sequence[object], between: str = ", ") -> str:
+def join_some(items: Sequence[object], between: str = ", ") -> str:
     """Return the first items for a message, and how many more there are."""
     more = len(items) - SHOWN
     return between.join(map(str, items[:SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     """Return the bits that this process takes from the mode of a new file."""
     value = os.umask(0o077)
     os.umask(value)
     return value
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _compute_checksums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file below a folder but manifests, by its path within the folder."""
+    sums = {}
+    for path in (path for path in _list_files(folder) if path.name != MANIFEST):
+        with path.open("rb") as file:
+            sums[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sums
 
 
 def _sync(path: Path) -> None:

@@ -28,18 +28,18 @@ from nemo_ada.run import inputs
 from nemo_ada.run.files import (
     MAX_TEXT,
     append,
+    join_some,
     json_of,
+    list_strangers,
     lock_file,
     read_bounded,
     remove_leftovers,
-    some,
-    strangers,
     text_of,
     verify_folder,
     write_atomically,
 )
-from nemo_ada.run.json_lines import Record, records
-from nemo_ada.run.provenance import environment, latest
+from nemo_ada.run.json_lines import Record, read_records
+from nemo_ada.run.provenance import describe_environment, read_latest
 from nemo_ada.run.redaction import hide, hide_in
 from nemo_ada.run.yaml_file import read_mapping, read_yaml
 from nemo_ada.standing import get_whole_path
@@ -131,23 +131,23 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def find_changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return the sorted keys whose values differ between two flat mappings."""
     return sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
-def of_class(key: str, settings: Collection[str]) -> bool:
+def is_of_class(key: str, settings: Collection[str]) -> bool:
     """Return whether a dotted key is one of these settings or lies below one."""
     return f"{key}.".startswith(tuple(f"{name}." for name in settings))
 
 
-def identity(config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT)) -> dict[str, Any]:
+def get_identity(config: Mapping[str, Any], may_change: Collection[str] = (*VOLATILE, *LAYOUT)) -> dict[str, Any]:
     """Return what identifies a run: all values except secrets and those that may change on resume."""
-    kept = {key: value for key, value in flatten(hide_in(config)).items() if not of_class(key, may_change)}
-    return {key: _as_compared(key, value) for key, value in kept.items()}
+    kept = {key: value for key, value in flatten(hide_in(config)).items() if not is_of_class(key, may_change)}
+    return {key: _normalise_value(key, value) for key, value in kept.items()}
 
 
-def _as_compared(key: str, value: Any) -> Any:
+def _normalise_value(key: str, value: Any) -> Any:
     """Return a value of a configuration without what the folder of the user adds: the content of files counts."""
     if not isinstance(value, str) or not value:
         return value
@@ -157,9 +157,9 @@ def _as_compared(key: str, value: Any) -> Any:
     return get_whole_path(value) if inputs.PATH_KEYS.fullmatch(key) else value
 
 
-def fingerprint(config: Mapping[str, Any]) -> str:
-    """Return a hash of `identity`."""
-    return hashlib.sha256(json.dumps(identity(config), sort_keys=True).encode()).hexdigest()[:16]
+def compute_fingerprint(config: Mapping[str, Any]) -> str:
+    """Return a hash of `get_identity`."""
+    return hashlib.sha256(json.dumps(get_identity(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def find_saves(run: Path, config: Mapping[str, Any]) -> Path:
@@ -201,7 +201,7 @@ class RunDir:
         if hide(str(self.path)) != str(self.path):
             raise UserError("run_dir holds a secret, which the folder's name would show to all; name another folder")
         self._refuse_others(config)
-        before = self._config_before()
+        before = self._read_config_before()
         if before is None:
             self._refuse_strangers()
             return
@@ -233,7 +233,7 @@ class RunDir:
         """
         path = (checkpoint or self.path) / inputs.FILE
         flat = flatten(config)
-        changed = inputs.differences(json_of(path), inputs.digests(flat)) if path.exists() else []
+        changed = inputs.find_differences(json_of(path), inputs.compute_digests(flat)) if path.exists() else []
         if not changed:
             return
         if flat.get(inputs.ASKED) is not True:
@@ -280,8 +280,8 @@ class RunDir:
 
     def _note_environment(self) -> None:
         """Add this attempt's line to environment.json. Other software than the last attempt's is said, and goes on."""
-        path, now = self.path / "environment.json", environment()
-        before = latest(path) if path.exists() else {}
+        path, now = self.path / "environment.json", describe_environment()
+        before = read_latest(path) if path.exists() else {}
         other = [key for key in ("nemo_ada", "commit", "python", "packages") if before and before.get(key) != now[key]]
         if other:
             log.warning("the run goes on with other software than its last attempt: %s changed", ", ".join(other))
@@ -290,14 +290,14 @@ class RunDir:
 
     def note_inputs(self, config: Mapping[str, Any]) -> None:
         """Write down what the run reads. A checkpoint gets a copy, because what is edited later counts at a start."""
-        write_atomically(self.path / inputs.FILE, json.dumps(inputs.digests(flatten(config)), indent=1))
+        write_atomically(self.path / inputs.FILE, json.dumps(inputs.compute_digests(flatten(config)), indent=1))
 
     def copy_inputs(self, checkpoint: Path) -> None:
         """Write what this attempt has read into a step folder, where both are there."""
         if checkpoint.is_dir() and (self.path / inputs.FILE).exists():
             write_atomically(checkpoint / inputs.FILE, text_of(self.path / inputs.FILE))
 
-    def _config_before(self) -> Mapping[str, Any] | None:
+    def _read_config_before(self) -> Mapping[str, Any] | None:
         """Return the configuration of the folder, or None where it holds no run."""
         path = self.path / "config.yaml"
         try:
@@ -316,23 +316,23 @@ class RunDir:
     def _refuse_strangers(self) -> None:
         """Raise UserError where the folder holds files that no run wrote: training beside them would mix the two."""
         try:
-            strange = strangers(self.path, BEFORE_A_RUN)
+            strange = list_strangers(self.path, BEFORE_A_RUN)
         except (OSError, ValueError):
             return  # not there yet, or `open` says why it cannot be written
         if strange:
             raise UserError(
-                f"run_dir={str(self.path)!r} holds {some(strange)} and no run; name a folder that is empty or "
+                f"run_dir={str(self.path)!r} holds {join_some(strange)} and no run; name a folder that is empty or "
                 "does not exist yet"
             )
 
     def _note_changes(self, config: Mapping[str, Any]) -> None:
         """Append the changed keys of this attempt to CHANGES: {time, changed: {key: [before, after]}}."""
-        before = self._config_before()
+        before = self._read_config_before()
         if before is None:
             return
         old, new = flatten(before), flatten(hide_in(config))
-        keys = [key for key in changed_keys(old, new) if key != "resume"]
-        if layout := [key for key in keys if of_class(key, LAYOUT)]:
+        keys = [key for key in find_changed_keys(old, new) if key != "resume"]
+        if layout := [key for key in keys if is_of_class(key, LAYOUT)]:
             log.warning("%s changed: the next steps equal those of before up to rounding", ", ".join(layout))
         if keys:
             changed = {key: [old.get(key), new.get(key)] for key in keys}
@@ -340,10 +340,10 @@ class RunDir:
             append(self.path / CHANGES, json.dumps({"time": time.time(), "changed": changed}) + "\n")
 
     def _check_same(self, before: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-        old, new = identity(before), identity(config)
-        changed = changed_keys(old, new)
+        old, new = get_identity(before), get_identity(config)
+        changed = find_changed_keys(old, new)
         if changed:
-            shown = some([f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed])
+            shown = join_some([f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed])
             raise UserError(
                 f"run_dir={self.path} belongs to another configuration ({shown}); name another run_dir or undo these "
                 "changes (caps of reinforce_ada.budget, checkpointing, logger, micro-batches and the parallel layout "
@@ -399,9 +399,9 @@ class RunDir:
         """Append a record with a `step` to NAME.jsonl and to TensorBoard."""
         append(self.path / f"{name}.jsonl", json.dumps(dict(values)) + "\n")
         if tensorboard:
-            self._events(values)
+            self._log_events(values)
 
-    def _events(self, values: Mapping[str, Any]) -> None:
+    def _log_events(self, values: Mapping[str, Any]) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -442,6 +442,6 @@ def read_lines(path: Path) -> list[Record]:
         log.warning("%s: line %d was left out: %s", path, number, reason)
 
     try:
-        return [record for _, record in records(path, on_damage=warn)] if path.exists() else []
+        return [record for _, record in read_records(path, on_damage=warn)] if path.exists() else []
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None

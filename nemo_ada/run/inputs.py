@@ -16,7 +16,7 @@ from typing import Any
 
 from nemo_ada.by_name import LIBRARIES, file_of, find
 from nemo_ada.errors import UserError
-from nemo_ada.run.data_files import is_data_file, shards
+from nemo_ada.run.data_files import is_data_file, list_shards
 from nemo_ada.run.files import text_of
 
 FILE = "inputs.json"
@@ -48,30 +48,30 @@ _FILES = re.compile(r".*\.(?:system_prompt_file|prompt_file|chat_template)")
 CODE = re.compile(r"(?:[A-Za-z_][\w.]*|/.*\.py):[A-Za-z_]\w*")
 
 
-def files(flat: Mapping[str, Any]) -> list[Path]:
+def list_files(flat: Mapping[str, Any]) -> list[Path]:
     """Return the files that a run with this configuration reads on this machine. Their links are not followed."""
-    return [file.absolute() for _, found in _inputs(flat) for file in found]
+    return [file.absolute() for _, found in _find_inputs(flat) for file in found]
 
 
-def digests(flat: Mapping[str, Any]) -> dict[str, str]:
+def compute_digests(flat: Mapping[str, Any]) -> dict[str, str]:
     """Return what a run reads -> SHA-256 of its content.
 
     Args:
         flat: The configuration with dotted keys. Files that are not here, nor in the hub's cache, are left out.
     """
     found: dict[str, str] = {}
-    for what, files in _inputs(flat):
+    for what, files in _find_inputs(flat):
         with suppress(OSError):
             whole = hashlib.sha256()
             for file in files:
                 stat = file.stat()
-                whole.update(f"{file.name}:{_digest(str(file), stat.st_size, stat.st_mtime_ns)}\n".encode())
+                whole.update(f"{file.name}:{_compute_digest(str(file), stat.st_size, stat.st_mtime_ns)}\n".encode())
             if files:
                 found[what] = whole.hexdigest()
     return found
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+def find_differences(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
     """Return the inputs whose content is another one than before, also those that are gone or new.
 
     What the hub has is compared where both attempts had it in their cache: the first one may have filled it.
@@ -80,7 +80,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
     return sorted(what for what in both if before.get(what) != now.get(what))
 
 
-def cached(hub: Path, name: str, kind: str) -> Path | None:
+def find_cached(hub: Path, name: str, kind: str) -> Path | None:
     """Return the folder of the newest version of a repository in a cache, None where it has none."""
     folder = hub / f"{kind}s--{name.replace('/', '--')}"
     try:
@@ -90,24 +90,24 @@ def cached(hub: Path, name: str, kind: str) -> Path | None:
     return version if version.is_dir() else None
 
 
-def _place(name: str, kind: str) -> tuple[Path, str]:
+def _find_place(name: str, kind: str) -> tuple[Path, str]:
     """Return the path of a file, a folder or a repository of the hub, and what is said in front of the last one."""
     path = Path(name).expanduser()
     if _REPOSITORY.fullmatch(name) and not path.exists():
         home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-        found = cached(Path(os.environ.get("HF_HUB_CACHE") or home / "hub"), name, kind)
+        found = find_cached(Path(os.environ.get("HF_HUB_CACHE") or home / "hub"), name, kind)
         return found or path, OF_HUB
     return path, ""
 
 
-def _inputs(flat: Mapping[str, Any]) -> Iterator[tuple[str, list[Path]]]:
+def _find_inputs(flat: Mapping[str, Any]) -> Iterator[tuple[str, list[Path]]]:
     for key, value in flat.items():
         if not isinstance(value, str) or not value:
             continue
         if _DATA.fullmatch(key):
             with suppress(UserError, OSError, ValueError):
-                path, whose = _place(value, "dataset")
-                files = shards(path)
+                path, whose = _find_place(value, "dataset")
+                files = list_shards(path)
                 if all(file.is_file() and is_data_file(file) for file in files):
                     yield f"{whose}data ({key})", files
         elif _FILES.fullmatch(key):
@@ -119,7 +119,7 @@ def _inputs(flat: Mapping[str, Any]) -> Iterator[tuple[str, list[Path]]]:
                 source = file_of(find(key, value))
                 if source is not None and not str(source).startswith(LIBRARIES):
                     yield f"code of {source.stem}:{value.rpartition(':')[2]} ({key})", [source]
-    folders = {_place(str(flat[key]), "model"): key for key in FOLDERS if flat.get(key)}
+    folders = {_find_place(str(flat[key]), "model"): key for key in FOLDERS if flat.get(key)}
     for (folder, whose), key in folders.items():
         for what, names in OF_MODEL.items():
             if files := [folder / name for name in names if (folder / name).is_file()]:
@@ -127,6 +127,6 @@ def _inputs(flat: Mapping[str, Any]) -> Iterator[tuple[str, list[Path]]]:
 
 
 @lru_cache(maxsize=256)
-def _digest(file: str, _size: int, _changed: int) -> str:
+def _compute_digest(file: str, _size: int, _changed: int) -> str:
     with open(file, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

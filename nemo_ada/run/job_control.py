@@ -42,7 +42,7 @@ RECENT_PAUSES = 10  # saves and validations: an exceptionally slow one is forgot
 State = Literal["running", "stopped", "done", "failed", "interrupted"]
 
 
-def job_end() -> float | None:
+def read_job_end() -> float | None:
     """Return the end of the allocation in epoch seconds. Raises UserError where JOB_END is not a number."""
     text = os.environ.get(JOB_END, "")
     if not text:
@@ -54,7 +54,7 @@ def job_end() -> float | None:
 
 
 @contextmanager
-def on_signals(stop: Callable[[str], None]) -> Iterator[None]:
+def handle_signals(stop: Callable[[str], None]) -> Iterator[None]:
     """Let SIGINT, SIGTERM and SIGHUP call `stop` with a reason such as "signal SIGTERM".
 
     The kernel sends SIGHUP when the terminal is closed. nohup ignores it, and so does the run then. Only the main
@@ -78,11 +78,11 @@ class StoppedEarly(BaseException):
 
 
 def stop_early(reason: str) -> None:
-    """Raise StoppedEarly: what `on_signals` calls while a run is being set up."""
+    """Raise StoppedEarly: what `handle_signals` calls while a run is being set up."""
     raise StoppedEarly(reason)
 
 
-def key_to_lower(error: BaseException | None, keys: Mapping[str, str]) -> str | None:
+def find_key_to_lower(error: BaseException | None, keys: Mapping[str, str]) -> str | None:
     """Say which setting to lower after an error that tells that memory ran out. None for any other error.
 
     Args:
@@ -113,11 +113,11 @@ class JobControl:
 
     def __init__(self, run_dir: Path, max_steps: int) -> None:
         self.run_dir, self.max_steps = run_dir, max_steps
-        self._first_end = job_end()
+        self._first_end = read_job_end()
         self._new_end = Path(os.environ.get("ATTEMPT_DIR") or os.devnull) / "job-end"
         self._steps: list[float] = []
         self._step = 0
-        self.saved_step, self._saves, self._validations = _pace_before(run_dir / PACE)
+        self.saved_step, self._saves, self._validations = _read_pace(run_dir / PACE)
         self._requested: str | None = None
 
     @property
@@ -215,7 +215,7 @@ class JobControl:
         write_atomically(self.run_dir / "status.json", json.dumps(content))
 
 
-def _pace_before(path: Path) -> tuple[int, list[float], list[float]]:
+def _read_pace(path: Path) -> tuple[int, list[float], list[float]]:
     """Return the last saved step and the durations of saves and validations of earlier attempts.
 
     The durations are empty where the file is damaged or missing.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from nemo_ada.run.files import MAX_DIGITS, opened_to_read, whole_number
+from nemo_ada.run.files import MAX_DIGITS, open_to_read, parse_whole_number
 
 Record = dict[str, Any]
 Raw = bytes | Mapping[str, Any]
@@ -23,12 +23,12 @@ class DamagedLine(ValueError):
     """A line that holds no JSON object. The text has the line's number and the reason."""
 
 
-def refuse(number: int, reason: str) -> None:
-    """Raise DamagedLine. The default of `records`: a file of ours has no damaged line."""
+def refuse_line(number: int, reason: str) -> None:
+    """Raise DamagedLine. The default of `read_records`: a file of ours has no damaged line."""
     raise DamagedLine(f"line {number}: {reason}")
 
 
-def bounded(file: IO[bytes]) -> Iterator[bytes]:
+def read_bounded_lines(file: IO[bytes]) -> Iterator[bytes]:
     """Read the lines of a file. Of one with over MAX_LINE bytes only the start comes: `parse_line` refuses it."""
     while line := file.readline(MAX_LINE + 1):
         yield line
@@ -36,7 +36,7 @@ def bounded(file: IO[bytes]) -> Iterator[bytes]:
             line = file.readline(MAX_LINE + 1)
 
 
-def numbered(source: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def number_lines(source: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield number lines from 1, without the blank ones and without a byte order mark at the start."""
     for number, line in enumerate(source, start=1):
         line = line.removeprefix(BOM) if number == 1 else line
@@ -44,7 +44,7 @@ def numbered(source: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def records(source: Path | bytes, on_damage: OnDamage = refuse) -> Iterator[tuple[int, Record]]:
+def read_records(source: Path | bytes, on_damage: OnDamage = refuse_line) -> Iterator[tuple[int, Record]]:
     """Read the JSON objects of a file.
 
     Args:
@@ -59,11 +59,11 @@ def records(source: Path | bytes, on_damage: OnDamage = refuse) -> Iterator[tupl
         OSError: The file cannot be read.
         DamagedLine: A line is damaged, and `on_damage` was not given.
     """
-    with opened_to_read(source) if isinstance(source, Path) else io.BytesIO(source) as file:
-        yield from parsed(numbered(bounded(file)), on_damage)
+    with open_to_read(source) if isinstance(source, Path) else io.BytesIO(source) as file:
+        yield from parse_lines(number_lines(read_bounded_lines(file)), on_damage)
 
 
-def parsed(lines: Iterable[tuple[int, Raw]], on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
+def parse_lines(lines: Iterable[tuple[int, Raw]], on_damage: OnDamage) -> Iterator[tuple[int, Record]]:
     """Yield the number and the object of each line, or the record that a table has there."""
     for number, raw in lines:
         try:
@@ -85,7 +85,7 @@ def parse_line(line: bytes) -> Record:
     if b"\0" in line:  # never part of a JSON text
         raise ValueError("holds NUL bytes (UTF-16? save the file as UTF-8)")
     try:
-        long = whole_number if _LONG.search(line) else None
+        long = parse_whole_number if _LONG.search(line) else None
         record = json.loads(line.decode("utf-8"), parse_int=long)  # json.loads of bytes would guess other encodings
     except UnicodeDecodeError:
         raise ValueError("not UTF-8") from None

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.start import DEVNULL, PIPE, Popen, begin, python
+from nemo_ada.run.start import DEVNULL, PIPE, Popen, begin, make_python_command
 
 SECONDS = 20.0  # of a core, for one piece of work
 MEMORY = 1 << 30  # bytes beyond what the process has after its imports
@@ -45,7 +45,7 @@ class Limited:
             UserError: it raised an error, or needs more time or memory than it may have.
         """
         with self._lock:
-            child = self._child or self._started()
+            child = self._child or self._start()
             try:
                 child.stdin.write(json.dumps(arguments) + "\n")  # type: ignore[union-attr]
                 child.stdin.flush()  # type: ignore[union-attr]
@@ -60,8 +60,8 @@ class Limited:
             raise UserError(str(result))
         return result
 
-    def _started(self) -> Popen[str]:
-        words = python(sys.executable, "-m", __name__, self._function, self._seconds)
+    def _start(self) -> Popen[str]:
+        words = make_python_command(sys.executable, "-m", __name__, self._function, self._seconds)
         self._child = begin(words, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True)
         return self._child
 
@@ -80,7 +80,7 @@ class Limited:
         self._end()
 
 
-def limited(function: str, *arguments: Any) -> Any:
+def call_limited(function: str, *arguments: Any) -> Any:
     """Call a function of this package in a child of its own. Raises UserError as `Limited.ask` does."""
     with Limited(function) as child:
         return child.ask(*arguments)
@@ -91,11 +91,11 @@ def main(function: str, seconds: str) -> None:
     module, _, name = function.partition(":")
     call = getattr(importlib.import_module(module), name)
     pages = int(text_of_kernel("/proc/self/statm").split()[0])
-    _lower(resource.RLIMIT_AS, pages * resource.getpagesize() + MEMORY)
+    _lower_limit(resource.RLIMIT_AS, pages * resource.getpagesize() + MEMORY)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for line in sys.stdin:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        _lower(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + float(seconds)))
+        _lower_limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime + float(seconds)))
         try:
             result = call(*json.loads(line))
             if isinstance(result, str) and len(result) > LONGEST:
@@ -115,7 +115,7 @@ def text_of_kernel(path: str) -> str:
         return file.read()
 
 
-def _lower(kind: int, value: int) -> None:
+def _lower_limit(kind: int, value: int) -> None:
     """Set a soft limit, which the kernel's hard one may bound."""
     _, hard = resource.getrlimit(kind)
     resource.setrlimit(kind, (value if hard == resource.RLIM_INFINITY else min(value, hard), hard))

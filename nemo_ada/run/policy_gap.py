@@ -10,7 +10,7 @@ METRIC = "token_mult_prob_error"
 HIGHEST = 1.05
 
 
-def advice(where: str, value: float) -> str:
+def write_advice(where: str, value: float) -> str:
     """Return a line with the value, the place `where` it was seen, and a remedy."""
     return (
         f"{where}: {METRIC} is {value:.3f}, above {HIGHEST}: rollout and learner disagree about the policy; with FP8 "

@@ -78,18 +78,18 @@ def is_secret_variable(name: str) -> bool:
     return _VARIABLE.fullmatch(name) is not None
 
 
-def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+def drop_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without secrets."""
     return {name: value for name, value in environment.items() if not is_secret_variable(name)}
 
 
 def hide(text: str) -> str:
     """Replace the secrets of a text by HIDDEN: values of variables, what stands behind a name, and `://user:pass@`."""
-    for value in _values():
+    for value in _list_secret_values():
         text = text.replace(value, HIDDEN)
     shown, begin, position = [], 0, 0
     while (match := _NAMED_TEXT.search(text, position)) is not None:
-        start, end = _value_behind(match, text)
+        start, end = _find_value(match, text)
         position = max(end, match.end())
         if end > start:
             shown += [text[begin:start], HIDDEN]
@@ -97,16 +97,16 @@ def hide(text: str) -> str:
     return _ADDRESS.sub(rf"\1{HIDDEN}@", "".join([*shown, text[begin:]]))
 
 
-def _value_behind(match: re.Match[str], text: str) -> tuple[int, int]:
+def _find_value(match: re.Match[str], text: str) -> tuple[int, int]:
     """Return where the secret behind a name begins and ends. Both are the same where there is none."""
     none = match.end(), match.end()
     name = match["name"][-_LONGEST:]
     if match["blank"] is not None:
         option = match["name"].startswith("-") and (is_secret_name(name) or name.lstrip("-") in ("pass", "pwd"))
-        told = option or (_known(name) and _SHELL.search(text, max(0, match.start() - _LONGEST), match.start()))
+        told = option or (_is_known(name) and _SHELL.search(text, max(0, match.start() - _LONGEST), match.start()))
         value = _WORD_OF.match(text, match.end()) if told else None
     elif match["pair"] is None:
-        value = (_CELL if match["tab"] is None else _WORD_OF).match(text, match.end()) if _known(name) else None
+        value = (_CELL if match["tab"] is None else _WORD_OF).match(text, match.end()) if _is_known(name) else None
     elif not (is_secret_name(name) or (name.isupper() and is_secret_variable(name))):
         return none
     else:
@@ -127,7 +127,7 @@ def hide_in(value: Any, depth: int = 0) -> Any:
         return HIDDEN
     if isinstance(value, Mapping):
         return {
-            key: HIDDEN if is_secret_name(str(key)) and _holds(inner, str(key)) else hide_in(inner, depth + 1)
+            key: HIDDEN if is_secret_name(str(key)) and _holds_secret(inner, str(key)) else hide_in(inner, depth + 1)
             for key, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
@@ -135,7 +135,7 @@ def hide_in(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def command_line(arguments: Sequence[str]) -> str:
+def quote_command(arguments: Sequence[str]) -> str:
     """Return a command for records: quoted for a shell, secrets hidden."""
     shown = []
     for argument in arguments:
@@ -145,35 +145,35 @@ def command_line(arguments: Sequence[str]) -> str:
     return hide(shlex.join(shown))
 
 
-def secret_keys(config: Any) -> Iterator[str]:
+def find_secret_keys(config: Any) -> Iterator[str]:
     """Yield the dotted keys of a configuration that hold a secret."""
-    for key, value in nodes(config):
-        if not isinstance(value, Mapping) and is_secret_name(key) and _holds(value, key):
+    for key, value in walk_nodes(config):
+        if not isinstance(value, Mapping) and is_secret_name(key) and _holds_secret(value, key):
             yield key
 
 
-def secret_values(config: Any) -> Iterator[str]:
+def find_secret_values(config: Any) -> Iterator[str]:
     """Yield the dotted keys of a resolved configuration whose text `hide` would change, or whose name is a secret.
 
     An interpolation can put a secret of the environment anywhere, such as into the name of a project that W&B gets.
     """
-    keys, values = [key for key, _ in nodes(config)], _values()
-    texts = [(key, text) for key, text in nodes(config) if isinstance(text, str) and text]
+    keys, values = [key for key, _ in walk_nodes(config)], _list_secret_values()
+    texts = [(key, text) for key, text in walk_nodes(config) if isinstance(text, str) and text]
     whole = "\n\0\n".join(text for _, text in texts)
     if hide(whole) != whole:
         yield from (hide(key) for key, text in texts if hide(text) != text)
     yield from (hide(key) for key in keys if any(value in key for value in values))
 
 
-def nodes(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+def walk_nodes(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every dotted key of a configuration, also within lists, with its value: a section before what it holds."""
     yield key, node
     pairs = node.items() if isinstance(node, Mapping) else enumerate(node) if isinstance(node, list | tuple) else ()
     for name, inner in pairs:
-        yield from nodes(inner, f"{key}.{name}" if key else str(name))
+        yield from walk_nodes(inner, f"{key}.{name}" if key else str(name))
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Replace the characters that steer a terminal. A foreign file's name may hold some."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
@@ -183,13 +183,13 @@ class Redacted(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Hide the secrets of a record, and what would steer a terminal. The record passes."""
-        record.msg, record.args = printable(hide(record.getMessage()[:MAX_RECORD])), None
+        record.msg, record.args = make_printable(hide(record.getMessage()[:MAX_RECORD])), None
         if record.exc_info and record.exc_info[0] is not None:
-            record.exc_text = printable(hide("".join(traceback.format_exception(*record.exc_info)))).rstrip()
+            record.exc_text = make_printable(hide("".join(traceback.format_exception(*record.exc_info)))).rstrip()
         return True
 
 
-def _holds(value: Any, name: str) -> bool:
+def _holds_secret(value: Any, name: str) -> bool:
     """Return whether a key of this secret name holds a secret. `forward_pass: 2` does not, nor `api_key: dummy`."""
     if isinstance(value, str) and _DUMMY.fullmatch(value):
         return False
@@ -197,7 +197,7 @@ def _holds(value: Any, name: str) -> bool:
     return value is not None and value != "" and not isinstance(value, bool) and not (number and _WEAK.fullmatch(name))
 
 
-def _known(name: str) -> bool:
+def _is_known(name: str) -> bool:
     return (is_secret_name(name) or is_secret_variable(name)) and _SYMBOL.fullmatch(name) is None
 
 
@@ -209,7 +209,7 @@ def _is_no_secret(name: str, between: str, value: str) -> bool:
     return bool(counts) or prose or value in ("", "null", "None") or value.startswith(HIDDEN[:-1])
 
 
-def _values() -> list[str]:
+def _list_secret_values() -> list[str]:
     """Return the values of this process's secret variables, and passwords in addresses of others, longest first."""
     values = {value for name, value in os.environ.items() if is_secret_variable(name) and len(value) >= MIN_LENGTH}
     for value in os.environ.values():

@@ -20,7 +20,7 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, Popen, SubprocessError, TimeoutExpired
 from typing import Any
 
-from nemo_ada.run.redaction import without_secrets
+from nemo_ada.run.redaction import drop_secrets
 
 __all__ = (
     "DEVNULL",
@@ -49,7 +49,7 @@ LISTED = (
 """Names of variables that Python, its packages, NeMo-RL and the libraries of GPUs and networks read."""
 
 
-def environment(*secrets: str, listed: str = LISTED, **more: str) -> dict[str, str]:
+def make_environment(*secrets: str, listed: str = LISTED, **more: str) -> dict[str, str]:
     """Return the environment of a child.
 
     Args:
@@ -58,15 +58,19 @@ def environment(*secrets: str, listed: str = LISTED, **more: str) -> dict[str, s
         **more: variables in addition.
     """
     named = {*secrets, *os.environ.get(PASS, "").split()}
-    kept = {name: value for name, value in without_secrets(os.environ).items() if re.fullmatch(listed, name)}
+    kept = {name: value for name, value in drop_secrets(os.environ).items() if re.fullmatch(listed, name)}
     kept |= {name: os.environ[name] for name in named & os.environ.keys()}
-    path, installed = users_path(), str(CODE) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    if not installed and {str(CODE), import_path()} & {*sys.path} and not {str(CODE), import_path()} & {*path}:
-        path.append(import_path())  # else this interpreter finds the package by itself, and so does the child
+    path, installed = read_users_path(), str(CODE) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    if (
+        not installed
+        and {str(CODE), find_import_path()} & {*sys.path}
+        and not {str(CODE), find_import_path()} & {*path}
+    ):
+        path.append(find_import_path())  # else this interpreter finds the package by itself, and so does the child
     return {**kept, "PYTHONPATH": os.pathsep.join(path), **more}
 
 
-def import_path() -> str:
+def find_import_path() -> str:
     """Return the folder from which another interpreter imports this package.
 
     A checkout has more than the package, and often it is somebody's working folder: any module in it would be found.
@@ -74,19 +78,19 @@ def import_path() -> str:
     return str(PACKAGE if (PACKAGE / "nemo_ada").is_dir() else CODE)
 
 
-def users_path() -> list[str]:
+def read_users_path() -> list[str]:
     """Return the folders of PYTHONPATH without empty entries, which mean the working folder."""
     return [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
 
 
-def python(interpreter: Path | str, *words: object) -> list[str]:
+def make_python_command(interpreter: Path | str, *words: object) -> list[str]:
     """Return the command of an interpreter that finds no module in the working folder."""
     return [str(interpreter), "-P", *map(str, words)]
 
 
 def run(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[Any]:
     """`subprocess.run` with a listed environment, and no input."""
-    given = {"env": environment(), "check": False, **options}
+    given = {"env": make_environment(), "check": False, **options}
     if "input" not in given:
         given.setdefault("stdin", DEVNULL)
     return subprocess.run(list(map(str, command)), **given)
@@ -94,13 +98,13 @@ def run(command: Sequence[object], **options: Any) -> subprocess.CompletedProces
 
 def begin(command: Sequence[object], **options: Any) -> Popen[Any]:
     """`subprocess.Popen` with a listed environment."""
-    return Popen(list(map(str, command)), **{"env": environment(), **options})
+    return Popen(list(map(str, command)), **{"env": make_environment(), **options})
 
 
 @contextmanager
-def listed(*secrets: str, **more: str) -> Iterator[None]:
+def limit_environment(*secrets: str, **more: str) -> Iterator[None]:
     """Within the block this process itself has a listed environment: a library starts the children, such as Ray."""
-    before, now = dict(os.environ), environment(*secrets, **more)
+    before, now = dict(os.environ), make_environment(*secrets, **more)
     for name in before.keys() - now.keys():
         del os.environ[name]
     os.environ.update(now)
@@ -113,7 +117,7 @@ def listed(*secrets: str, **more: str) -> Iterator[None]:
 
 
 @contextmanager
-def named_cluster(services: Any) -> Iterator[None]:
+def join_named_cluster(services: Any) -> Iterator[None]:
     """Within the block Ray joins a cluster that RAY_ADDRESS names, and else none.
 
     By itself it would take the one of any process of this machine whose command line says so, and of a file in /tmp.
@@ -132,7 +136,7 @@ def named_cluster(services: Any) -> Iterator[None]:
 
 
 @contextmanager
-def without_working_folder(job_config: Any) -> Iterator[None]:
+def leave_out_working_folder(job_config: Any) -> Iterator[None]:
     """Within the block Ray does not put the working folder on its workers' import path, where it would come first.
 
     Args:

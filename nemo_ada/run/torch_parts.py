@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from nemo_ada.run.provenance import installed
+from nemo_ada.run.provenance import find_version
 
 PARTS = ("torchvision", "torchaudio", "torchcodec")
 CPU = "+cpu"  # local version of a build for CPUs
@@ -16,8 +16,10 @@ CPU = "+cpu"  # local version of a build for CPUs
 
 def hide_cuda_parts() -> list[str]:
     """Make such parts look as if they were not installed. Returns their names."""
-    if not installed("torch").endswith(CPU):
+    if not find_version("torch").endswith(CPU):
         return []
-    hidden = [name for name in PARTS if name not in sys.modules and installed(name) and CPU not in installed(name)]
+    hidden = [
+        name for name in PARTS if name not in sys.modules and find_version(name) and CPU not in find_version(name)
+    ]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # find_spec says None then
     return hidden

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.run.files import opened_to_read
+from nemo_ada.run.files import open_to_read
 
 LONGEST = 100 << 20  # bytes of a header, as the library has it
 
@@ -18,7 +18,7 @@ def header_of(path: str | Path) -> tuple[dict[str, Any], int]:
         OSError: the file cannot be read, or is a pipe.
         ValueError: it has no such header.
     """
-    with opened_to_read(Path(path)) as file:
+    with open_to_read(Path(path)) as file:
         length = int.from_bytes(file.read(8), "little")
         if length > LONGEST:
             raise ValueError(f"its header would have {length:,} bytes")

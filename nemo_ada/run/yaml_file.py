@@ -58,7 +58,7 @@ class _Written(yaml.SafeLoader):
         return dict(super().construct_mapping(node, deep))
 
 
-def _integer(loader: Any, node: Any) -> Any:
+def _construct_integer(loader: Any, node: Any) -> Any:
     if len(node.value) > MAX_DIGITS:
         raise yaml.constructor.ConstructorError(
             None, None, f"a number of more than {MAX_DIGITS} characters", node.start_mark
@@ -66,7 +66,7 @@ def _integer(loader: Any, node: Any) -> Any:
     return loader.construct_yaml_int(node)
 
 
-_Written.add_constructor("tag:yaml.org,2002:int", _integer)
+_Written.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 
 
 class _Loader(_Written):
@@ -118,27 +118,27 @@ def read_yaml(path: Path, what: str = "the configuration", *, written: bool = Fa
     except UserError:
         raise
     except (OSError, ValueError) as error:  # ValueError: not UTF-8
-        raise UserError(f"cannot read {what} {_shown(path)}: {error}") from None
+        raise UserError(f"cannot read {what} {_show_path(path)}: {error}") from None
     try:
-        return deepcopy(_content(text, written))
+        return deepcopy(_parse_content(text, written))
     except _PARSER_ERRORS as error:
         works = "; indent with blanks, not with tabs" if "\\t" in str(error) else ""
-        raise UserError(f"{_shown(path)} is not valid YAML: {_one_line(error)}{works}") from None
+        raise UserError(f"{_show_path(path)} is not valid YAML: {_shorten_error(error)}{works}") from None
 
 
 @lru_cache(maxsize=32)
-def _content(text: str, written: bool) -> Any:
+def _parse_content(text: str, written: bool) -> Any:
     """Read the text of a file. PyYAML takes long, and commands read the same parents many times."""
     content = yaml.load(text, _Written if written else _Loader)
-    _count(content, 0, {})
+    _count_values(content, 0, {})
     return content
 
 
-def _shown(path: Path) -> str:
+def _show_path(path: Path) -> str:
     return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _one_line(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or error.context}"
@@ -148,7 +148,7 @@ def _one_line(error: Exception) -> str:
     return text if isinstance(error, ValueError) and text else f"{type(error).__name__} {text}".strip()
 
 
-def _count(node: Any, depth: int, sizes: dict[int, int]) -> int:
+def _count_values(node: Any, depth: int, sizes: dict[int, int]) -> int:
     """Return number of values below a node with every alias written out. Raises ValueError when there are too many."""
     if depth > MAX_DEPTH:
         raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels (or refers to itself)")
@@ -156,7 +156,7 @@ def _count(node: Any, depth: int, sizes: dict[int, int]) -> int:
         return 1
     if id(node) not in sizes:
         parts = [*node.keys(), *node.values()] if isinstance(node, dict) else node
-        sizes[id(node)] = 1 + sum(_count(part, depth + 1, sizes) for part in parts)
+        sizes[id(node)] = 1 + sum(_count_values(part, depth + 1, sizes) for part in parts)
     if sizes[id(node)] > MAX_VALUES:
         raise ValueError(f"it stands for more than {MAX_VALUES:,} values (aliases of aliases)")
     return sizes[id(node)]

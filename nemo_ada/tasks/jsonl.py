@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.data_files import FORMS, records
-from nemo_ada.run.files import some
+from nemo_ada.run.data_files import FORMS, read_records
+from nemo_ada.run.files import join_some
 from nemo_ada.standing import get_users_folder, get_whole_path
 from nemo_ada.tasks.lines import pair_of
 from nemo_ada.tasks.protocol import (
@@ -117,7 +117,7 @@ class JsonlTask:
             (self.overlong, "hold a prompt above max_prompt_tokens"),
         )
         left_out = [
-            f"{self._path}: left out {len(lines)} line(s), {what}: {some(lines, '; ')}"
+            f"{self._path}: left out {len(lines)} line(s), {what}: {join_some(lines, '; ')}"
             for lines, what in kinds
             if lines
         ]
@@ -158,7 +158,7 @@ class JsonlTask:
         rows: list[Prompt] = []
         names = self.settings
         try:
-            for number, record in records(self._path, on_damage=self.malformed.__setitem__):
+            for number, record in read_records(self._path, on_damage=self.malformed.__setitem__):
                 try:
                     pair = pair_of(record, names.prompt_fields, names.answer_fields, self._judge)
                 except ValueError as problem:
@@ -172,7 +172,7 @@ class JsonlTask:
         except UserError as problem:
             raise UserError(f"task.path: {problem}") from None
         if not rows:
-            reasons = some([f"line {number}: {why}" for number, why in self.malformed.items()], "; ")
+            reasons = join_some([f"line {number}: {why}" for number, why in self.malformed.items()], "; ")
             why = f"has no line that can be used ({reasons})" if reasons else "is empty"
             prompt, answer = (
                 next((name for name in fields if "." not in name), fields[0])

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal
 
 from nemo_ada.core.schema import STRICT
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, opened_to_read, read_bounded, read_json, write_atomically
+from nemo_ada.run.files import MAX_TEXT, duplicate, json_of, open_to_read, read_bounded, read_json, write_atomically
 from nemo_ada.run.folder import CONTRACT
 from nemo_ada.run.inputs import TOKENIZER
 from nemo_ada.run.limited import Limited
@@ -198,7 +198,7 @@ class ModelTokenizer:
         try:
             for file in (Path(self.folder) / name for name in (*TOKENIZER_FILES, "config.json")):
                 if os.path.exists(file):
-                    opened_to_read(file).close()  # a planted pipe would make the library wait for ever
+                    open_to_read(file).close()  # a planted pipe would make the library wait for ever
             return AutoTokenizer.from_pretrained(self.folder)
         except Exception as problem:  # noqa: BLE001 - of libraries, for damaged files
             why = (str(problem).splitlines() or [type(problem).__name__])[0]

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.cores import usable_cores
+from nemo_ada.run.cores import count_usable_cores
 from nemo_ada.verify import outside, selftest
 from nemo_ada.verify.boxed import last_boxed, plain_reference
 from nemo_ada.verify.confine import Layers
@@ -65,7 +65,7 @@ class VerifierLimits:
     @property
     def processes(self) -> int:
         """Number of workers."""
-        return self.workers if self.workers is not None else usable_cores()
+        return self.workers if self.workers is not None else count_usable_cores()
 
 
 class _Job(NamedTuple):
@@ -131,7 +131,7 @@ class MathVerifier:
         self._turn = threading.Condition(self._lock)  # an answer waits, or this verifier is closed
         self._waiting: deque[_Job] = deque()
         self._timed_out: deque[_Job] = deque()  # to be asked again
-        self._asked_again, self._cores = 0, usable_cores()  # of these in work, and how many may be
+        self._asked_again, self._cores = 0, count_usable_cores()  # of these in work, and how many may be
         self._dead_servers = 0  # that ended in a row without an answer
         self._open: set[Future[Verdict]] = set()
         self._workers: dict[threading.Thread, Worker | None] = {}  # the threads, each with the worker that it asks

@@ -22,7 +22,7 @@ from typing import Any
 
 from nemo_ada.by_name import find
 from nemo_ada.errors import UserError
-from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, environment, python
+from nemo_ada.run.start import PYTHON_NEEDS, TimeoutExpired, begin, make_environment, make_python_command
 from nemo_ada.verify.confine import Layers
 from nemo_ada.verify.verdict import CAUSES, CRASH, TIMEOUT
 from nemo_ada.verify.worker import DEFAULT_SCORER, Judgement, encode_line
@@ -117,10 +117,12 @@ class Server:
         # waits for its turn would hold two descriptors, and a site may allow few.
         self._forking = threading.Lock()
         self._control, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
-        kept = environment(listed=PYTHON_NEEDS, OMP_NUM_THREADS="1")  # one thread per worker
+        kept = make_environment(listed=PYTHON_NEEDS, OMP_NUM_THREADS="1")  # one thread per worker
         with theirs:
             self._process = begin(  # the server ends when the process of this id is no longer its parent
-                python(sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"),
+                make_python_command(
+                    sys.executable, "-c", f"from nemo_ada.verify.server import main; main({os.getpid()})"
+                ),
                 stdin=theirs.fileno(),
                 start_new_session=True,
                 env=kept,

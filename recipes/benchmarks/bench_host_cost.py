@@ -37,7 +37,7 @@ from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal import observe
 from nemo_ada.rehearsal.report import Events
 from nemo_ada.rules.facts.models import ModelShape
-from nemo_ada.run.files import claim, json_of, remove
+from nemo_ada.run.files import claim_folder, json_of, remove
 
 SMALL = {
     "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 64, "intermediate_size": 128,
@@ -141,7 +141,7 @@ def main() -> None:
         folder = Path(name)
         if arguments.out is not None:
             folder = arguments.out.resolve()
-            held = claim(folder, "bench_host_cost.py", "--out")
+            held = claim_folder(folder, "bench_host_cost.py", "--out")
             remove(folder / EVENTS)
         os.environ |= {observe.FILE: str(folder / EVENTS), "VLLM_LOGGING_LEVEL": "WARNING"}
         os.environ |= {} if torch.cuda.is_available() else ON_A_CPU

@@ -25,7 +25,7 @@ from python_work import Recording
 from nemo_ada.lab.simulate.engine import LengthModel
 from nemo_ada.rehearsal.observe import note
 from nemo_ada.run import start
-from nemo_ada.run.files import json_of, opened_to_read
+from nemo_ada.run.files import json_of, open_to_read
 
 PROMPT_TOKENS = 150
 """Tokens of a prompt, as in `plan`'s roofline."""
@@ -247,14 +247,14 @@ def _cpu_seconds() -> dict[str, float]:
 @contextmanager
 def _alone(turn: Path) -> Iterator[None]:
     """Wait until no other engine measures."""
-    with opened_to_read(turn) as file:
+    with open_to_read(turn) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def main(spec: Path) -> int:
     """Measure all engines. Returns 0, or the exit code of one that failed."""
-    command = start.python(sys.executable, "-W", "ignore", "-c", ONE, Path(__file__).parent, spec)
+    command = start.make_python_command(sys.executable, "-W", "ignore", "-c", ONE, Path(__file__).parent, spec)
     running = [start.begin([*command, engine]) for engine in PaceSpec.read(spec).engines]
     code = max(abs(process.wait()) for process in running)
     if not code:

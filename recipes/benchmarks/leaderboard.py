@@ -64,10 +64,10 @@ from nemo_ada.cpu.stack import Stack, build_run_task
 from nemo_ada.cpu.trainer import Trainer, check_run, compute_evaluation_seed
 from nemo_ada.errors import InvariantError, ProcessLostError, StallError, UserError
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload
-from nemo_ada.run.files import locked, read_json, write_atomically
+from nemo_ada.run.files import read_json, try_lock, write_atomically
 from nemo_ada.run.folder import read_lines
 from nemo_ada.run.observer import Observer
-from nemo_ada.run.provenance import commit
+from nemo_ada.run.provenance import find_commit
 from nemo_ada.run.yaml_file import read_yaml
 
 MEASURED = ("budget", "evaluations", "tiers")
@@ -291,7 +291,7 @@ class Results:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
         try:
-            free = locked(file)
+            free = try_lock(file)
         except OSError as error:  # a file system without locks
             free = True
             if self._locks:
@@ -507,7 +507,7 @@ class Bench:
             **asdict(job),
             "base": self.protocol.base(job.task, job.seed),
             "version": self.protocol.values["version"],
-            "commit": re.sub(r"^(\w{8})\w*", r"\1", commit(ROOT / "nemo_ada" / "run") or "unknown"),
+            "commit": re.sub(r"^(\w{8})\w*", r"\1", find_commit(ROOT / "nemo_ada" / "run") or "unknown"),
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
             "seconds": round(time.perf_counter() - started, 1),
             "warmup_steps": steps,

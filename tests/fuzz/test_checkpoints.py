@@ -209,7 +209,7 @@ CONFIGS = st.one_of(
 def test_damaged_files_of_a_run_directory(fresh, data, name, caplog, monkeypatch):
     COUNTED["run folders"] += 1
     caplog.set_level(logging.CRITICAL)
-    monkeypatch.setattr(provenance, "commit", lambda _folder: None)  # git takes longer than all the rest
+    monkeypatch.setattr(provenance, "find_commit", lambda _folder: None)  # git takes longer than all the rest
     run = fresh()
     run.open(CONFIG, resume=False)
     run.close()

@@ -53,7 +53,7 @@ from nemo_ada.nemo.launch.stop_and_save import (
 from nemo_ada.nemo.rollouts.requests import AsyncSource
 from nemo_ada.rules import rulebook, setup
 from nemo_ada.rules.facts.upstream import LOOP
-from nemo_ada.run.folder import LAYOUT, VOLATILE, of_class, read_lines
+from nemo_ada.run.folder import LAYOUT, VOLATILE, is_of_class, read_lines
 from nemo_ada.run.job_control import (
     EXIT_DONE,
     EXIT_FAILED,
@@ -64,7 +64,7 @@ from nemo_ada.run.job_control import (
     JOB_END,
     MARGIN_SECONDS,
     JobControl,
-    key_to_lower,
+    find_key_to_lower,
 )
 from nemo_ada.verify.selftest import HANGING
 from tests.faults.processes import ROOT
@@ -730,5 +730,5 @@ PACKED = {"policy": {"sequence_packing": {"enabled": True}}}
 )
 def test_running_out_of_memory_names_a_setting_that_a_resume_may_change(config, where, key):
     error = RuntimeError(f"ray::{where} torch.OutOfMemoryError: CUDA out of memory")
-    assert f"lower {key}," in key_to_lower(error, find_memory_keys(config))
-    assert of_class(key, LAYOUT) or of_class(key, VOLATILE)
+    assert f"lower {key}," in find_key_to_lower(error, find_memory_keys(config))
+    assert is_of_class(key, LAYOUT) or is_of_class(key, VOLATILE)

@@ -21,7 +21,7 @@ from nemo_ada.rehearsal.report import Events, compare_resumed
 from nemo_ada.rehearsal.shrink import Layout, shorten
 from nemo_ada.rehearsal.tables import Forecasts
 from nemo_ada.rules.facts.config_file import load_config
-from nemo_ada.run.files import claim
+from nemo_ada.run.files import claim_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "qwen2.5-math-7b.yaml"
@@ -211,6 +211,6 @@ def test_the_folder_of_something_else_stays_as_it_is(name, tmp_path, monkeypatch
 
 @needs_nemo_rl
 def test_two_rehearsals_do_not_share_a_folder(tmp_path, monkeypatch):
-    with claim(tmp_path / "out", "rehearse --gpu", "--keep"), pytest.raises(UserError):
+    with claim_folder(tmp_path / "out", "rehearse --gpu", "--keep"), pytest.raises(UserError):
         rehearsed(tmp_path, monkeypatch)
     assert not made(tmp_path)

@@ -19,9 +19,9 @@ from nemo_ada.lab.whatif.answer import read_log
 from nemo_ada.run import json_lines
 from nemo_ada.run.files import (
     append,
-    claim,
+    claim_folder,
+    create_file,
     lock_file,
-    new_file,
     private_folder,
     remove,
     remove_leftovers,
@@ -30,7 +30,7 @@ from nemo_ada.run.files import (
     write_folder,
     write_result,
 )
-from nemo_ada.run.json_lines import records
+from nemo_ada.run.json_lines import read_records
 from nemo_ada.run.yaml_file import read_yaml
 from tests.people import OTHER, as_other, needs_two_users
 
@@ -54,7 +54,7 @@ def shared():
 
 WRITERS = {
     "append": lambda path: append(path, "line\n"),
-    "new_file": lambda path: new_file(path).close(),
+    "new_file": lambda path: create_file(path).close(),
     "lock_file": lambda path: lock_file(path, "it"),
 }
 
@@ -132,23 +132,23 @@ def test_the_files_of_a_folder_can_be_read_by_whom_the_umask_allows(tmp_path):
 
 
 def test_a_claimed_folder_is_new_empty_or_of_the_same_command(tmp_path):
-    claim(tmp_path / "new", "rehearse", "--keep").close()
+    claim_folder(tmp_path / "new", "rehearse", "--keep").close()
     (tmp_path / "new" / "report.md").write_text("old")
-    claim(tmp_path / "new", "rehearse", "--keep").close()
+    claim_folder(tmp_path / "new", "rehearse", "--keep").close()
     with pytest.raises(UserError, match=r"report\.md"):
-        claim(tmp_path / "new", "rehearse --gpu", "--keep")
+        claim_folder(tmp_path / "new", "rehearse --gpu", "--keep")
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "data").mkdir()
     with pytest.raises(UserError, match="data"):
-        claim(tmp_path / "thesis", "rehearse", "--keep")
+        claim_folder(tmp_path / "thesis", "rehearse", "--keep")
     assert [path.name for path in (tmp_path / "thesis").iterdir()] == ["data"]
 
 
 def test_a_start_that_was_killed_while_it_claimed_is_no_stranger(tmp_path):
     (tmp_path / ".nemo-ada").touch()
-    claim(tmp_path, "rehearse --gpu", "--keep").close()
+    claim_folder(tmp_path, "rehearse --gpu", "--keep").close()
     (tmp_path / "report.md").write_text("x")
-    claim(tmp_path, "rehearse --gpu", "--keep").close()
+    claim_folder(tmp_path, "rehearse --gpu", "--keep").close()
 
 
 def test_a_planted_pipe_does_not_stop_a_run(tmp_path):
@@ -158,8 +158,8 @@ def test_a_planted_pipe_does_not_stop_a_run(tmp_path):
 
 
 def test_two_processes_do_not_share_a_claimed_folder(tmp_path):
-    with claim(tmp_path / "a", "rehearse --gpu", "--keep"), pytest.raises(UserError, match="in use"):
-        claim(tmp_path / "a", "rehearse --gpu", "--keep")
+    with claim_folder(tmp_path / "a", "rehearse --gpu", "--keep"), pytest.raises(UserError, match="in use"):
+        claim_folder(tmp_path / "a", "rehearse --gpu", "--keep")
 
 
 @needs_two_users
@@ -169,7 +169,7 @@ def test_a_marker_that_another_user_planted_is_not_ours(tmp_path):
     (tmp_path / "a" / "data").write_text("of somebody")
     os.chown(tmp_path / "a" / ".nemo-ada", OTHER, OTHER)
     with pytest.raises(UserError, match="data"):
-        claim(tmp_path / "a", "rehearse --gpu", "--keep")
+        claim_folder(tmp_path / "a", "rehearse --gpu", "--keep")
 
 
 BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -195,7 +195,7 @@ def test_a_line_without_an_end_is_left_out_and_the_next_one_is_read(tmp_path, mo
     monkeypatch.setattr(json_lines, "MAX_LINE", 100)
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n{"b": "' + "x" * 1000 + '"}\n{"c": 3}\n')
     damaged: dict[int, str] = {}
-    assert list(records(tmp_path / "a.jsonl", on_damage=damaged.__setitem__)) == [(1, {"a": 1}), (3, {"c": 3})]
+    assert list(read_records(tmp_path / "a.jsonl", on_damage=damaged.__setitem__)) == [(1, {"a": 1}), (3, {"c": 3})]
     assert list(damaged) == [2]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.run.cores import usable_cores
+from nemo_ada.run.cores import count_usable_cores
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def machine(tmp_path: Path, own: str, files: dict[str, str]) -> int:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "own").write_text(own)
-    return usable_cores(tmp_path, tmp_path / "own")
+    return count_usable_cores(tmp_path, tmp_path / "own")
 
 
 @pytest.mark.parametrize(

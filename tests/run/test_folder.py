@@ -10,8 +10,8 @@ import pytest
 
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import write_folder
-from nemo_ada.run.folder import CHANGES, RunDir, fingerprint, read_lines
-from nemo_ada.run.provenance import latest
+from nemo_ada.run.folder import CHANGES, RunDir, compute_fingerprint, read_lines
+from nemo_ada.run.provenance import read_latest
 
 KILLED = "0f" * 16  # the random part of a temporary name
 CONFIG = {"grpo": {"seed": 0, "max_num_steps": 5}, "run_dir": "x", "task": {"name": "t"}}
@@ -28,8 +28,8 @@ def test_another_configuration_is_refused_with_the_keys_that_differ(tmp_path):
 
 def test_more_steps_are_the_same_run():
     longer = {**CONFIG, "grpo": {"seed": 0, "max_num_steps": 50}}
-    assert fingerprint(longer) == fingerprint(CONFIG)
-    assert fingerprint({**CONFIG, "task": {"name": "u"}}) != fingerprint(CONFIG)
+    assert compute_fingerprint(longer) == compute_fingerprint(CONFIG)
+    assert compute_fingerprint({**CONFIG, "task": {"name": "u"}}) != compute_fingerprint(CONFIG)
 
 
 def test_rewind_drops_later_records_and_a_cut_off_last_line(tmp_path):
@@ -267,6 +267,6 @@ def test_environment_json_has_a_line_per_attempt_and_other_software_is_said(tmp_
 
 def test_an_environment_json_of_before_is_read_and_goes_on(tmp_path):
     (tmp_path / "environment.json").write_text(json.dumps({"nemo_ada": "0.9", "commit": "abc"}, indent=1))
-    assert latest(tmp_path / "environment.json")["nemo_ada"] == "0.9"
+    assert read_latest(tmp_path / "environment.json")["nemo_ada"] == "0.9"
     (tmp_path / "environment.json").open("a").write("\n" + json.dumps({"nemo_ada": "1.0"}) + "\n")
-    assert latest(tmp_path / "environment.json") == {"nemo_ada": "1.0"}
+    assert read_latest(tmp_path / "environment.json") == {"nemo_ada": "1.0"}

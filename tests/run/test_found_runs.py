@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.lab.status import GONE, Queue, find_runs, read_state, read_status, read_statuses
-from nemo_ada.run.files import in_use, lock_file
+from nemo_ada.run.files import is_in_use, lock_file
 from nemo_ada.run.job_control import JobControl
 from tests.lab.report.made_runs import make_run
 from tests.patience import PATIENCE
@@ -97,7 +97,7 @@ def test_a_run_that_was_killed_is_gone_and_watching_ends(tmp_path: Path) -> None
     folder = make_run(tmp_path / "run", 3)
     with subprocess.Popen([sys.executable, "-c", HOLDER, folder], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None and run.stdout.readline() == "ready\n"
-        assert read_state(folder) == "running" and in_use(folder / "lock") is True
+        assert read_state(folder) == "running" and is_in_use(folder / "lock") is True
         program = "from nemo_ada.cli.main import main; main()"
         watching = subprocess.Popen(
             [sys.executable, "-P", "-c", program, "status", folder, "--watch", "1"],
@@ -134,6 +134,6 @@ def test_asking_for_a_lock_takes_it_from_nobody(tmp_path: Path) -> None:
     """`status` looks at a lock by sharing it for a moment. A run that starts then waits for that moment."""
     for _ in range(50):
         lock_file(tmp_path / "lock", "x").close()
-        assert in_use(tmp_path / "lock") is False
+        assert is_in_use(tmp_path / "lock") is False
     with lock_file(tmp_path / "lock", "x"):
-        assert in_use(tmp_path / "lock") is True
+        assert is_in_use(tmp_path / "lock") is True

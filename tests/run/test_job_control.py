@@ -17,8 +17,8 @@ from nemo_ada.run.job_control import (
     MARGIN_SECONDS,
     RECENT_PAUSES,
     JobControl,
-    key_to_lower,
-    on_signals,
+    find_key_to_lower,
+    handle_signals,
 )
 
 
@@ -95,7 +95,7 @@ def test_the_stop_file_and_a_signal_stop_a_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_asks_for_a_stop_and_the_handlers_before_come_back(number):
     before, reasons = signal.getsignal(number), []
-    with on_signals(reasons.append):
+    with handle_signals(reasons.append):
         signal.raise_signal(number)
     assert reasons == [f"signal {number.name}"] and signal.getsignal(number) is before
 
@@ -137,11 +137,11 @@ def test_a_closed_terminal_asks_for_a_stop_and_nohup_does_not(monkeypatch):
     asked: list[str] = []
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # these tests may themselves run under nohup
     try:
-        with on_signals(asked.append):
+        with handle_signals(asked.append):
             signal.raise_signal(signal.SIGHUP)
         assert asked == ["signal SIGHUP"]
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with on_signals(asked.append):
+        with handle_signals(asked.append):
             signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -165,7 +165,7 @@ KEYS = {"get_logprobs(": "policy.logprob_batch_size", "PolicyWorker": "policy.tr
 )
 def test_an_error_that_memory_ran_out_names_the_setting_to_lower(text, key):
     for error in (RuntimeError(text), _caused(RuntimeError("the step failed"), RuntimeError(text))):
-        advice = key_to_lower(error, KEYS)
+        advice = find_key_to_lower(error, KEYS)
         assert (advice is None) if key is None else (f"lower policy.{key}," in advice)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import new_folder, private_folder
+from nemo_ada.run.files import make_folder, private_folder
 from nemo_ada.standing import stand_in
 from tests.people import OTHER, as_other, needs_two_users
 
@@ -62,7 +62,7 @@ def test_within_a_command_the_users_temporary_folder_comes_before_others(tempora
             )
         with private_folder(longest=len(str(outer))) as inner:  # as for Ray's sockets
             assert inner.parent == temporary
-        assert new_folder("try-").parent == temporary
+        assert make_folder("try-").parent == temporary
     assert not caplog.text and [path.name[:4] for path in temporary.iterdir()] == ["try-"]
 
 
@@ -73,7 +73,7 @@ def test_a_temporary_folder_that_does_not_exist_is_said(tmp_path, monkeypatch, c
         assert folder.is_dir() and not (tmp_path / "away").exists()
     assert f"not in TMPDIR={tmp_path / 'away'}" in caplog.text
     with pytest.raises(UserError, match=r"TMPDIR=.*away cannot be used: No such file"):
-        new_folder("try-")
+        make_folder("try-")
 
 
 @needs_two_users

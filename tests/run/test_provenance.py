@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from nemo_ada.run.provenance import commit
+from nemo_ada.run.provenance import find_commit
 
 
 def test_the_commit_is_that_of_the_own_checkout_and_says_when_files_differ(tmp_path):
@@ -16,17 +16,17 @@ def test_the_commit_is_that_of_the_own_checkout_and_says_when_files_differ(tmp_p
         return done.stdout.strip()
 
     (tmp_path / "provenance.py").write_text("1")
-    assert commit(tmp_path) is None
+    assert find_commit(tmp_path) is None
     git("init", "-q")
-    assert commit(tmp_path) is None, "installed into someone else's repository"
+    assert find_commit(tmp_path) is None, "installed into someone else's repository"
     git("add", "provenance.py")
     git("commit", "-q", "-m", "x")
     head = git("rev-parse", "HEAD")
-    assert commit(tmp_path) == head
+    assert find_commit(tmp_path) == head
     (tmp_path / "provenance.py").write_text("2")
-    assert commit(tmp_path) == f"{head}-dirty"
+    assert find_commit(tmp_path) == f"{head}-dirty"
 
 
 def test_without_git_there_is_no_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert commit(tmp_path) is None
+    assert find_commit(tmp_path) is None

@@ -27,12 +27,12 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.folder import RunDir
 from nemo_ada.run.redaction import (
     Redacted,
+    drop_secrets,
+    find_secret_keys,
     hide,
     hide_in,
     is_secret_name,
     is_secret_variable,
-    secret_keys,
-    without_secrets,
 )
 from tests.patience import PATIENCE
 
@@ -117,7 +117,7 @@ def test_variables_that_hold_secrets_are_left_out():
     names = [*PLANTED, *VARIABLES, *(f"MY_{name}" for name in VARIABLES)]
     others = {"PATH": "/bin", "OMP_NUM_THREADS": "1", "KEYBOARD": "us"}
     assert all(map(is_secret_variable, names))
-    assert without_secrets(dict.fromkeys(names, "x") | others) == others
+    assert drop_secrets(dict.fromkeys(names, "x") | others) == others
 
 
 @pytest.mark.parametrize(("value", "hidden"), [("12345678", True), ("1234567", False)])
@@ -341,7 +341,7 @@ def test_redaction_is_linear_in_repeated_letters(unit):
 def test_the_value_of_a_secret_variable_is_hidden_wherever_it_stands(monkeypatch, name):
     monkeypatch.setenv(name, V)
     assert V not in hide(f"connecting with {V}: refused")
-    assert name not in without_secrets(os.environ)
+    assert name not in drop_secrets(os.environ)
 
 
 @pytest.mark.parametrize(
@@ -359,18 +359,18 @@ SECRET_KEYS = ["smtp_pass", "db_pwd", "dbpassword", "api-key", "openaiApiKey", "
 @pytest.mark.parametrize("key", SECRET_KEYS)
 def test_a_configuration_key_of_a_secret_is_known(key):
     assert hide_in({"a": {key: V}}) == {"a": {key: "[hidden]"}}
-    assert list(secret_keys({"a": {key: V}})) == [f"a.{key}"]
+    assert list(find_secret_keys({"a": {key: V}})) == [f"a.{key}"]
 
 
 def test_a_number_under_a_name_that_counts_passes_stays():
     config = {"forward_pass": 2, "first_pass": 1.5, "smtp_pass": True}
-    assert hide_in(config) == config and list(secret_keys(config)) == []
+    assert hide_in(config) == config and list(find_secret_keys(config)) == []
 
 
 def test_the_projects_configurations_hold_no_secret():
     files = sorted((ROOT / "configs").rglob("*.yaml"))
     assert files
-    assert [key for file in files for key in secret_keys(yaml.safe_load(file.read_text()) or {})] == []
+    assert [key for file in files for key in find_secret_keys(yaml.safe_load(file.read_text()) or {})] == []
 
 
 def test_configurations_lose_their_secrets_and_keep_the_rest():

@@ -94,14 +94,14 @@ def test_a_child_gets_no_secret_and_no_variable_that_is_not_listed(monkeypatch):
         monkeypatch.setenv(name, TOKEN)
     monkeypatch.setenv("HF_HOME", "/models")
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}/mine{os.pathsep}{os.pathsep}")
-    got = start.environment()
+    got = start.make_environment()
     assert got["HF_HOME"] == "/models" and "" not in got["PYTHONPATH"].split(os.pathsep)
     assert not {"HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "MY_PRIVATE_NOTE", "MY_SETTING", "BASH_ENV"} & got.keys()
-    assert start.environment("HF_TOKEN")["HF_TOKEN"] == TOKEN
+    assert start.make_environment("HF_TOKEN")["HF_TOKEN"] == TOKEN
     monkeypatch.setenv("NEMO_ADA_PASS", "MY_SETTING NOT_SET")
-    assert start.environment()["MY_SETTING"] == TOKEN
+    assert start.make_environment()["MY_SETTING"] == TOKEN
     before = dict(os.environ)
-    with start.listed():
+    with start.limit_environment():
         assert "HF_TOKEN" not in os.environ
     assert dict(os.environ) == before
 
@@ -110,11 +110,11 @@ def test_children_find_the_package_and_nothing_else_of_the_checkout(monkeypatch)
     """It is often somebody's working folder, where a download may hold a module with the name of a library."""
     for given in ("", str(ROOT / "lib")):
         monkeypatch.setenv("PYTHONPATH", given)
-        assert str(ROOT) not in start.environment()["PYTHONPATH"].split(os.pathsep)
-    assert [path.name for path in Path(start.import_path()).iterdir()] == ["nemo_ada"]
+        assert str(ROOT) not in start.make_environment()["PYTHONPATH"].split(os.pathsep)
+    assert [path.name for path in Path(start.find_import_path()).iterdir()] == ["nemo_ada"]
     for module, code in (("nemo_ada.errors", 0), ("tests.people", 1)):
-        command = start.python(sys.executable, "-S", "-c", f"import {module}")
-        assert start.run(command, env=start.environment(PYTHONPATH=start.import_path())).returncode == code
+        command = start.make_python_command(sys.executable, "-S", "-c", f"import {module}")
+        assert start.run(command, env=start.make_environment(PYTHONPATH=start.find_import_path())).returncode == code
 
 
 def modules(folder: Path, owner: int, *names: str) -> None:
@@ -142,7 +142,9 @@ def test_no_child_runs_a_module_of_the_working_folder(tmp_path, owner):
     modules(tmp_path, owner, *LIBRARY)
     for command in (["prepare", "configs/qwen2.5-math-7b.yaml"], ["check", "configs/cpu/mini_sudoku.yaml"]):
         run(*command, cwd=tmp_path, NEMO_RL_HOME=str(ROOT / "none"))
-    done = start.run(start.python(sys.executable, "-c", "import json, re, numpy"), cwd=tmp_path, capture_output=True)
+    done = start.run(
+        start.make_python_command(sys.executable, "-c", "import json, re, numpy"), cwd=tmp_path, capture_output=True
+    )
     assert done.returncode == 0 and ran(tmp_path) == "", ran(tmp_path)
 
 
@@ -173,7 +175,7 @@ def test_train_runs_no_module_of_the_working_folder_and_its_processes_have_no_to
     )
     words = ["configs/cpu/mini_sudoku.yaml", f"run_dir={tmp_path / 'run'}", "grpo.max_num_steps=1"]
     command = [sys.executable, "-P", "-c", look, "train", *words]
-    done = start.run(command, cwd=tmp_path, env={**start.environment(), "HF_TOKEN": TOKEN}, capture_output=True)
+    done = start.run(command, cwd=tmp_path, env={**start.make_environment(), "HF_TOKEN": TOKEN}, capture_output=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert ran(tmp_path) == "" and OTHER
 
@@ -181,7 +183,7 @@ def test_train_runs_no_module_of_the_working_folder_and_its_processes_have_no_to
 def test_ray_finds_no_cluster_that_nobody_named_and_may_clear_its_cache():
     services = importlib.import_module("ray._private.services")
     own = services.find_gcs_addresses
-    with start.named_cluster(services):
+    with start.join_named_cluster(services):
         assert services.find_gcs_addresses() == set() and services.find_bootstrap_address(None) is None
         services.find_gcs_addresses.cache_clear()  # ray.init does
     assert services.find_gcs_addresses is own

@@ -44,6 +44,6 @@ def test_only_a_build_for_cuda_beside_a_torch_for_cpus_is_hidden(program, torch,
 
 
 def test_what_was_imported_before_stays(monkeypatch):
-    monkeypatch.setattr(torch_parts, "installed", lambda name: {"torch": "9+cpu", "torchvision": "8"}.get(name, ""))
+    monkeypatch.setattr(torch_parts, "find_version", lambda name: {"torch": "9+cpu", "torchvision": "8"}.get(name, ""))
     monkeypatch.setitem(sys.modules, "torchvision", importlib.util)
     assert torch_parts.hide_cuda_parts() == []

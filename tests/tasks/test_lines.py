@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.source import open_source
-from nemo_ada.run.data_files import is_lines_or_objects, records
+from nemo_ada.run.data_files import is_lines_or_objects, read_records
 from nemo_ada.tasks.lines import ANSWER_FIELDS, PROMPT_FIELDS, pair_of
 from nemo_ada.verify.audit import kind_of
 from nemo_ada.verify.reference import Reader
@@ -228,10 +228,10 @@ def test_arrays_and_packed_files_are_read_as_lines_are(tmp_path):
     with gzip.open(tmp_path / "packed.jsonl.gz", "wt") as file:
         file.write(lines)
     for name in ("lines.jsonl", "array.json", "packed.jsonl.gz"):
-        assert list(records(tmp_path / name, pytest.fail)) == list(enumerate(rows, start=1)), name
+        assert list(read_records(tmp_path / name, pytest.fail)) == list(enumerate(rows, start=1)), name
     damaged: dict[int, str] = {}
     (tmp_path / "lines.jsonl").write_text('["a list"]\n' + lines)
-    assert len(list(records(tmp_path / "lines.jsonl", damaged.__setitem__))) == 3 and list(damaged) == [1]
+    assert len(list(read_records(tmp_path / "lines.jsonl", damaged.__setitem__))) == 3 and list(damaged) == [1]
 
 
 ROWS = [{"problem": f"p{n}", "answer": str(n)} for n in range(6)]
@@ -249,7 +249,7 @@ TABLES = {
 def test_a_table_in_one_json_value_is_read_and_check_says_that_nemo_rl_does_not(name, indent, tmp_path):
     path = tmp_path / "set.json"
     path.write_text(json.dumps(TABLES[name], indent=indent))
-    assert list(records(path, pytest.fail)) == list(enumerate(ROWS, start=1))
+    assert list(read_records(path, pytest.fail)) == list(enumerate(ROWS, start=1))
     assert not is_lines_or_objects(path)
 
 
@@ -263,12 +263,12 @@ def test_conversations_records_by_id_and_a_single_record_are_read(tmp_path):
         ({"prompt": ASKED, "answer": ["27"]}, None),
     ):
         path.write_text(json.dumps(content, indent=1))
-        assert [row for _, row in records(path, pytest.fail)] == (wanted or [content])
+        assert [row for _, row in read_records(path, pytest.fail)] == (wanted or [content])
         assert is_lines_or_objects(path) == (wanted is None)
     for rows in ([["2+3=", "5"], ["3+4=", "7"]], [[2, 5], [3, 7]]):
         path.write_text(json.dumps(rows, indent=1))
         with pytest.raises(UserError, match="below a list of their names"):
-            list(records(path, pytest.fail))
+            list(read_records(path, pytest.fail))
 
 
 @pytest.mark.parametrize("between", [",", ";", "\t", "|"])
@@ -281,7 +281,7 @@ def test_a_spreadsheet_may_write_another_sign_between_cells(between, suffix, tmp
     ]
     path.write_bytes("\r\n".join(lines).encode("utf-8-sig"))
     wanted = [{"problem": f"p{n}, {n}", "answer, or; none": str(n)} for n in range(3)]
-    assert [row for _, row in records(path, pytest.fail)] == wanted
+    assert [row for _, row in read_records(path, pytest.fail)] == wanted
 
 
 def as_lines(rows):
@@ -329,7 +329,7 @@ def test_a_folder_is_read_as_it_lies_on_a_hub(name, tmp_path):
     write(tmp_path, FOLDERS[name])
     (tmp_path / "dataset_info.json").write_text("{}")
     (tmp_path / "state.json").write_text("{}")
-    assert list(records(tmp_path, pytest.fail)) == list(enumerate(ROWS, start=1))
+    assert list(read_records(tmp_path, pytest.fail)) == list(enumerate(ROWS, start=1))
     source = open_source(str(tmp_path))
     assert [number for number, _ in source.records()] == [1, 2, 3, 4, 5, 6]
     before = source.identity
@@ -339,19 +339,19 @@ def test_a_folder_is_read_as_it_lies_on_a_hub(name, tmp_path):
 
 def test_a_pattern_names_shards_and_another_split_is_not_taken_for_it(tmp_path):
     write(tmp_path, FOLDERS["shards of Parquet"])
-    assert len(list(records(tmp_path / "data" / "train-*.parquet", pytest.fail))) == 6
+    assert len(list(read_records(tmp_path / "data" / "train-*.parquet", pytest.fail))) == 6
     assert len(list(open_source(str(tmp_path), split="test").records())) == 1
     with pytest.raises(UserError, match="no files of the split 'validation', but of test, train"):
         open_source(str(tmp_path), split="validation")
     with pytest.raises(UserError, match="matches no file"):
-        list(records(tmp_path / "data" / "nosuch-*.parquet", pytest.fail))
+        list(read_records(tmp_path / "data" / "nosuch-*.parquet", pytest.fail))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no data file"):
-        list(records(tmp_path / "empty", pytest.fail))
+        list(read_records(tmp_path / "empty", pytest.fail))
 
 
 def test_an_arrow_file_with_an_index_is_read_as_well(tmp_path):
     table = pyarrow.Table.from_pylist(ROWS)
     with pyarrow.ipc.new_file(str(tmp_path / "x.arrow"), table.schema) as file:
         file.write_table(table)
-    assert [row for _, row in records(tmp_path / "x.arrow", pytest.fail)] == ROWS
+    assert [row for _, row in read_records(tmp_path / "x.arrow", pytest.fail)] == ROWS

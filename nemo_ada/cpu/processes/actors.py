@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from nemo_ada.run.files import new_file, remove
+from nemo_ada.run.files import create_file, remove
 
 STACKS = "NEMO_ADA_STACKS"
 """Environment variable with the folder to which actors write their stacks on request."""
@@ -37,7 +37,7 @@ def prepare_actor(name: str) -> None:
     if folder:
         path = Path(folder) / f"{name}.txt"
         remove(path)  # an earlier process of this name
-        file = new_file(path)
+        file = create_file(path)
         _open_files.append(file)
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
 

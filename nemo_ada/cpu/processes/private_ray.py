@@ -30,7 +30,7 @@ from ray.job_config import JobConfig
 from nemo_ada.cpu.processes import actors as processes
 from nemo_ada.errors import InvariantError, StallError, UserError
 from nemo_ada.run.files import write_atomically
-from nemo_ada.run.start import PIPE, SAFE, begin, listed, without_working_folder
+from nemo_ada.run.start import PIPE, SAFE, begin, leave_out_working_folder, limit_environment
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,12 @@ def start(folder: Path, **options: Any) -> None:
     Config.initialize("")
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with _end_when_stuck(), _start_patiently(), listed(TOKEN, **SAFE), without_working_folder(JobConfig):
+            with (
+                _end_when_stuck(),
+                _start_patiently(),
+                limit_environment(TOKEN, **SAFE),
+                leave_out_working_folder(JobConfig),
+            ):
                 ray.init(
                     address="local",
                     include_dashboard=False,

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import append, opened_to_read, read_json, remove_leftovers, write_atomically
-from nemo_ada.run.folder import changed_keys, flatten
-from nemo_ada.run.json_lines import DamagedLine, Record, records
+from nemo_ada.run.files import append, open_to_read, read_json, remove_leftovers, write_atomically
+from nemo_ada.run.folder import find_changed_keys, flatten
+from nemo_ada.run.json_lines import DamagedLine, Record, read_records
 
 SETTINGS, RESPONSES = "settings.json", "responses.jsonl"
 
@@ -40,7 +40,7 @@ def begin_or_continue(folder: Path, settings: Mapping[str, Any], result: str) ->
     before = read_json(path) if path.exists() and worked else now
     if before != now:
         old, new = flatten(before), flatten(now)
-        changes = (f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed_keys(old, new)[:5])
+        changes = (f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in find_changed_keys(old, new)[:5])
         raise UserError(
             f"{folder} was started with other settings ({', '.join(changes)}); undo these changes, choose another "
             "folder, or remove this one"
@@ -62,7 +62,7 @@ class Responses:
         """Open the file, and cut off a line that a kill has left without its end. `texts`: keep the texts, too."""
         self.path, self._texts = path, texts
         if path.exists():
-            with opened_to_read(path) as file:
+            with open_to_read(path) as file:
                 whole = sum(len(line) for line in file if line.endswith(b"\n"))
             os.truncate(path, whole)
         self.done: set[tuple[str, int]] = set()
@@ -72,7 +72,7 @@ class Responses:
         """Yield the records, of a response that stands there twice the first. Raises UserError for a damaged line."""
         seen: set[tuple[str, int]] = set()
         try:
-            for _, record in records(self.path) if self.path.exists() else ():
+            for _, record in read_records(self.path) if self.path.exists() else ():
                 key = record["id"], record["index"]
                 if key not in seen:
                     yield record

@@ -30,7 +30,7 @@ from nemo_ada.lab.data.providers import ResponseProvider
 from nemo_ada.lab.data.source import Source, identify_file
 from nemo_ada.lab.data.stages import PassRateBand, Selection, read_pass_rates
 from nemo_ada.lab.evaluation.benchmark import Benchmark
-from nemo_ada.run.files import claim, write_atomically
+from nemo_ada.run.files import claim_folder, write_atomically
 from nemo_ada.run.json_lines import Record
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.verify.judge import Judge
@@ -109,7 +109,7 @@ def prepare(plan: Preparation, out: Path, watch: Watch = watch_nothing) -> dict[
     """
     source, judge = plan.problems.open_problems("source"), plan.problems.judge()
     settings = plan.settings(source, judge)
-    with closing(claim(out, "data prepare", "--out")), closing(judge):
+    with closing(claim_folder(out, "data prepare", "--out")), closing(judge):
         card = begin_or_continue(out, settings, CARD)
         if card is not None:
             return card

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 from nemo_ada.config.parsing import Size
 from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import InvariantError, UserError
-from nemo_ada.run.files import MAX_TEXT, opened_to_read, read_bounded
+from nemo_ada.run.files import MAX_TEXT, open_to_read, read_bounded
 from nemo_ada.tasks.prompting import ModelTokenizer, positions
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def compute_fingerprint(folder: Path) -> str:
     for path in sorted(folder.glob("*.safetensors")):
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}".encode())
-        with opened_to_read(path) as file:
+        with open_to_read(path) as file:
             for part in range(SAMPLES):
                 file.seek(part * size // SAMPLES)
                 digest.update(file.read(SAMPLED_BYTES))

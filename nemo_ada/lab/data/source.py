@@ -16,8 +16,8 @@ from typing import Any
 
 from nemo_ada.config.paths import folder_or_repository
 from nemo_ada.errors import UserError
-from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, rows, shards
-from nemo_ada.run.files import opened_to_read
+from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, list_shards, read_rows
+from nemo_ada.run.files import open_to_read
 from nemo_ada.standing import get_users_folder
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -42,12 +42,12 @@ def open_source(
     """Open a local file, or a data set of the hub where no file has this name. Raises UserError where neither fits."""
     path = Path(folder_or_repository(where, name)).expanduser()
     if path.is_dir() or ("*" in path.name and path.parent.is_dir()):
-        files = shards(path, split)
-        return Source({"files": [identify_file(file) for file in files]}, partial(rows, path, split))
+        files = list_shards(path, split)
+        return Source({"files": [identify_file(file) for file in files]}, partial(read_rows, path, split))
     if path.is_file():
         if not is_data_file(path):
             raise UserError(f"{where}={name}: unknown suffix {path.suffix!r}; {FORMS}")
-        return Source(identify_file(path), partial(rows, path))
+        return Source(identify_file(path), partial(read_rows, path))
     if name == "-" or path.exists():  # neither a file nor a folder
         raise UserError(
             f"{where}={name}: a pipe can be read only once, and these rows are read more often; write them to a file "
@@ -64,7 +64,7 @@ def open_source(
 def identify_file(path: Path) -> dict[str, Any]:
     """Return name and SHA-256 of a file."""
     try:
-        with opened_to_read(path) as file:
+        with open_to_read(path) as file:
             return {"file": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
     except OSError as problem:
         raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None

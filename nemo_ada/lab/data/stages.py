@@ -23,7 +23,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import WORDS, Contamination
 from nemo_ada.lab.data.problem import Problem, compute_problem_id, make_excerpt, parse_record
 from nemo_ada.run.data_files import Raw
-from nemo_ada.run.json_lines import Record, parse_line, records
+from nemo_ada.run.json_lines import Record, parse_line, read_records
 from nemo_ada.tasks.prompting import ModelTokenizer
 from nemo_ada.tasks.protocol import canonical_text
 from nemo_ada.verify.judge import Judge, normalise_text
@@ -214,7 +214,7 @@ def read_pass_rates(path: Path) -> dict[str, Record]:
     rates: dict[str, Record] = {}
     line = 0
     try:
-        for line, record in records(path):  # noqa: B007 - the message names it
+        for line, record in read_records(path):  # noqa: B007 - the message names it
             uid: Any = record["id"] if "id" in record else compute_problem_id(record["problem"])
             if isinstance(record["pass_rate"], bool) or not 0.0 <= record["pass_rate"] <= 1.0:
                 raise ValueError("its pass rate is outside [0, 1]")

@@ -30,7 +30,7 @@ from nemo_ada.lab.data.stages import Selection
 from nemo_ada.lab.evaluation.benchmark import Benchmark
 from nemo_ada.lab.evaluation.majority import compute_majority, read_vote
 from nemo_ada.lab.evaluation.results import COUNTS, BenchmarkResult, summarise_results
-from nemo_ada.run.files import claim, write_atomically
+from nemo_ada.run.files import claim_folder, write_atomically
 from nemo_ada.run.json_lines import Record
 from nemo_ada.tasks.prompting import ModelTokenizer
 
@@ -83,7 +83,7 @@ def evaluate(
         },
         "nemo_ada": __version__,
     }
-    with closing(claim(out, "eval", "--out")):
+    with closing(claim_folder(out, "eval", "--out")):
         before = begin_or_continue(out, settings, RESULTS)
         if before is not None:
             return before

@@ -14,8 +14,8 @@ import pandas as pd
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation.statistics import estimate, paired_test, pass_at_k
 from nemo_ada.run.files import json_of
-from nemo_ada.run.folder import changed_keys, flatten
-from nemo_ada.run.json_lines import records
+from nemo_ada.run.folder import find_changed_keys, flatten
+from nemo_ada.run.json_lines import read_records
 
 MAX_GROUPS = 30
 COUNTS = ("responses", "correct", "failed", "timed_out", "tokens", "finished")
@@ -143,7 +143,9 @@ class Evaluation:
             content = json_of(folder / "results.json")
             benchmarks = {
                 name: BenchmarkResult.of(
-                    name, [one for _, one in records(folder / name / "problems.jsonl")], summary["rejected_problems"]
+                    name,
+                    [one for _, one in read_records(folder / name / "problems.jsonl")],
+                    summary["rejected_problems"],
                 )
                 for name, summary in content["benchmarks"].items()
             }
@@ -194,7 +196,7 @@ def find_setting_differences(first: Evaluation, second: Evaluation) -> list[str]
     shared = {name for name in first.benchmarks if name in second.benchmarks}
     return [
         f"{key}: {old.get(key)!r} and {new.get(key)!r}"
-        for key in changed_keys(old, new)
+        for key in find_changed_keys(old, new)
         if key.partition(".")[0] not in EXPECTED_TO_DIFFER
         and (not key.startswith("benchmarks.") or key.split(".")[1] in shared)
     ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from nemo_ada.lab.evaluation.statistics import student_quantile
 from nemo_ada.lab.report.run import Run
-from nemo_ada.run.folder import VOLATILE, of_class
+from nemo_ada.run.folder import VOLATILE, is_of_class
 
 MAX_POINTS = 100  # of a line
 SEED = "grpo.seed"
@@ -59,7 +59,7 @@ def group_by_method(runs: Sequence[Run]) -> dict[str, list[int]]:
     volatile = [name for name in (*VOLATILE, SEED) if name != "grpo.max_num_steps"]
     groups: dict[object, list[int]] = {}
     for i, run in enumerate(runs):
-        settings = frozenset((key, value) for key, value in run.config.items() if not of_class(key, volatile))
+        settings = frozenset((key, value) for key, value in run.config.items() if not is_of_class(key, volatile))
         groups.setdefault(settings or i, []).append(i)
     methods: dict[str, list[int]] = {}
     for members in groups.values():

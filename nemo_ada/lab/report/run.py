@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
+from nemo_ada.run import json_lines
 from nemo_ada.run.files import read_bounded
 from nemo_ada.run.folder import flatten
-from nemo_ada.run.json_lines import records
 from nemo_ada.run.redaction import hide, hide_in
 from nemo_ada.run.yaml_file import read_mapping
 
@@ -187,7 +187,7 @@ def read_records(path: Path, notes: list[str], *, writing: bool = False) -> list
         raise UserError(f"{path} cannot be read: {error}") from None
     damage: dict[int, str] = {}
     by_step: dict[float, dict[str, Any]] = {}
-    for line, record in records(content, on_damage=damage.__setitem__):
+    for line, record in json_lines.read_records(content, on_damage=damage.__setitem__):
         step = read_number(record.get("step"))
         if step.is_integer() and 0 <= step <= MAX_STEP:
             by_step[step] = record

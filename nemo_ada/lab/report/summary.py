@@ -17,7 +17,7 @@ from rich.text import Text
 from nemo_ada.lab.report.curves import Difference, compute_difference, group_by_method
 from nemo_ada.lab.report.run import Run, clean, find_score_keys, read_number
 from nemo_ada.run import policy_gap
-from nemo_ada.run.folder import VOLATILE, of_class
+from nemo_ada.run.folder import VOLATILE, is_of_class
 
 MAX_TURNED = 4  # with so many runs they are the columns of a table, not its rows
 AXES = {  # what a run pays for (algorithm.md section 11)
@@ -137,7 +137,7 @@ def find_setting_differences(runs: Sequence[Run]) -> pd.DataFrame:
     columns = {}
     for key in keys:
         values = [run.config.get(key, "(not set)") if run.config else "(unknown)" for run in runs]
-        if len({run.config.get(key) for run in runs if run.config}) > 1 and not of_class(key, volatile):
+        if len({run.config.get(key) for run in runs if run.config}) > 1 and not is_of_class(key, volatile):
             columns[key] = values
     return _make_frame(runs, columns) if columns else pd.DataFrame()
 
@@ -184,7 +184,7 @@ def _warn_of_policy_gap(run: Run) -> Iterator[str]:
     if len(high):
         first = int(run.column("step")[high[0]])
         where = f"{run.name}, {len(high)} of {int(np.isfinite(values).sum())} steps, first step {first}"
-        yield policy_gap.advice(where, float(values[high].max()))
+        yield policy_gap.write_advice(where, float(values[high].max()))
 
 
 def _warn_of_silence(run: Run) -> Iterator[str]:

@@ -26,7 +26,7 @@ from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.lab.evaluation.statistics import UNKNOWN, Estimate, student_quantile
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 from nemo_ada.run.files import read_bounded
-from nemo_ada.run.json_lines import numbered
+from nemo_ada.run.json_lines import number_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,7 +68,7 @@ class MeasuredRates:
             content = read_bounded(path, MAX_BYTES)
         except OSError as problem:
             raise UserError(f"the pass rates {str(path)!r} cannot be read: {problem}") from None
-        for number, line in numbered(content.split(b"\n")):
+        for number, line in number_lines(content.split(b"\n")):
             rates.append(_read_rate(line.decode("utf-8", errors="replace"), f"{path}:{number}"))
         if not rates:
             raise UserError(f"{path} holds no pass rates; write one number in [0, 1] per line")

@@ -132,7 +132,7 @@ def _read_lines(file: Path) -> Numbered:
     """Read what `run.data_files` reads. A damaged last line, which a killed run leaves, is left out."""
     damage, number = list[str](), 0
     spreadsheet = file.suffix.lower() in (".csv", ".tsv")
-    for number, record in data_files.records(file, lambda line, why: damage.append(f"{file}, line {line}: {why}")):
+    for number, record in data_files.read_records(file, lambda line, why: damage.append(f"{file}, line {line}: {why}")):
         if damage:
             raise UserError(damage[0])
         yield number, {name: _read_cell(value) for name, value in record.items()} if spreadsheet else record

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.errors import UserError
-from nemo_ada.run.files import MAX_TEXT, opened_to_read
+from nemo_ada.run.files import MAX_TEXT, open_to_read
 from nemo_ada.run.json_lines import Record
 
 _MARK = object()
@@ -38,7 +38,7 @@ def read_torch_file(file: Path) -> Iterator[Record]:
         UserError: The file holds no samples, or is damaged.
     """
     try:
-        with opened_to_read(file) as raw, zipfile.ZipFile(raw) as archive:
+        with open_to_read(file) as raw, zipfile.ZipFile(raw) as archive:
             entry = next(info for info in archive.infolist() if info.filename.endswith("/data.pkl"))
             if entry.file_size > MAX_TEXT:
                 raise UserError(f"{file} holds more than {MAX_TEXT >> 20} MiB; give the rollouts of some steps")

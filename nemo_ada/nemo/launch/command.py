@@ -48,9 +48,9 @@ from nemo_ada.rules.facts.nemo_config import DEFAULT_RUN_DIR, OFFLOAD, OFFLOADS,
 from nemo_ada.rules.facts.upstream import CONTROLLER_CONFIG, LOOP, SYNC_LOOP
 from nemo_ada.rules.gym import ENVIRONMENT, uses_gym
 from nemo_ada.run.files import json_of, write_atomically
-from nemo_ada.run.folder import RunDir, identity
-from nemo_ada.run.job_control import JobControl, StoppedEarly, key_to_lower, on_signals, stop_early
-from nemo_ada.run.start import named_cluster, without_working_folder
+from nemo_ada.run.folder import RunDir, get_identity
+from nemo_ada.run.job_control import JobControl, StoppedEarly, find_key_to_lower, handle_signals, stop_early
+from nemo_ada.run.start import join_named_cluster, leave_out_working_folder
 from nemo_ada.run.yaml_file import read_yaml
 from nemo_ada.standing import get_whole_path, share_temporary
 
@@ -129,7 +129,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
     progress: Progress | None = None
     parts: dict[str, Any] = {}
     try:
-        with on_signals(stop_early):  # it passes NeMo-RL's `except Exception`
+        with handle_signals(stop_early):  # it passes NeMo-RL's `except Exception`
             if not judged:
                 rulebook.refuse(resolved, upstream)
             loop, master_config = _make_config(resolved)
@@ -152,7 +152,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         if training is Loop.CONTROLLER:
             from nemo_ada.nemo.launch import controller
 
-            with on_signals(stop_early):
+            with handle_signals(stop_early):
                 stopped = controller.run_controller(parts, control, progress)
         else:
             trainer = importlib.import_module(SYNC_LOOP) if training is Loop.DATA_PLANE else loop
@@ -171,7 +171,7 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
         control.status("interrupted" if again else "failed", step)
         if lost is not None:
             raise ProcessLostError(f"a process of the run was lost after step {step}: {lost}") from error
-        if advice := key_to_lower(error, find_memory_keys(resolved)):
+        if advice := find_key_to_lower(error, find_memory_keys(resolved)):
             raise InvariantError(f"after step {step}: {str(error).strip().splitlines()[-1]}; {advice}") from error
         raise
     finally:
@@ -317,8 +317,8 @@ def _set_up(loop: Any, master_config: Any, run_dir: Path, resolved: dict[str, An
     values.assign("logger.log_dir", get_next_experiment_dir(values.get("logger.log_dir")))
     continue_tracking(master_config.logger, run_dir)
     with ExitStack() as started:
-        started.enter_context(without_working_folder(importlib.import_module("ray.job_config").JobConfig))
-        started.enter_context(named_cluster(importlib.import_module("ray._private.services")))
+        started.enter_context(leave_out_working_folder(importlib.import_module("ray.job_config").JobConfig))
+        started.enter_context(join_named_cluster(importlib.import_module("ray._private.services")))
         configure_processes(values)
         start_telemetry(master_config)
         if os.environ.get("RAY_ADDRESS"):
@@ -449,7 +449,7 @@ def check_checkpoint(checkpointer: Any, master_config: Any, *, resume: bool) -> 
 
 def _flatten_comparable(config: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted keys and values as JSON text, without the keys that may change between attempts."""
-    values = {key: value for key, value in identity(config).items() if key not in DERIVED}
+    values = {key: value for key, value in get_identity(config).items() if key not in DERIVED}
     return {key: json.dumps(value, default=str, sort_keys=True) for key, value in values.items()}
 
 
@@ -461,5 +461,5 @@ def _stop_on_signals(control: JobControl, progress: Progress) -> Iterator[None]:
         progress.signals.append(reason)
         control.request(reason)
 
-    with on_signals(stop):
+    with handle_signals(stop):
         yield

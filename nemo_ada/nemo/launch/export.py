@@ -25,18 +25,18 @@ from nemo_ada.rules.facts.nemo_config import Values
 from nemo_ada.rules.facts.site import find_worker_python, read_site_setting
 from nemo_ada.run.files import (
     MANIFEST,
-    new_file,
+    create_file,
     read_json,
     verify_folder,
     write_atomically,
     write_folder,
 )
 from nemo_ada.run.folder import CONTRACT, RunDir
-from nemo_ada.run.json_lines import records
-from nemo_ada.run.limited import limited
-from nemo_ada.run.provenance import latest
-from nemo_ada.run.redaction import hide, printable
-from nemo_ada.run.start import environment, python
+from nemo_ada.run.json_lines import read_records
+from nemo_ada.run.limited import call_limited
+from nemo_ada.run.provenance import read_latest
+from nemo_ada.run.redaction import hide, make_printable
+from nemo_ada.run.start import make_environment, make_python_command
 from nemo_ada.run.start import run as run_process
 from nemo_ada.run.yaml_file import read_mapping, read_yaml
 
@@ -156,7 +156,7 @@ def _copy_found(source: Path, target: Path) -> None:
         for inner in source.iterdir():
             _copy_found(inner, target / inner.name)
         return
-    with trust.open_found(source, WORKS, links=False) as old, new_file(target, "wb") as new:
+    with trust.open_found(source, WORKS, links=False) as old, create_file(target, "wb") as new:
         shutil.copyfileobj(old, new)
 
 
@@ -176,7 +176,7 @@ def write_model_card(run: Path, folder: Path) -> str:
         folder: the folder of the checkpoint.
     """
     step, config, made = int(folder.name.removeprefix("step_")), run / "config.yaml", run / "environment.json"
-    values, about = Values(read_mapping(config)), latest(made)
+    values, about = Values(read_mapping(config)), read_latest(made)
     path = values.get("data.train.data_path")
     base = str(values.get("policy.model_name") or "")
     public = REPOSITORY.fullmatch(base) is not None and not os.path.exists(base)
@@ -204,13 +204,13 @@ def write_model_card(run: Path, folder: Path) -> str:
 
 def _clean_line(value: object) -> str:
     """Return a text of a run's files for the card: one line, without a secret or a character that steers a terminal."""
-    return printable(hide(" ".join(str(value)[:MOST_LETTERS].split())))
+    return make_printable(hide(" ".join(str(value)[:MOST_LETTERS].split())))
 
 
 def _find_last_evaluation(run: Path, step: int) -> str:
     """Return the scores of the newest evaluation up to a step. Empty without one."""
     file = run / "evaluations.jsonl"
-    lines = records(file, on_damage=lambda _number, _why: None) if file.is_file() else ()
+    lines = read_records(file, on_damage=lambda _number, _why: None) if file.is_file() else ()
     evaluations = [record for _, record in lines if isinstance(record.get("step"), int) and record["step"] <= step]
     if not evaluations:
         return ""
@@ -312,11 +312,15 @@ def _convert_checkpoint(folder: Path, place: Path, base: Path | None, adapter: b
         else:
             _refuse_code(folder, model)
             interpreter = find_worker_python("dtensor|automodel") or Path(sys.executable)
-            _run_converter("merging the adapters", python(interpreter, "-c", MERGED, base, weights / "model", place))
+            _run_converter(
+                "merging the adapters", make_python_command(interpreter, "-c", MERGED, base, weights / "model", place)
+            )
         return
     if any((weights / "model").glob(SHARDS)):
         interpreter = find_worker_python("dtensor|automodel") or Path(sys.executable)
-        _run_converter("joining the shards", python(interpreter, "-c", FROM_SHARDS, weights / "model", place))
+        _run_converter(
+            "joining the shards", make_python_command(interpreter, "-c", FROM_SHARDS, weights / "model", place)
+        )
         for name in ("config.json", "generation_config.json"):
             if (weights / "model/.hf_metadata" / name).is_file():
                 _copy_found(weights / "model/.hf_metadata" / name, place / name)
@@ -332,15 +336,15 @@ def _convert_checkpoint(folder: Path, place: Path, base: Path | None, adapter: b
         raise UserError(f"{HOME}={home} has no {script.name}; set it to a checkout of NeMo-RL v0.7.0")
     out = place / "converted"  # a folder that the converter makes itself
     interpreter = find_worker_python(worker) or Path(sys.executable)
-    command = python(interpreter, script, "--config", folder / "config.yaml", flag, checkpoint)
+    command = make_python_command(interpreter, script, "--config", folder / "config.yaml", flag, checkpoint)
     if base is not None:
         script = home / "examples/converters/convert_lora_to_hf.py"
-        command = python(interpreter, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint)
+        command = make_python_command(interpreter, script, "--base-ckpt", base, "--adapter-ckpt", checkpoint)
         command += ["--hf-model-name", _read_model_name(folder), *(["--adapter-only"] if adapter else [])]
     _run_converter(script.name, [*command, "--hf-ckpt-path", str(out)])
     if not out.is_dir():
         raise UserError(f"{script.name} wrote nothing in {interpreter}; run it in NeMo-RL's container")
-    _run_converter("safetensors", python(interpreter, "-c", TO_SAFETENSORS, out))
+    _run_converter("safetensors", make_python_command(interpreter, "-c", TO_SAFETENSORS, out))
     for file in out.iterdir():
         file.rename(place / file.name)
     out.rmdir()
@@ -380,7 +384,7 @@ def _read_model_name(folder: Path) -> str:
 
 
 def _run_converter(name: str, command: Sequence[str]) -> None:
-    done = run_process(command, env=environment(HF_HUB_OFFLINE="1"), capture_output=True, text=True)
+    done = run_process(command, env=make_environment(HF_HUB_OFFLINE="1"), capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"{name} failed in {command[0]}: {last[:500]}; run it in NeMo-RL's container")
@@ -389,6 +393,6 @@ def _run_converter(name: str, command: Sequence[str]) -> None:
 def _is_whole(file: Path) -> bool:
     """Return whether a safetensors file has all the bytes that its header lists."""
     try:
-        return file.stat().st_size == limited("nemo_ada.run.weights:end_of", str(file))
+        return file.stat().st_size == call_limited("nemo_ada.run.weights:end_of", str(file))
     except UserError:
         return False

@@ -34,8 +34,8 @@ def prepare(path: Path, overrides: Sequence[str], *, say: Callable[[str], object
     """Fetch everything, and load everything again. Raises UserError for the first failure."""
     values = Values(load_config(path, overrides))
     wanted = list(dict.fromkeys((name, kind, key == "policy.model_name") for key, name, kind in list_needs(values)))
-    environment = start.environment(HF_HOME=str(find_cache()))
-    online = {key: value for key, value in start.environment(*TOKENS).items() if key not in OFFLINE}
+    environment = start.make_environment(HF_HOME=str(find_cache()))
+    online = {key: value for key, value in start.make_environment(*TOKENS).items() if key not in OFFLINE}
     online["HF_HOME"] = environment["HF_HOME"]
     say(f"site settings: {describe_site()}")
     say(f"cache: {find_cache()}")
@@ -64,7 +64,10 @@ def find_isolation() -> tuple[Sequence[str], str]:
 def _run_child(
     what: str, wanted: Sequence[Item], environment: Mapping[str, str], prefix: Sequence[str], otherwise: str
 ) -> str:
-    command = [*prefix, *start.python(sys.executable, "-m", "nemo_ada.nemo.launch.prepare", what, json.dumps(wanted))]
+    command = [
+        *prefix,
+        *start.make_python_command(sys.executable, "-m", "nemo_ada.nemo.launch.prepare", what, json.dumps(wanted)),
+    ]
     done = start.run(command, env=dict(environment), stdout=start.PIPE, stderr=start.STDOUT, text=True)
     lines = done.stdout.strip().splitlines() or ["no message"]
     if done.returncode:

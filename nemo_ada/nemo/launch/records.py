@@ -129,7 +129,7 @@ class Records:
         self._run_dir.log(METRICS, record, tensorboard=False)
         error = train.get(NEWEST if VERSIONS in train else policy_gap.METRIC)  # async GRPO mixes versions by design
         if error is not None and not error <= policy_gap.HIGHEST:  # NaN counts as too high
-            log.warning("%s", policy_gap.advice(f"step {step}", error))
+            log.warning("%s", policy_gap.write_advice(f"step {step}", error))
         if VALIDATION in self._pieces:
             self._write_evaluation(step)
         self._pieces, self._calls = {}, []

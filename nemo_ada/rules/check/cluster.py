@@ -11,8 +11,8 @@ from pathlib import Path
 
 from nemo_ada.rules.facts.site import find_site_file, read_site_setting
 from nemo_ada.rules.finding import Findings, error, ok, skipped, warning
-from nemo_ada.run.files import new_file, text_of
-from nemo_ada.run.start import SubprocessError, environment, run
+from nemo_ada.run.files import create_file, text_of
+from nemo_ada.run.start import SubprocessError, make_environment, run
 
 ANSWER_SECONDS = 10.0
 PREEMPT_SECONDS = 25  # slurm/lib.sh
@@ -44,7 +44,7 @@ def check_cluster(seconds: float | None = None) -> Findings:
         return
     path, lines = find_site_file(), "".join(f"{name}={value}\n" for name, value in wanted.items())
     try:
-        with new_file(path) as file:
+        with create_file(path) as file:
             file.write(HEADER + lines)
     except FileExistsError:
         yield warning("slurm/site.env", f"{path} is yours and stays as it is; add {' '.join(lines.split())}")
@@ -164,7 +164,9 @@ def _check_enroot() -> Findings:
         return
     own = {name: value for name, value in os.environ.items() if name.startswith("ENROOT_")}
     try:  # it makes its folders, whatever it is asked
-        done = run(["enroot", "list"], env=environment(**own), capture_output=True, text=True, timeout=ANSWER_SECONDS)
+        done = run(
+            ["enroot", "list"], env=make_environment(**own), capture_output=True, text=True, timeout=ANSWER_SECONDS
+        )
     except (OSError, SubprocessError) as problem:
         yield warning("enroot", f"it gives no answer on this node: {problem}")
         return

@@ -15,7 +15,7 @@ from typing import Any
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts.site import find_worker_python
 from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warning
-from nemo_ada.run.start import TimeoutExpired, python, run
+from nemo_ada.run.start import TimeoutExpired, make_python_command, run
 
 CUDA_FOR_FP8 = (12, 9)
 HOPPER = (9, 0)
@@ -36,7 +36,7 @@ def examine_node(values: Values) -> tuple[list[Finding], float | None]:
     if importlib.util.find_spec("torch") is None:
         return [skipped(name, "skipped: torch is not installed here") for name in names], None
     try:
-        probe = python(sys.executable, "-m", "nemo_ada.rules.check.gpu")
+        probe = make_python_command(sys.executable, "-m", "nemo_ada.rules.check.gpu")
         done = run(probe, capture_output=True, text=True, timeout=SECONDS)
     except TimeoutExpired:
         return [error("gpu.driver", f"no answer in {SECONDS} s: the driver hangs; look at nvidia-smi and dmesg")], None
@@ -101,7 +101,7 @@ def _run_in_worker(code: str) -> Any:
 
     In NeMo-RL's image Megatron's workers have an interpreter of their own.
     """
-    command = python(find_worker_python("megatron") or sys.executable, "-c", code)
+    command = make_python_command(find_worker_python("megatron") or sys.executable, "-c", code)
     return run(command, capture_output=True, text=True, timeout=SECONDS)
 
 

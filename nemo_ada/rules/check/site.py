@@ -21,7 +21,7 @@ from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import text_of
 from nemo_ada.run.folder import flatten
-from nemo_ada.run.inputs import files
+from nemo_ada.run.inputs import list_files
 from nemo_ada.standing import get_users_folder, show_path
 
 SERVER = "https://api.wandb.ai"
@@ -151,7 +151,11 @@ def check_mounts(values: Values, yamls: Sequence[Path]) -> Findings:
     mounted += named
     cache, setup = read_site_setting("HF_HOME"), read_site_setting("NODE_SETUP")
     checkout = Path(read_site_setting(HOME) or os.devnull).absolute()
-    read = {"YAML": yamls, "input": files(flatten(dict(values.config))), "NODE_SETUP": [Path(setup)] if setup else []}
+    read = {
+        "YAML": yamls,
+        "input": list_files(flatten(dict(values.config))),
+        "NODE_SETUP": [Path(setup)] if setup else [],
+    }
     read["HF_HOME"] = [Path(cache)] if cache else []
     for what, paths in read.items():
         for path in dict.fromkeys(name for one in paths for name in (one.absolute(), one.resolve())):

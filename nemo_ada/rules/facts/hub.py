@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts.site import read_site_setting
 from nemo_ada.run.files import json_of, text_of
-from nemo_ada.run.inputs import cached
+from nemo_ada.run.inputs import find_cached
 
 Kind = Literal["model", "dataset"]
 SECONDS = 5
@@ -60,7 +60,7 @@ def find_cache() -> Path:
 
 def find_snapshot(name: str, kind: Kind = "model") -> Path | None:
     """Return the folder of a repository's newest cached version, or None where the cache has none."""
-    return cached(Path(os.environ.get("HF_HUB_CACHE") or find_cache() / "hub"), name, kind)
+    return find_cached(Path(os.environ.get("HF_HUB_CACHE") or find_cache() / "hub"), name, kind)
 
 
 def has_prepared(name: str) -> bool:

@@ -240,7 +240,7 @@ def test_signal_and_noise_are_those_of_the_expected_gradient_and_of_one_more_tok
     found = []
     for _ in range(4000):
         halves = [(mean + spread * torch.randn(count, 3, generator=draws)).sum(dim=0) for count in tokens]
-        found.append(losses.compared(*halves, tokens))
+        found.append(losses.compare_halves(*halves, tokens))
     assert np.mean([one["gradient_signal"] for one in found]) == pytest.approx(float(mean @ mean), rel=0.1)
     assert np.mean([one["gradient_noise"] for one in found]) == pytest.approx(float(spread @ spread), rel=0.05)
 

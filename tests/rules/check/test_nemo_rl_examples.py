@@ -31,7 +31,7 @@ from nemo_ada.config.paths import find_files
 from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts import config_file, version
-from nemo_ada.run.redaction import secret_keys
+from nemo_ada.run.redaction import find_secret_keys
 
 pytestmark = [
     pytest.mark.slow,
@@ -93,7 +93,7 @@ def refusals(name: str, example: DictConfig | str) -> list[tuple[str, str]]:
     upstream = OmegaConf.to_container(example, resolve=False)
     merged = OmegaConf.merge(example, section())
     try:
-        for key in secret_keys(OmegaConf.to_container(merged, resolve=False)):
+        for key in find_secret_keys(OmegaConf.to_container(merged, resolve=False)):
             return [(key, "is a secret")]
         config = with_data(find_files(plain(merged), [home() / name]))
     except UserError as problem:

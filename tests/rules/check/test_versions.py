@@ -20,7 +20,7 @@ from nemo_ada.rules import rulebook
 from nemo_ada.rules.engine import FEW_MESSAGES, check_messages
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.finding import Finding
-from nemo_ada.run.redaction import hide_in, secret_keys
+from nemo_ada.run.redaction import find_secret_keys, hide_in
 
 sys.path.insert(0, str(Path(__file__).parent))
 from recipes import VALID
@@ -248,7 +248,7 @@ def test_positions_that_yarn_stretches_are_the_model_s() -> None:
 
 def test_a_key_that_says_it_is_none_is_no_secret() -> None:
     servers = {"a": {"api_key": "dummy_key"}, "b": {"api_key": "EMPTY"}, "c": {"api_key": "hunter2hunter2"}}
-    assert list(secret_keys(servers)) == ["c.api_key"]
+    assert list(find_secret_keys(servers)) == ["c.api_key"]
     assert hide_in(servers)["a"]["api_key"] == "dummy_key"
 
 

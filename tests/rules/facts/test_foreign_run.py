@@ -14,7 +14,7 @@ import yaml
 
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.export import export_checkpoint, write_model_card
-from nemo_ada.run.data_files import rows
+from nemo_ada.run.data_files import read_rows
 from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, PromptFormat
 from tests.lab.data.fake_server import model_folder
 from tests.people import OTHER, needs_two_users
@@ -183,14 +183,14 @@ def test_a_damaged_gzip_is_an_error_of_one_line(tmp_path: Path, damage: str) -> 
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(bad[damage])
     with pytest.raises(UserError, match="cannot be read"):
-        list(rows(path))
+        list(read_rows(path))
 
 
 def test_a_pipe_as_a_data_file_is_refused(tmp_path: Path) -> None:
     for name in ("x.jsonl", "x.jsonl.gz"):
         os.mkfifo(tmp_path / name)
         with pytest.raises(UserError, match="pipe"):
-            list(rows(tmp_path / name))
+            list(read_rows(tmp_path / name))
 
 
 TEMPLATES = {
