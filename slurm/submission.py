@@ -24,6 +24,10 @@ SECRET = re.compile(  # names of settings, in small letters
 NO_SECRET = re.compile(r"(?:.*[._-])?(?:pad|bos|eos|unk|sep|cls|mask|stop|think|image|audio|video)_token")
 CPU = "/configs/cpu/"
 OF_CHECK = {"--time": "-t", "--nodes": "-N", "--gpus-per-node": ""}  # options of sbatch that `nemo-ada check` judges
+VARIABLES = {  # by which sbatch takes options, too; --nodes has none
+    "--time": "SBATCH_TIMELIMIT", "--gpus-per-node": "SBATCH_GPUS_PER_NODE", "--signal": "SBATCH_SIGNAL",
+    "--array": "SBATCH_ARRAY_INX",
+}  # fmt: skip
 FORCE = "(--force submits all the same)"
 BY_HAND = "then give --nodes, --gpus-per-node, --time and --signal"
 
@@ -100,9 +104,10 @@ def _gpus(yamls: "list[str]", overrides: "list[str]") -> str:
 
 
 def _asked(option: str, short: str, options: "list[str]") -> str:
-    """The value of an option of sbatch: the last one of the command line, else that of the script's header."""
+    """The value of an option as sbatch takes it: the last one of the command line, its variable, the script's header."""
     header = (Path(setting("HOME_DIR")) / "slurm" / setting("SCRIPT")).read_text()
     found = re.findall(rf"^#SBATCH {option}=(.*)$", header, re.M)
+    found += [setting(VARIABLES[option])] if setting(VARIABLES.get(option, "")) else []
     for word in options:
         found += re.findall(rf"^(?:{option}=|{short or option + '='})(.+)", word)
     return found[-1] if found else ""
@@ -174,7 +179,7 @@ def _nemo_ada(tool: str, words: "list[str]", listen: bool = False) -> "subproces
     if dry:
         os.write(log, ("+ " + " ".join(map(shlex.quote, ["nemo-ada", *words])) + "\n").encode())
     command = ["true"] if dry and not listen else [tool, *words]
-    here = dict(os.environ, NEMO_RL_HOME=setting("CHECKOUT_HERE"))
+    here = dict(os.environ, NEMO_RL_HOME=setting("CHECKOUT_HERE"), RUN_ROOT="")  # RUN_DIR stands among the words
     out = subprocess.PIPE if listen else log
     return subprocess.run(command, env=here, stdout=out, universal_newlines=True, check=False)  # noqa: UP021 - 3.6
 

@@ -163,7 +163,7 @@ def compute_fingerprint(config: Mapping[str, Any]) -> str:
 
 
 def find_saves(run: Path, config: Mapping[str, Any]) -> Path:
-    """Return the folder where a run saves: NeMo-RL's own files name one outside of the run's folder, such as results/grpo.
+    """Return the folder where a run saves. NeMo-RL's own files name one outside of the run's, such as results/grpo.
 
     Args:
         run: the run's folder. It may have another place than when it was written.

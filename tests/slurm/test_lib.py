@@ -313,6 +313,11 @@ def test_the_check_judges_the_nodes_gpus_and_time_that_the_job_asks_for(tmp_path
     assert "+ nemo-ada check --no-verifier --time=04:00:00 --nodes=1 --gpus-per-node=8 " in done.stdout
     done = script(tmp_path, "-N2", "--gpus-per-node=h100:4", "-t60", DRY_RUN="1")
     assert "+ nemo-ada check --no-verifier --time=60 --nodes=2 --gpus-per-node=h100:4 " in done.stdout
+    of_shell = {"SBATCH_TIMELIMIT": "02:00:00", "SBATCH_GPUS_PER_NODE": "4"}  # sbatch takes them before the header's
+    done = script(tmp_path, DRY_RUN="1", **of_shell)
+    assert "+ nemo-ada check --no-verifier --time=02:00:00 --nodes=1 --gpus-per-node=4 " in done.stdout
+    done = script(tmp_path, "--time=03:00:00", DRY_RUN="1", **of_shell)
+    assert "+ nemo-ada check --no-verifier --time=03:00:00 " in done.stdout
 
 
 def test_a_direct_sbatch_checks_its_nodes_before_the_driver(tmp_path: Path) -> None:
