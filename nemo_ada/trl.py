@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.arrays import IntArray
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.source import Outcomes, Requests
@@ -64,7 +64,7 @@ class AdaRollout:
             UserError: the section is wrong, or TRL cannot carry a setting.
         """
         self.reward = Rewards(reward, weights)
-        self.settings, self.clock = ada_settings(section), time.perf_counter
+        self.settings, self.clock = parse_ada_settings(section), time.perf_counter
         if self.settings.reserve_prompts:
             raise UserError("reinforce_ada.reserve_prompts: TRL chooses the prompts itself; leave this setting out")
         self.sampler: AdaSampler | None = None

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.config.paths import folder_or_repository
+from nemo_ada.config.paths import resolve_folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.nemo.launch.server import PUBLIC, VARIABLE, set_wandb_server
 from nemo_ada.rules.check.site import find_job_folder
@@ -279,11 +279,11 @@ def test_wandb_gets_the_server_of_the_users_home_or_its_own(tmp_path: Path, monk
 @pytest.mark.parametrize("key", ["policy.model_name", "task.path", "--tokenizer"])
 def test_a_folder_with_the_name_of_a_repository_is_in_the_way(tmp_path: Path, monkeypatch, key: str) -> None:
     monkeypatch.chdir(tmp_path)
-    assert folder_or_repository(key, "Qwen/Qwen2.5-Math-7B") == "Qwen/Qwen2.5-Math-7B"
+    assert resolve_folder_or_repository(key, "Qwen/Qwen2.5-Math-7B") == "Qwen/Qwen2.5-Math-7B"
     (tmp_path / "Qwen/Qwen2.5-Math-7B").mkdir(parents=True)
     with pytest.raises(UserError, match=r"write \./Qwen/Qwen2\.5-Math-7B for the folder, or start the command in"):
-        folder_or_repository(key, "Qwen/Qwen2.5-Math-7B")
-    assert folder_or_repository(key, "./Qwen/Qwen2.5-Math-7B") == "./Qwen/Qwen2.5-Math-7B"
+        resolve_folder_or_repository(key, "Qwen/Qwen2.5-Math-7B")
+    assert resolve_folder_or_repository(key, "./Qwen/Qwen2.5-Math-7B") == "./Qwen/Qwen2.5-Math-7B"
 
 
 @pytest.mark.long

@@ -57,7 +57,7 @@ def _resolve(path: Path, overrides: list[str]) -> dict[str, Any]:
     """Return what a run would get. Defaults of the CPU back end are filled in. NeMo-RL's come from its own files."""
     from nemo_ada.config.load import backend_of
     from nemo_ada.config.parsing import parse
-    from nemo_ada.config.presets import SECTION, ada_settings
+    from nemo_ada.config.presets import SECTION, parse_ada_settings
     from nemo_ada.cpu.settings import RunConfig
     from nemo_ada.rules.facts.config_file import load_config
 
@@ -65,20 +65,20 @@ def _resolve(path: Path, overrides: list[str]) -> dict[str, Any]:
     if backend_of(loaded) == "embedded":
         return parse(RunConfig, loaded).model_dump(mode="json")
     if SECTION in loaded:
-        loaded[SECTION] = ada_settings(loaded[SECTION]).model_dump(mode="json")
+        loaded[SECTION] = parse_ada_settings(loaded[SECTION]).model_dump(mode="json")
     return loaded
 
 
 def _print_keys(words: list[str]) -> None:
     """Print the settings whose keys contain all words."""
-    from nemo_ada.config.keys import settings
-    from nemo_ada.config.parsing import meant
+    from nemo_ada.config.keys import list_settings
+    from nemo_ada.config.parsing import find_meant
     from nemo_ada.cpu.settings import RunConfig
 
-    found = settings(RunConfig)
+    found = list_settings(RunConfig)
     shown = [setting for setting in found if all(word in setting.key for word in words)]
     if not shown:
-        close = meant(words[0], [setting.key for setting in found])
+        close = find_meant(words[0], [setting.key for setting in found])
         works = f"did you mean {' or '.join(close)}?" if close else "`nemo-ada config --keys` lists all"
         raise UserError(f"no setting has {' and '.join(words)} in its key; {works}")
     for setting in shown:

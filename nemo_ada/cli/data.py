@@ -14,7 +14,7 @@ from rich.text import Text
 from nemo_ada import by_name
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.cli.progress import count_on_terminal
-from nemo_ada.config.paths import folder_or_repository
+from nemo_ada.config.paths import resolve_folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.contamination import Excluded
 from nemo_ada.lab.data.measure import SamplingSpec
@@ -24,7 +24,7 @@ from nemo_ada.lab.data.providers import Access, Limits, open_provider
 from nemo_ada.lab.data.stages import BANDS, parse_band
 from nemo_ada.lab.evaluation.benchmark import Benchmark, find_benchmarks
 from nemo_ada.run.files import read_bounded
-from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
+from nemo_ada.tasks.prompting import ModelTokenizer, find_differences, read_contract
 from nemo_ada.verify.audit import describe_kinds
 
 MAX_TEXT_BYTES = 1_000_000  # of a system message
@@ -71,7 +71,7 @@ def prepare(
     problems = problems.model_copy(
         update={"source": source, "system": read_text(system)} | read_reward(problems.reward)
     )
-    named = model if tokenizer is None else folder_or_repository("--tokenizer", tokenizer)
+    named = model if tokenizer is None else resolve_folder_or_repository("--tokenizer", tokenizer)
     encoder = ModelTokenizer(named, problems.prompt_format()) if named else None
     provider = None
     if model is not None and encoder is not None:
@@ -122,7 +122,7 @@ def read_reward(name: str | None) -> dict[str, str]:
 def say_other_prompts(model: Path, encoder: ModelTokenizer, of: str = "") -> None:
     """Print where the prompts differ from those that the model was trained with."""
     contract = read_contract(model)
-    if contract is not None and (found := differences(contract, encoder.contract())):
+    if contract is not None and (found := find_differences(contract, encoder.make_contract())):
         typer.echo(
             f"note: {model} was trained with other prompts than {of or 'this command'} asks: {'; '.join(found)}; "
             "--template, --system, --suffix and --chat-template-kwargs ask alike",

@@ -19,7 +19,7 @@ from nemo_ada import __version__
 from nemo_ada.cli.data import read_text, say_other_prompts
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.cli.progress import count_on_terminal
-from nemo_ada.config.paths import folder_or_repository
+from nemo_ada.config.paths import resolve_folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.measure import SamplingSpec
 from nemo_ada.lab.data.providers import Access, Limits, open_provider
@@ -29,7 +29,7 @@ from nemo_ada.lab.evaluation.results import Evaluation, compare_evaluations, fin
 from nemo_ada.lab.evaluation.statistics import FEW
 from nemo_ada.run.files import write_result
 from nemo_ada.tasks.heldout import HELDOUT
-from nemo_ada.tasks.prompting import ModelTokenizer, positions
+from nemo_ada.tasks.prompting import ModelTokenizer, read_max_positions
 
 CHANGES = Fields(
     "max_new_tokens", "max_prompt_tokens", "verifier", "reward", "unfinished", "template", "suffix",
@@ -94,13 +94,13 @@ def evaluate(
             f"such as in `nemo-ada eval {model} --data my.jsonl --out runs/eval`; presets: {', '.join(list_presets())}"
         )
     benchmarks = find_benchmarks(data, {**changes, "system": read_text(system)})
-    if "max_prompt_tokens" not in changes and access.server is None and (room := positions(model)) is not None:
+    if "max_prompt_tokens" not in changes and access.server is None and (room := read_max_positions(model)) is not None:
         half = {"max_prompt_tokens": max(room // 2, 1)}  # of a small model; the rest is for the response
         benchmarks = [one.model_copy(update=half) if one.max_prompt_tokens >= room else one for one in benchmarks]
     prompts = max(benchmark.max_prompt_tokens for benchmark in benchmarks)
     new_tokens = max(benchmark.max_new_tokens for benchmark in benchmarks)
     limits = replace(limits, max_prompt_tokens=prompts, max_new_tokens=new_tokens)
-    words = model if tokenizer is None else folder_or_repository("--tokenizer", tokenizer)
+    words = model if tokenizer is None else resolve_folder_or_repository("--tokenizer", tokenizer)
     provider = open_provider(access, model, ModelTokenizer(words), limits)
     encoders = {one.name: ModelTokenizer(words, one.prompt_format()) for one in benchmarks}
     for name, encoder in encoders.items():

@@ -22,7 +22,7 @@ from yaml import YAMLError
 
 from nemo_ada.cli.options import Fields, with_options
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.presets import load_presets, parse_ada_settings
 from nemo_ada.core.learning.factor import SHOWN_P
 from nemo_ada.core.sampling.budget import Budget
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
@@ -112,13 +112,13 @@ def _read_ada(name: str, words: Sequence[str]) -> AdaSettings:
         raise UserError(
             f"{' '.join(words)[:100]}: write key=value, such as sampling.max_responses=16 ({why})"
         ) from None
-    return ada_settings({"preset": name, **cast(dict[str, Any], own)})
+    return parse_ada_settings({"preset": name, **cast(dict[str, Any], own)})
 
 
 def _make_each(names: Sequence[str] | None, make: Callable[[str], Made]) -> list[Made]:
     """Return what is made of each preset. Without names, all are taken, and those that do not fit named on stderr."""
     made = []
-    for name in names or presets():
+    for name in names or load_presets():
         try:
             made.append(make(name))
         except UserError as unfit:

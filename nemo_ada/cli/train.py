@@ -23,7 +23,9 @@ def train(
         try:
             _train(config, overrides or [], folder)
         except StoppedEarly as signal:
-            code, message = JobControl(folder[0], 0).ended_early(str(signal)) if folder else (EXIT_STOPPED, str(signal))
+            code, message = (
+                JobControl(folder[0], 0).report_early_end(str(signal)) if folder else (EXIT_STOPPED, str(signal))
+            )
             typer.echo(message, err=True)
             raise typer.Exit(code) from None
 

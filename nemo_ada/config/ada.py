@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Discriminator, Field, PositiveFloat, Tag
 
 from nemo_ada.by_name import check_part, make_object
-from nemo_ada.config.conflicts import Facts, conflicts, refuse
+from nemo_ada.config.conflicts import Facts, find_conflicts, refuse_all
 from nemo_ada.config.parsing import Section
 from nemo_ada.core.learning.factor import RANGE, compute_factors
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
@@ -54,7 +54,7 @@ class ByGroup(Section):
         return self.small if group <= self.until else min(max(int(self.times * group), 1), MAX_RESPONSES)
 
 
-def _form(value: Any) -> str:
+def _name_form(value: Any) -> str:
     """Name the form of a number of responses. So pydantic reports a wrong value once, and not once per form."""
     if isinstance(value, dict | ByGroup):
         return "@by_group"
@@ -64,11 +64,11 @@ def _form(value: Any) -> str:
 _Number = Annotated[Responses, Tag("@number")]
 _Scaled = Annotated[ByGroup, Tag("@by_group")]
 _Waves = Annotated[Annotated[list[Responses], Field(min_length=1)], Tag("@list")]
-Number = Annotated[_Number | _Scaled, Discriminator(_form)]
-Waves = Annotated[_Number | _Waves | _Scaled, Discriminator(_form)]
+Number = Annotated[_Number | _Scaled, Discriminator(_name_form)]
+Waves = Annotated[_Number | _Waves | _Scaled, Discriminator(_name_form)]
 
 
-def _at(number: int | ByGroup, group: int) -> int:
+def _scale_number(number: int | ByGroup, group: int) -> int:
     return number.at(group) if isinstance(number, ByGroup) else number
 
 
@@ -79,9 +79,9 @@ class PositiveSettings(Section):
     k_pos: Number = PositiveExit.k_pos
     """Number of correct responses at which a prompt stops."""
 
-    def rule(self, group: int) -> ExitRule:
+    def make_rule(self, group: int) -> ExitRule:
         """Return the rule for groups of n = `group`."""
-        return PositiveExit(_at(self.k_pos, group))
+        return PositiveExit(_scale_number(self.k_pos, group))
 
 
 class BalancedSettings(Section):
@@ -93,7 +93,7 @@ class BalancedSettings(Section):
     k_neg: Responses | None = None
     """Number of incorrect responses that it needs, too (default: n - n // 2)."""
 
-    def rule(self, group: int) -> ExitRule:
+    def make_rule(self, group: int) -> ExitRule:
         """Return the rule for groups of n = `group`."""
         return BalancedExit(self.k_pos or max(group // 2, 1), self.k_neg or group - group // 2)
 
@@ -105,7 +105,7 @@ class FixedSettings(Section):
     n: Responses | None = None
     """Number of responses at which a prompt stops (default: the group size n)."""
 
-    def rule(self, group: int) -> ExitRule:
+    def make_rule(self, group: int) -> ExitRule:
         """Return the rule for groups of n = `group`."""
         return FixedExit(self.n or group)
 
@@ -117,7 +117,7 @@ class SpreadSettings(Section):
     difference: Annotated[float, Field(ge=1e-4, le=1)] = 0.5
     """A prompt stops when two of its rewards differ by this, or when many smaller differences amount to the same."""
 
-    def rule(self, group: int) -> ExitRule:
+    def make_rule(self, group: int) -> ExitRule:
         """Return the rule for groups of n = `group`."""
         return SpreadExit(self.difference)
 
@@ -131,7 +131,7 @@ class OwnExitSettings(Section):
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Further arguments of the class."""
 
-    def rule(self, group: int) -> ExitRule:
+    def make_rule(self, group: int) -> ExitRule:
         """Return the rule for groups of n = `group`. Raises UserError where it is none or does not work."""
         key = "reinforce_ada.sampling.exit.name"
         rule = make_object(key, self.name, group, **self.arguments)
@@ -140,6 +140,7 @@ class OwnExitSettings(Section):
                 f"{key}={self.name!r} is no exit rule; derive the class from {ExitRule.__module__}.ExitRule, as "
                 "recipes/extend/exit.py does"
             )
+        # Three small pools, with what the rule says that it reads. One that reads more fails here, and not in a run.
         offered: dict[str, Any] = {"squares": lambda: np.zeros(3), "tokens": lambda: np.array([9, 9, 18 * group])}
         offered["waves"] = lambda: np.zeros(3, np.int64)
         readings = {"rewards": "squares", "tokens": "tokens", "waves": "waves"}
@@ -177,15 +178,15 @@ class SequentialSampling(Section):
         """Return the sizes of the waves for groups of n = `group`. The last size repeats."""
         if self.wave_size is None:
             return (group,)
-        return tuple(self.wave_size) if isinstance(self.wave_size, list) else (_at(self.wave_size, group),)
+        return tuple(self.wave_size) if isinstance(self.wave_size, list) else (_scale_number(self.wave_size, group),)
 
     def cap(self, group: int) -> int:
         """Return N_max for groups of n = `group`."""
-        return group if self.max_responses is None else _at(self.max_responses, group)
+        return group if self.max_responses is None else _scale_number(self.max_responses, group)
 
     def stop(self, group: int) -> StopRule:
         """Return when a pool ends for groups of n = `group`, if no cap of the batch ends it."""
-        return StopRule(self.exit.rule(group), self.waves(group), self.cap(group))
+        return StopRule(self.exit.make_rule(group), self.waves(group), self.cap(group))
 
     def fixed_pool(self, group: int) -> int | None:
         """Return the number of responses of every pool for groups of n = `group`. None when the labels decide it."""
@@ -215,7 +216,7 @@ class EstimationSampling(Section):
 
     def bounds(self, group: int) -> tuple[int, int]:
         """Return N_min and N_max for groups of n = `group`."""
-        return _at(self.min_responses, group), _at(self.max_responses, group)
+        return _scale_number(self.min_responses, group), _scale_number(self.max_responses, group)
 
     def stop(self, group: int) -> StopRule:
         """Return when a pool ends: after its one draw, of at most N_max responses for groups of n = `group`."""
@@ -285,7 +286,7 @@ class AdaSettings(Section):
             exponent=exponent,
             reward_range=reward_range,
         )
-        estimator = self._estimator(features)
+        estimator = self._make_estimator(features)
         return AdaSampler(
             plan,
             rows,
@@ -295,7 +296,7 @@ class AdaSettings(Section):
             stop_after=self.stop_after_dead_steps,
         )
 
-    def _estimator(self, features: int | None) -> PassRateEstimator | None:
+    def _make_estimator(self, features: int | None) -> PassRateEstimator | None:
         settings = self.estimator
         asked = isinstance(self.sampling, EstimationSampling) or self.advantage.baseline == "shrunk"
         if not settings.needs_features:
@@ -313,7 +314,7 @@ class AdaSettings(Section):
         This happens with a group of 1 out of several responses, because selection prefers incorrect ones. It also
         happens with some settings of the shrunk baseline. `nemo-ada simulate` does not make this check.
         """
-        refuse(conflicts(self, group, rows=True))
+        refuse_all(find_conflicts(self, group, rows=True))
 
     def plan(self, group: int, max_new_tokens: int) -> SamplingPlan:
         """Build the sampling plan.
@@ -325,7 +326,7 @@ class AdaSettings(Section):
         Raises:
             UserError: settings contradict each other.
         """
-        refuse(conflicts(self, group))
+        refuse_all(find_conflicts(self, group))
         sampling = self.sampling
         return SamplingPlan(
             stop=sampling.stop(group),
@@ -337,7 +338,7 @@ class AdaSettings(Section):
             max_failed_share=self.max_failed_share,
         )
 
-    def teaches(self, group: int) -> str:
+    def describe_objective(self, group: int) -> str:
         """Say in a line which objective the mean update follows, for groups of n = `group`.
 
         Raises:
@@ -348,7 +349,7 @@ class AdaSettings(Section):
         self.check_rows(group)
         declared = (
             f"follows the {kind} objective of the share of rewards above {self.positive_threshold} within "
-            f"{facts.missed:.0%} for pass rates of {low} to {high}{self._under_caps(group)}"
+            f"{facts.missed:.0%} for pass rates of {low} to {high}{self._describe_caps(group)}"
         )
         if isinstance(self.sampling, EstimationSampling):
             undeclared = f"no objective is declared, and an estimate decides what is drawn; {shown}"
@@ -369,7 +370,7 @@ class AdaSettings(Section):
             f"{high}; {shown}"
         )
 
-    def _under_caps(self, group: int) -> str:
+    def _describe_caps(self, group: int) -> str:
         """Say what a cap that ends a pool early does to a declared objective, and which cap would not. Else empty."""
         sampling = self.sampling
         if isinstance(sampling, EstimationSampling) or sampling.fixed_pool(group) or not self.budget.caps():

@@ -138,7 +138,7 @@ class Conflict:
     when: Callable[[Facts], bool]
     rows: bool = False
 
-    def text(self, facts: Facts) -> str:
+    def write_message(self, facts: Facts) -> str:
         """Return the message for a user: what to set, and why."""
         return f"{self.works}: {self.what} {self.why}".format(f=facts)
 
@@ -306,7 +306,7 @@ CONFLICTS: tuple[Conflict, ...] = (
 )
 
 
-def conflicts(ada: Any, group: int, *, rows: bool = False) -> list[str]:
+def find_conflicts(ada: Any, group: int, *, rows: bool = False) -> list[str]:
     """Return a message for every conflict of a section.
 
     Args:
@@ -315,17 +315,17 @@ def conflicts(ada: Any, group: int, *, rows: bool = False) -> list[str]:
         rows: whether what is about rows counts, too.
     """
     facts = Facts(ada, group)
-    return [one.text(facts) for one in CONFLICTS if (rows or not one.rows) and one.when(facts)]
+    return [one.write_message(facts) for one in CONFLICTS if (rows or not one.rows) and one.when(facts)]
 
 
-def refuse(messages: Iterable[str]) -> None:
+def refuse_all(messages: Iterable[str]) -> None:
     """Raise UserError with all of the messages, in one line. Nothing happens where there is none."""
     text = ". Also: ".join(messages)
     if text:
         raise UserError(text)
 
 
-def page() -> str:
+def write_page() -> str:
     """Return the page of all conflicts, for recipes/results/conflicts.md."""
 
     def shown(text: str) -> str:
@@ -347,4 +347,4 @@ HEAD = """# Settings that contradict each other
 |---|---|---|"""
 
 if __name__ == "__main__":
-    print(page(), end="")  # noqa: T201
+    print(write_page(), end="")  # noqa: T201

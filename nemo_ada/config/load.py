@@ -25,8 +25,8 @@ from omegaconf import Container, DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from nemo_ada import by_name
-from nemo_ada.config.parsing import CLOSE, suggestion
-from nemo_ada.config.paths import DATA_FILES, family, packaged, shipped
+from nemo_ada.config.parsing import CLOSE, suggest_name
+from nemo_ada.config.paths import DATA_FILES, find_shipped, list_family, locate_packaged
 from nemo_ada.errors import UserError
 from nemo_ada.run.redaction import find_secret_keys, find_secret_values, walk_nodes
 from nemo_ada.run.yaml_file import read_yaml
@@ -72,7 +72,7 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
             f"data.train.data_path={path.name} (NeMo-RL) behind it"
         )
     if not _children and not os.path.exists(path):
-        raise _no_such_file(path)
+        raise _make_missing_error(path)
     named_by = f", which {_children[-1]} names in `defaults`," if _children else ""
     content = read_yaml(path, f"the configuration{named_by}")
     if not isinstance(content, dict):
@@ -96,10 +96,10 @@ def load_yaml(path: Path, *, _children: tuple[Path, ...] = ()) -> DictConfig:
     except UserError:
         raise
     except _LIBRARY_ERRORS as error:
-        raise UserError(f"{path}: {_one_line(error)}") from None
+        raise UserError(f"{path}: {_shorten_error(error)}") from None
 
 
-def _no_such_file(path: Path) -> UserError:
+def _make_missing_error(path: Path) -> UserError:
     """Return the error for a YAML that a user named and nobody has, with the file that the user may have meant."""
     if "=" in path.name:
         return UserError(
@@ -109,16 +109,16 @@ def _no_such_file(path: Path) -> UserError:
     own = sorted(path.parent.glob("*.y*ml")) if path.parent.is_dir() else []
     known = [show_path(file) for file in own if file.is_file()]
     known += [Path("configs") / folder / file.name for folder in FOLDERS
-              for file in sorted(packaged(Path("configs", folder)).glob("*.yaml"))]  # fmt: skip
-    names = {_plain_name(file): file for file in reversed(known)}
-    wanted = _plain_name(path)
+              for file in sorted(locate_packaged(Path("configs", folder)).glob("*.yaml"))]  # fmt: skip
+    names = {_simplify_name(file): file for file in reversed(known)}
+    wanted = _simplify_name(path)
     inside = [name for name in names if wanted in name.split("-")] if len(wanted) > 3 else []
     close = [wanted] if wanted in names else difflib.get_close_matches(wanted, names, n=1, cutoff=CLOSE) or inside[:1]
     works = f"did you mean {names[close[0]]}?" if close else "give the path of a YAML; configs/README.md lists them"
     return UserError(f"cannot read the configuration {path}: no such file; {works}")
 
 
-def _plain_name(path: Path) -> str:
+def _simplify_name(path: Path) -> str:
     """Return the name of a YAML in which `_` and `-`, large and small letters and the ending do not matter."""
     return path.name.removesuffix(".yaml").removesuffix(".yml").replace("_", "-").lower()
 
@@ -150,7 +150,8 @@ def split_words(path: Path, words: Sequence[str]) -> tuple[list[Path], list[str]
         folder is the one that came with this package.
     """
     overlays = [word for word in words if word.endswith((".yaml", ".yml")) and "=" not in word]
-    return [shipped(path), *(shipped(Path(word)) for word in overlays)], [w for w in words if w not in overlays]
+    yamls = [find_shipped(path), *(find_shipped(Path(word)) for word in overlays)]
+    return yamls, [word for word in words if word not in overlays]
 
 
 def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> DictConfig:
@@ -174,14 +175,14 @@ def merge_overlays(paths: Sequence[Path], configs: Sequence[DictConfig]) -> Dict
         if RUN_DIR in unresolved and overlays and not any(RUN_DIR in overlay for overlay in overlays):
             base[RUN_DIR] = "-".join([str(unresolved[RUN_DIR]), *(path.stem for path in paths[1:])])
     except _LIBRARY_ERRORS as error:
-        raise UserError(f"{' '.join(map(str, paths))}: {_one_line(error)}") from None
+        raise UserError(f"{' '.join(map(str, paths))}: {_shorten_error(error)}") from None
     return base
 
 
 def load_words(path: Path, words: Sequence[str] = ()) -> DictConfig:
     """Load a YAML, merge the overlays among `words` and apply the overrides among them. Raises UserError."""
     paths, overrides = split_words(path, words)
-    with bounded_interpolations():
+    with bound_interpolations():
         config = apply_overrides(merge_overlays(paths, [load_yaml(yaml) for yaml in paths]), overrides)
         find_code(config, paths, overrides)
     return config
@@ -199,32 +200,32 @@ def find_code(config: DictConfig, paths: Sequence[Path], overrides: Sequence[str
         UserError: there is no such code, or only the name of its module led to a file of another user (by_name.py).
     """
     keys = [key.split(".") for key in NAMES_OF_CODE]
-    keys += [["env", str(title), name] for title in _value(config, "env") or () for name in ("class", "reward")]
+    keys += [["env", str(title), name] for title in _get_value(config, "env") or () for name in ("class", "reward")]
     for key in keys:
-        name = _value(config, *key)
+        name = _get_value(config, *key)
         if not isinstance(name, str) or name.startswith(OWN_CODE):
             continue
         dotted = ".".join(key)
-        beside = list(dict.fromkeys(file.parent for path in paths for file in family(path.resolve())))
-        told = any(word.lstrip("+").startswith(tuple(_sections(dotted))) and name in word for word in overrides)
+        beside = list(dict.fromkeys(file.parent for path in paths for file in list_family(path.resolve())))
+        told = any(word.lstrip("+").startswith(tuple(_list_sections(dotted))) and name in word for word in overrides)
         folders = [get_users_folder(), *beside] if told else [*beside, get_users_folder()]
         form = ":".join(name.rsplit(".", 1)) if key[-1] == "class" and ":" not in name else name
         found = by_name.find(dotted, form, folders)
-        _value(config, *key[:-1])[key[-1]] = name if found == form else found
-        whose = next((path for path in reversed(paths) if _value(load_yaml(path), *key) == name), paths[0])
+        _get_value(config, *key[:-1])[key[-1]] = name if found == form else found
+        whose = next((path for path in reversed(paths) if _get_value(load_yaml(path), *key) == name), paths[0])
         by_name.announce_file(
             dotted, name, found, "the command line" if told else str(show_path(get_whole_path(Path(whose))))
         )
 
 
-def _sections(dotted: str) -> list[str]:
+def _list_sections(dotted: str) -> list[str]:
     """Return a dotted key and the sections that it is in, each as an override begins."""
     parts = dotted.split(".")
     return ["".join((".".join(parts[:number]), "=")) for number in range(1, len(parts) + 1)]
 
 
-def _value(config: DictConfig, *keys: str) -> Any:
-    """Return a value of a configuration. None where there is none; `plain` and `parse` say what is wrong."""
+def _get_value(config: DictConfig, *keys: str) -> Any:
+    """Return a value of a configuration. None where there is none; `resolve_config` and `parse` say what is wrong."""
     node: Any = config
     try:
         for key in keys:
@@ -245,7 +246,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """
     for text in overrides:
         try:
-            override = _override(text)
+            override = _read_override(text)
             if override.is_sweep_override():
                 key = text.partition("=")[0]
                 works = f"write text with a comma in quotes, such as '{key}=\"one,two\"'"
@@ -257,7 +258,7 @@ def apply_overrides(config: DictConfig, overrides: Sequence[str]) -> DictConfig:
             if "=" not in text and not text.startswith("~"):
                 works = "write key=value in one word, without spaces, such as grpo.max_num_steps=5"
                 raise UserError(f"override {text[:100]!r} has no value; {works}") from None
-            raise UserError(f"override {text[:100]!r}: {_one_line(error)}") from None
+            raise UserError(f"override {text[:100]!r}: {_shorten_error(error)}") from None
     for key in find_secret_keys(OmegaConf.to_container(config, resolve=False)):
         raise UserError(
             f"{key} is a secret, and runs save their configuration; leave it out and set the variable that its "
@@ -284,12 +285,12 @@ def _apply(override: Override, config: DictConfig) -> None:
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> Override:
+def _parse(text: str) -> Override:
     """Read one override by hydra's grammar. That takes a millisecond, and a bench loads the same words many times."""
     return OverridesParser.create().parse_override(text)
 
 
-def _override(text: str) -> Override:
+def _read_override(text: str) -> Override:
     """Read one override. A value that hydra's grammar has no words for is text, as it stands.
 
     Such are umlauts, `=`, braces inside a sentence, and the blanks at the ends of a text. A value that begins like a
@@ -301,27 +302,27 @@ def _override(text: str) -> Override:
         works = f"write it without blanks around =, as {blanks['key']}={blanks['value']}"
         raise UserError(f"override {text[:100]!r}: {works[:200]}")
     if match is None:
-        return _parsed(text)
+        return _parse(text)
     key, value = match["key"], match["value"]
     if value.startswith("~/"):
-        return _literal(key, os.path.expanduser(value))
+        return _make_literal(key, os.path.expanduser(value))
     try:
-        override = _parsed(text)
+        override = _parse(text)
     except HydraException:
         if not value.strip() or value.lstrip()[0] in "[{'\"":
             raise
-        return _literal(key, value)
+        return _make_literal(key, value)
     if override.is_sweep_override():
-        return _literal(key, value) if _SENTENCE.search(value) else override
+        return _make_literal(key, value) if _SENTENCE.search(value) else override
     read = override.value()
-    return _literal(key, value) if isinstance(read, str) and read != value and read == value.strip() else override
+    return _make_literal(key, value) if isinstance(read, str) and read != value and read == value.strip() else override
 
 
-def _literal(key: str, value: str) -> Override:
-    return dataclasses.replace(_parsed(f"{key}=x"), _value=value)
+def _make_literal(key: str, value: str) -> Override:
+    return dataclasses.replace(_parse(f"{key}=x"), _value=value)
 
 
-def plain(config: DictConfig, *, complete: bool = True) -> dict[str, Any]:
+def resolve_config(config: DictConfig, *, complete: bool = True) -> dict[str, Any]:
     """Resolve the interpolations of a configuration.
 
     Args:
@@ -331,11 +332,11 @@ def plain(config: DictConfig, *, complete: bool = True) -> dict[str, Any]:
     Raises:
         UserError: an interpolation cannot be resolved, or a value would be a secret that the run stores or sends.
     """
-    with bounded_interpolations():
+    with bound_interpolations():
         try:
             resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=complete)
         except _LIBRARY_ERRORS as error:
-            raise UserError(f"configuration: {_one_line(error)}") from None
+            raise UserError(f"configuration: {_shorten_error(error)}") from None
     refuse_secret_values(resolved)
     return dict(resolved)  # type: ignore[arg-type]
 
@@ -356,7 +357,7 @@ def refuse_secret_values(config: Any) -> None:
 
 
 @contextmanager
-def bounded_interpolations() -> Iterator[None]:
+def bound_interpolations() -> Iterator[None]:
     """Within the block at most MAX_INTERPOLATIONS are resolved. Ten lines can stand for billions of them."""
     resolve, left = Container.resolve_parse_tree, MAX_INTERPOLATIONS
 
@@ -376,7 +377,7 @@ def bounded_interpolations() -> Iterator[None]:
         Container.resolve_parse_tree = resolve  # type: ignore[method-assign]
 
 
-def _one_line(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     """Return a library's message on one line, shortened, or its type if the message is empty."""
     return " ".join(str(error).split())[:500] or type(error).__name__
 
@@ -396,5 +397,5 @@ def backend_of(config: Mapping[str, Any]) -> str:
         return "nemo_rl" if "task" not in config else "embedded"
     backend = str(config["backend"])
     if backend not in BACKENDS:
-        raise UserError(f"backend={backend}: no such back end; {suggestion(backend, BACKENDS, 'choices')}")
+        raise UserError(f"backend={backend}: no such back end; {suggest_name(backend, BACKENDS, 'choices')}")
     return backend

@@ -74,24 +74,24 @@ def parse(kind: type[T], data: Mapping[str, Any], where: str = "") -> T:
         return TypeAdapter(kind).validate_python(dict(data))
     except ValidationError as error:
         problems = error.errors()
-        lines = list(dict.fromkeys(_sentence(kind, data, where, problem) for problem in problems))
+        lines = list(dict.fromkeys(_write_sentence(kind, data, where, problem) for problem in problems))
         if len(lines) > MAX_LINES:
             rest = f"and {len(lines) - MAX_LINES} more; is this a file for this command?"
             lines = [*lines[:MAX_LINES], rest]
-        raise UserError("\n".join(lines), key=_common_key(data, where, problems)) from None
+        raise UserError("\n".join(lines), key=_find_common_key(data, where, problems)) from None
 
 
-def _common_key(data: Mapping[str, Any], where: str, problems: Sequence[Any]) -> str | None:
+def _find_common_key(data: Mapping[str, Any], where: str, problems: Sequence[Any]) -> str | None:
     """Return the key that all problems are about, or the section that holds their keys.
 
     None where it is the whole config.
     """
-    paths = [_path(data, where, problem) for problem in problems]
+    paths = [_find_path(data, where, problem) for problem in problems]
     shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))
     return ".".join(parts[0] for parts in shared) or None
 
 
-def _path(data: Mapping[str, Any], where: str, problem: Any) -> list[str]:
+def _find_path(data: Mapping[str, Any], where: str, problem: Any) -> list[str]:
     """Return the parts of the key that a pydantic error is about, without the tags of unions in its location.
 
     A tag is the value of the key that chooses a member of the union, or the form of a value (ada.Number).
@@ -109,19 +109,19 @@ def _path(data: Mapping[str, Any], where: str, problem: Any) -> list[str]:
     return path
 
 
-def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> str:
+def _write_sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> str:
     """One line for one pydantic error."""
-    path = _path(data, where, problem)
+    path = _find_path(data, where, problem)
     key = ".".join(path)
     cause, context = problem["type"], problem.get("ctx", {})
     if isinstance(context.get("error"), UserError):
         return str(context["error"])
     if cause in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown key {key}; {_meant(path, kind, where, problem['loc'][:-1])}"
+        return f"unknown key {key}; {_suggest_key(path, kind, where, problem['loc'][:-1])}"
     if cause == "union_tag_invalid":
         choices = [choice.strip().strip("'") for choice in context["expected_tags"].split(",")]
         tag = context["discriminator"].strip("'")
-        return f"{key}.{tag}={context['tag']}: no such choice; {suggestion(context['tag'], choices, 'choices')}"
+        return f"{key}.{tag}={context['tag']}: no such choice; {suggest_name(context['tag'], choices, 'choices')}"
     if cause == "union_tag_not_found":
         return f"{key}.{context['discriminator'].strip(chr(39))} is missing; set it to say which kind {key} is"
     if cause == "missing":
@@ -131,48 +131,48 @@ def _sentence(kind: Any, data: Mapping[str, Any], where: str, problem: Any) -> s
     return f"{key}{given}: {message[:1].lower()}{message[1:]}" if key else message
 
 
-def _meant(path: Sequence[str], kind: Any, where: str, location: Sequence[str | int]) -> str:
+def _suggest_key(path: Sequence[str], kind: Any, where: str, location: Sequence[str | int]) -> str:
     """Say which key a user may have meant: one beside it with a close name, or one anywhere in the tree of the YAML."""
-    from nemo_ada.config.keys import fields_at, sections_and_settings  # only a mistake needs them
+    from nemo_ada.config.keys import find_fields, list_sections_and_settings  # only a mistake needs them
 
-    name, names = path[-1], fields_at(kind, location)
+    name, names = path[-1], find_fields(kind, location)
     if not difflib.get_close_matches(name, names, n=1, cutoff=CLOSE):
-        elsewhere = meant(name, sections_and_settings(kind, f"{where}." if where else ""))
+        elsewhere = find_meant(name, list_sections_and_settings(kind, f"{where}." if where else ""))
         if elsewhere:
             return f"did you mean {' or '.join(elsewhere)}?"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     parents = [part for part in path[:-1] if "/" not in part]  # a file's name is no part of a key
-    return f"did you mean {'.'.join([*parents, close[0]])}?" if close else suggestion(name, names, "known keys")
+    return f"did you mean {'.'.join([*parents, close[0]])}?" if close else suggest_name(name, names, "known keys")
 
 
-def _likely(key: str) -> tuple[int, int]:
+def _rank_key(key: str) -> tuple[int, int]:
     """Sort what people mean first: settings of the training, high in the tree."""
     section = key.partition(".")[0]
     return FIRST.index(section) if section in FIRST else len(FIRST), key.count(".")
 
 
-def meant(name: str, keys: Iterable[str]) -> list[str]:
+def find_meant(name: str, keys: Iterable[str]) -> list[str]:
     """Return the dotted keys whose last part is a name, or the name that we have for it, or one like it."""
     known = list(dict.fromkeys(keys))
     found = [key for key in known if key.rpartition(".")[2] in (name, MEANT.get(name))]
     if found:
-        return sorted(found, key=_likely)[:MOST]
+        return sorted(found, key=_rank_key)[:MOST]
     close = difflib.get_close_matches(name, {key.rpartition(".")[2] for key in known}, n=1, cutoff=CLOSE)
     return [key for key in known if key.rpartition(".")[2] in close][:MOST]
 
 
-def suggestion(name: str, known: Sequence[str], title: str) -> str:
+def suggest_name(name: str, known: Sequence[str], title: str) -> str:
     """Ask "did you mean ...?" for a name that is close to a known one, or list the known ones."""
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"{title}: {', '.join(known)}"
 
 
-def listed(numbers: Sequence[int]) -> str:
+def join_numbers(numbers: Sequence[int]) -> str:
     """Return the numbers as text, such as "1, 2 or 4"."""
     texts = [str(number) for number in numbers]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}" if texts else "none"
 
 
-def divisors(*numbers: int) -> list[int]:
+def find_divisors(*numbers: int) -> list[int]:
     """Return the common divisors in ascending order."""
     return [d for d in range(1, min(numbers) + 1) if all(number % d == 0 for number in numbers)]

@@ -10,34 +10,34 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.parsing import parse, suggestion
+from nemo_ada.config.parsing import parse, suggest_name
 from nemo_ada.errors import UserError
 
 SECTION = "reinforce_ada"
 
 
 @cache
-def presets() -> Mapping[str, Mapping[str, Any]]:
+def load_presets() -> Mapping[str, Mapping[str, Any]]:
     """Return all presets by name."""
     text = files("nemo_ada.config").joinpath("presets.yaml").read_text(encoding="utf-8")
     loaded = OmegaConf.to_container(OmegaConf.create(text))
     return {str(name): values for name, values in dict(loaded).items()}  # type: ignore[arg-type]
 
 
-def ada_settings(section: Mapping[str, Any]) -> AdaSettings:
+def parse_ada_settings(section: Mapping[str, Any]) -> AdaSettings:
     """Parse the section `reinforce_ada:` of a YAML over the values of its preset. Raises UserError."""
     if not isinstance(section, Mapping):
         raise UserError(f"{SECTION}={str(section)[:80]}: it must be a mapping, such as {{preset: ada_seq_balance}}")
     name = section.get("preset")
     if name is None:
         return parse(AdaSettings, section, SECTION)
-    if not isinstance(name, str) or name not in presets():
-        hint = suggestion(str(name)[:80], list(presets()), "presets")
+    if not isinstance(name, str) or name not in load_presets():
+        hint = suggest_name(str(name)[:80], list(load_presets()), "presets")
         raise UserError(f"{SECTION}.preset={str(name)[:80]}: no such preset; {hint}")
-    return parse(AdaSettings, overlay(presets()[name], section), SECTION)
+    return parse(AdaSettings, merge_sections(load_presets()[name], section), SECTION)
 
 
-def overlay(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def merge_sections(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Merge one mapping over another, section by section.
 
     Args:
@@ -50,19 +50,19 @@ def overlay(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
         merged[key] = value
         both = isinstance(value, Mapping) and isinstance(below, Mapping)
         if both and value.get("kind", below.get("kind")) == below.get("kind"):
-            merged[key] = overlay(below, value)
+            merged[key] = merge_sections(below, value)
     return merged
 
 
-def side_by_side() -> str:
+def write_table() -> str:
     """Return the table of all presets for the head of presets.yaml, from their settings.
 
     Waves and caps follow from the group size, so each row shows one for example: 4 as in the paper's runs, 8 where the
     responses of a step are divided, and 1 where a prediction takes the place of the group.
     """
     rows = [("preset", "n", "a prompt has enough with", "wave", "N_max", "rows", "baseline", "weight")]
-    for name in presets():
-        ada = ada_settings({"preset": name})
+    for name in load_presets():
+        ada = parse_ada_settings({"preset": name})
         advantage, sampling = ada.advantage, ada.sampling
         weight = f"objective: {advantage.objective.kind}"
         # With `reference` the weight is f'. Only Est declares another f than the linear one: log, of whose 1/p the
@@ -83,4 +83,4 @@ def side_by_side() -> str:
 
 
 if __name__ == "__main__":
-    print(side_by_side(), end="")  # noqa: T201
+    print(write_table(), end="")  # noqa: T201

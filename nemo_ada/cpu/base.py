@@ -26,7 +26,7 @@ from nemo_ada.errors import UserError
 from nemo_ada.run.files import verify_folder, write_atomically, write_folder
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.reasoning import NOT_OURS
-from nemo_ada.tasks.settings import data_facts
+from nemo_ada.tasks.settings import list_data_facts
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def choose_base_folder(config: RunConfig, task: Task) -> Path:
     shape = choose_model_shape(config, task)
     facts = {
         "version": VERSION,
-        "task": data_facts(config.task),
+        "task": list_data_facts(config.task),
         "data": getattr(task, "fingerprint", ""),
         "shape": {name: getattr(shape, name) for name in (*HF_NAMES, "tied_embeddings")},
         "base": config.base.model_dump(exclude={"cache_dir"}),

@@ -77,7 +77,7 @@ def save(run_dir: RunDir, state: SavedState, config: RunConfig, learner: Learner
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         write_folder(folder, fill)
-        for old in run_dir.checkpoints()[: -config.checkpointing.keep]:
+        for old in run_dir.list_checkpoints()[: -config.checkpointing.keep]:
             remove_slowly(old)
     except (ProcessLostError, StallError):
         raise

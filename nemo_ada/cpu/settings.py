@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, field_validator, model_validator
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.load import load_words, plain
+from nemo_ada.config.load import load_words, resolve_config
 from nemo_ada.config.parsing import Count, CountOrNone, Section, Size, parse
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.sampling.plan import MAX_RESPONSES
 from nemo_ada.standing import get_whole_path
 from nemo_ada.tasks.prompting import PromptFormat
@@ -234,7 +234,7 @@ class RunConfig(Section):
     @field_validator("reinforce_ada", mode="before")
     @classmethod
     def _with_preset(cls, section: Any) -> Any:
-        return ada_settings(section) if isinstance(section, dict) else section
+        return parse_ada_settings(section) if isinstance(section, dict) else section
 
     @model_validator(mode="after")
     def _whole_batches(self) -> Self:
@@ -268,4 +268,4 @@ class RunConfig(Section):
 
 def load_run(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The checked configuration of a CPU run; `overrides` may name overlays, too."""
-    return parse(RunConfig, plain(load_words(path, overrides)))
+    return parse(RunConfig, resolve_config(load_words(path, overrides)))

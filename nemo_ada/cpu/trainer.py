@@ -39,7 +39,7 @@ from nemo_ada.run.job_control import JobControl, find_key_to_lower, handle_signa
 from nemo_ada.run.observer import Observer
 from nemo_ada.tasks.heldout import write_heldout
 from nemo_ada.tasks.jsonl import JsonlTask
-from nemo_ada.tasks.prompting import ModelTokenizer, differences, read_contract
+from nemo_ada.tasks.prompting import ModelTokenizer, find_differences, read_contract
 from nemo_ada.tasks.protocol import Task
 from nemo_ada.tasks.settings import JsonlSettings
 
@@ -151,7 +151,7 @@ def _describe_other_prompts(config: RunConfig, task: Task) -> Iterator[tuple[str
     """Say where the model, or the pass rates of the data, were made with prompts that differ from the run's."""
     if not isinstance(task.tokenizer, ModelTokenizer):
         return
-    now, before = task.tokenizer.contract(), {}
+    now, before = task.tokenizer.make_contract(), {}
     if config.policy.model_name is not None:
         before["policy.model_name", config.policy.model_name] = read_contract(Path(config.policy.model_name))
     if isinstance(config.task, JsonlSettings):
@@ -159,7 +159,7 @@ def _describe_other_prompts(config: RunConfig, task: Task) -> Iterator[tuple[str
             card = json_of(Path(config.task.path).with_name("card.json"))
             before["task.path", config.task.path] = card.get("prompts")
     for (key, value), contract in before.items():
-        if contract and (found := differences(contract, now)):
+        if contract and (found := find_differences(contract, now)):
             yield (
                 key,
                 f"{key}={value} was made with other prompts than this run's: {'; '.join(found)}; set policy.tokenizer "
@@ -209,7 +209,7 @@ class Trainer:
                 self._start()
                 self.control.status("running", self.step)
                 reason = self._loop()
-                code, message = self.control.ended(self.step, reason, saved=self._saved_at == self.step)
+                code, message = self.control.report_end(self.step, reason, saved=self._saved_at == self.step)
             except (ProcessLostError, StallError):
                 with suppress(OSError):  # a full disk must not hide the error
                     self.stack.keep_stacks(config.folder / "stacks")
@@ -238,7 +238,7 @@ class Trainer:
         config, task = self.config, self.task
         shape = check_run(config, task)
         if isinstance(task.tokenizer, ModelTokenizer):
-            contract = task.tokenizer.contract()
+            contract = task.tokenizer.make_contract()
             write_atomically(config.folder / CONTRACT, json.dumps(contract, indent=1, ensure_ascii=False) + "\n")
         write_heldout(config.folder, task, config.task, choose_max_new_tokens(config.policy, task))
         base_folder = prepare_base(config, task, self.stack, self.observer.on_base)
@@ -251,7 +251,7 @@ class Trainer:
         )
         run_dir = str(config.folder.resolve())
         self.stack.call("open", str(base_folder.resolve()), sampler, config.policy, run_dir, seconds=START_SECONDS)
-        newest = self.run_dir.resume_point() if config.resume == "auto" else None
+        newest = self.run_dir.find_resume_point() if config.resume == "auto" else None
         for _, warning in list_warnings(config, task):
             self.observer.on_message(f"warning: {warning}")
         if newest is not None:
@@ -265,9 +265,9 @@ class Trainer:
         """Train until the last step. Returns the reason of an early stop, or None."""
         grpo, saving = self.config.grpo, self.config.checkpointing
         while self.step < grpo.max_num_steps:
-            reason = self.control.stop_reason()
+            reason = self.control.find_stop_reason()
             if reason is None and not self._train_step():
-                reason = self.control.stop_reason() or "sampling was told to drop its step"
+                reason = self.control.find_stop_reason() or "sampling was told to drop its step"
             if reason is not None:
                 self._save()
                 return reason

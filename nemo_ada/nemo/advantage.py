@@ -61,13 +61,13 @@ class AdaAdvantageEstimator:
         live_R = (advantage_R != 0) & (repeated_batch["ada_weight"] > 0)
         self.counted = add_prefix({"live_rows": float(live_R.sum())})
         if self._settings.dynamic:
-            self.counted |= self._of_filtered(mask, repeated_batch)
+            self.counted |= self._summarise_filtered(mask, repeated_batch)
             self.logged.update(self.counted)
         if self._settings.placeholder_rows and self._settings.keep_denominator:
-            advantage_R = advantage_R * self._remaining_share(mask, repeated_batch)
+            advantage_R = advantage_R * self._compute_remaining_share(mask, repeated_batch)
         return advantage_R.to(mask.device).unsqueeze(-1).expand(mask.shape).clone()
 
-    def _of_filtered(self, mask: torch.Tensor, batch: Any) -> dict[str, float]:
+    def _summarise_filtered(self, mask: torch.Tensor, batch: Any) -> dict[str, float]:
         """Compute metrics of the rows that dynamic sampling kept.
 
         The rows may come from several rollout calls, so the metrics of one call do not show them.
@@ -81,7 +81,7 @@ class AdaAdvantageEstimator:
             {name: float(n) for name, n in rows.items()}
         )
 
-    def _remaining_share(self, mask: torch.Tensor, batch: Any) -> torch.Tensor:
+    def _compute_remaining_share(self, mask: torch.Tensor, batch: Any) -> torch.Tensor:
         """Compute the share of the loss's denominator that remains in each row's optimizer step, [R].
 
         It is the denominator without the rows that left the loss, divided by the denominator with them.

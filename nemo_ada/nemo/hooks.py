@@ -161,21 +161,21 @@ class Hooks:
     def replacements(self) -> dict[str, Callable[..., Any]]:
         """Name in the loop's module -> the function that replaces it."""
         hooks: dict[str, Callable[..., Any]] = {
-            ROLLOUT.name: self._rollout_hook(ROLLOUT.name),
-            ASYNC_ROLLOUT.name: self._rollout_hook(ASYNC_ROLLOUT.name),
+            ROLLOUT.name: self._make_rollout_hook(ROLLOUT.name),
+            ASYNC_ROLLOUT.name: self._make_rollout_hook(ASYNC_ROLLOUT.name),
             "validate": self._validate,
             "_create_advantage_estimator": self._create_estimator,
-            BASELINES: self._baseline_and_std,
+            BASELINES: self._get_baseline_and_std,
             SCALE: leave_rewards,
             SHAPE: leave_rewards,
         }
-        optional = {PERFORMANCE: self._performance, trivial_groups.NAME: self._trivial}
+        optional = {PERFORMANCE: self._correct_performance, trivial_groups.NAME: self._find_trivial}
         if self.settings.gym:
             name = GYM_SYNC.name if GYM_SYNC.name in self._originals else GYM_ROLLOUT.name
-            hooks[name] = self._gym_hook(name)
+            hooks[name] = self._make_gym_hook(name)
         return hooks | {name: hook for name, hook in optional.items() if name in self._originals}
 
-    def _performance(self, train_results: Any, metrics: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def _correct_performance(self, train_results: Any, metrics: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """NeMo-RL's throughputs, with the engine's corrected.
 
         NeMo-RL divides the tokens of the training rows by the engine's time. But the engine generates more responses
@@ -193,10 +193,10 @@ class Hooks:
         if self.settings.loop.draws_ahead:
             from nemo_ada.nemo.groups.step import GroupAdvantageEstimator
 
-            return GroupAdvantageEstimator(self.settings, self.sampler, self._finished)
+            return GroupAdvantageEstimator(self.settings, self.sampler, self._count_step)
         return self._estimator
 
-    def _finished(self, sampled: SampledStep) -> None:
+    def _count_step(self, sampled: SampledStep) -> None:
         """Count a step of asynchronous training that was put together."""
         self.rollout_calls += 1
         self.lists = sampled.lists
@@ -217,7 +217,7 @@ class Hooks:
             scores[nemo_metrics.WITHOUT_LABEL] = float(self._without_label)
         return scores, timings
 
-    def _rollout_hook(self, name: str) -> Rollout:
+    def _make_rollout_hook(self, name: str) -> Rollout:
         """Return the function that replaces one of NeMo-RL's two rollout functions."""
         original = self._originals[name]
         one_by_one = name == ASYNC_ROLLOUT.name
@@ -237,7 +237,7 @@ class Hooks:
 
         return rollout
 
-    def _gym_hook(self, name: str) -> Callable[..., Any]:
+    def _make_gym_hook(self, name: str) -> Callable[..., Any]:
         """Return the function that replaces NeMo-RL's rollout over NeMo-Gym."""
         from nemo_ada.nemo.gym.step import make_result, validate
 
@@ -256,20 +256,20 @@ class Hooks:
 
         return rollout
 
-    def _baseline_and_std(self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    def _get_baseline_and_std(self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Mean and standard deviation of each row's pool, and not of the selected rows.
 
         NeMo-RL v0.8.0 also wants to know which pools have one reward value.
         """
-        batch = self._batch_of(rewards)
+        batch = self._get_batch(rewards)
         moments = batch["ada_baseline"].to(rewards), batch["ada_std"].to(rewards)
         return (*moments, trivial_groups.find_trivial(moments[1])) if self._marks_trivial_groups else moments
 
-    def _trivial(self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def _find_trivial(self, prompts: Any, rewards: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Return which rows dynamic sampling leaves out: those whose pool has one reward value."""
-        return trivial_groups.find_trivial(self._batch_of(rewards)["ada_std"]).to(rewards.device)
+        return trivial_groups.find_trivial(self._get_batch(rewards)["ada_std"]).to(rewards.device)
 
-    def _batch_of(self, rewards: torch.Tensor) -> Any:
+    def _get_batch(self, rewards: torch.Tensor) -> Any:
         """Return the batch of the last rollout. Raises InvariantError when the loop asks about other rows."""
         batch = self.current
         if len(rewards) != batch["ada_reward"].shape[0] or not torch.equal(rewards.cpu().float(), batch["ada_reward"]):
@@ -294,15 +294,15 @@ class Hooks:
         """
         prompts = Prompts(repeated_batch, self.settings.group, gym=self.settings.gym)
         number = self.rollout_calls + 1
-        source = self._source(call, prompts, one_by_one)
+        source = self._make_source(call, prompts, one_by_one)
         try:
             sampled = self.sampler.run_step(
                 number,
                 prompts.ids,
                 source,
-                features_PF=self._features(prompts),
+                features_PF=self._compute_features(prompts),
                 stop_check=self._stop_check,
-                final_rewards=lambda result: self._rewards(result, source),
+                final_rewards=lambda result: self._compute_rewards(result, source),
             )
         finally:
             source.close()
@@ -323,13 +323,13 @@ class Hooks:
         self._estimator.logged = metrics
         return batch, metrics
 
-    def _features(self, prompts: Prompts) -> np.ndarray | None:
+    def _compute_features(self, prompts: Prompts) -> np.ndarray | None:
         """Features [P, F] for an estimator that needs them, else None."""
         if not self.settings.ada.estimator.needs_features:
             return None
         return compute_request_features(prompts.requests) if prompts.requests else compute_prompt_features(prompts.logs)
 
-    def _source(self, call: RolloutCall, prompts: Prompts, one_by_one: bool) -> Source:
+    def _make_source(self, call: RolloutCall, prompts: Prompts, one_by_one: bool) -> Source:
         if prompts.requests:
             from nemo_ada.nemo.gym.source import GymSource
 
@@ -338,7 +338,7 @@ class Hooks:
             return BatchSource(call, prompts)
         return AsyncSource(call, prompts, self._originals["run_sample_multi_turn_rollout"], self.settings.longest)
 
-    def _rewards(self, result: SamplingResult, source: Source) -> np.ndarray:
+    def _compute_rewards(self, result: SamplingResult, source: Source) -> np.ndarray:
         """Rewards of the pools [N] after NeMo-RL's scaling and shaping, so that a pool's mean has the same scale.
 
         `positive_threshold` and the exit rules use the environment's reward before that.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nemo_ada.config.ada import AdaSettings, EstimationSampling, SequentialSampling
-from nemo_ada.config.presets import SECTION, ada_settings
+from nemo_ada.config.presets import SECTION, parse_ada_settings
 from nemo_ada.config.values import Values, as_dicts
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.nemo.features import WIDTH
@@ -110,7 +110,7 @@ def read(master_config: Any) -> NemoSettings:
     rulebook.raise_errors(findings)
     for finding in findings:
         log.warning("%s: %s", finding.key, finding.message)
-    ada = ada_settings(values.get(SECTION))
+    ada = parse_ada_settings(values.get(SECTION))
     async_engine = uses_async_engine(values)
     if not async_engine and isinstance(ada.sampling, SequentialSampling) and ada.sampling.scheduler == "continuous":
         log.info(

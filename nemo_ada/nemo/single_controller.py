@@ -114,7 +114,7 @@ class PluggedManager(RolloutManager):  # type: ignore[misc]
         """Version of the weights when the first group of this attempt began."""
         return int(self._weight_version)
 
-    def _budget_of(self, target_step: int | None, ticket: int) -> int:
+    def _choose_budget(self, target_step: int | None, ticket: int) -> int:
         """Return the number of the step whose budget a group shares.
 
         `in_order` says which step trains on a group. The other samplers do not, because a step takes the groups that
@@ -128,7 +128,7 @@ class PluggedManager(RolloutManager):  # type: ignore[misc]
         """Draw a group and commit it, as NeMo-RL does. The groups of a step share its budget."""
         self._impl.groups = self.groups
         ticket = next(self._tickets)
-        target = self._budget_of(target_step, ticket)
+        target = self._choose_budget(target_step, ticket)
         sample = {**input_sample, TARGET: target, TICKET: ticket}
         outcome = await super().generate_and_push(sample, target_step=target_step, **rest)
         if outcome is RolloutOutcome.SKIPPED:
@@ -172,7 +172,7 @@ class PluggedRollout(AsyncRolloutImpl):  # type: ignore[misc]
             batch["message_log"],
             batch["truncated"].tolist(),
             batch["loss_multiplier"].tolist(),
-            self._advantages(pool, batch),
+            self._compute_advantages(pool, batch),
             strict=True,
         )
         return PromptGroupRecord(
@@ -184,10 +184,10 @@ class PluggedRollout(AsyncRolloutImpl):  # type: ignore[misc]
                 Completion(message_log=log, env_extras=None if mask > 0 else MASKED, truncated=cut, reward=advantage)
                 for log, cut, mask, advantage in rows
             ],
-            rollout_metrics=self._metrics(drawing) | self._steps.add(pool, target),
+            rollout_metrics=self._summarise(drawing) | self._steps.add(pool, target),
         )
 
-    def _metrics(self, drawing: Drawing) -> dict[str, Any]:
+    def _summarise(self, drawing: Drawing) -> dict[str, Any]:
         """NeMo-RL's metrics of all responses with a label, and not of the selected rows."""
         judged = {row: one for row, one in drawing.responses.done.items() if one.reward == one.reward}
         if not judged:
@@ -195,7 +195,7 @@ class PluggedRollout(AsyncRolloutImpl):  # type: ignore[misc]
         completions = [Completion(one.generated, None, one.truncated, one.reward) for one in judged.values()]
         return dict(self._aggregate_rollout_metrics(completions, [drawing.responses.samples[row] for row in judged]))
 
-    def _advantages(self, pool: GroupPool | None, batch: Any) -> list[float]:
+    def _compute_advantages(self, pool: GroupPool | None, batch: Any) -> list[float]:
         """Compute the advantages of a group's rows, as a step does for all of its groups."""
         rank_R, weight_R = batch[RANK].numpy(), batch["ada_weight"].numpy().astype(np.float64)
         if pool is None:  # the prompt is too long
@@ -239,9 +239,9 @@ class WholeSteps:
         del self._groups[target]  # earlier steps may still wait for their longest group
         self._groups = {step: kept for step, kept in self._groups.items() if step > target - LATEST}
         pools = [one for one in groups if one is not None]
-        return self._finished(pools) if pools else {}
+        return self._finish(pools) if pools else {}
 
-    def _finished(self, pools: Sequence[GroupPool]) -> dict[str, float]:
+    def _finish(self, pools: Sequence[GroupPool]) -> dict[str, float]:
         try:
             return dict(self._sampler.finish_step(pools).metrics)
         except Exception as error:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
-from nemo_ada.config.load import apply_overrides, plain
+from nemo_ada.config.load import apply_overrides, resolve_config
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.assumptions import choose_lengths, choose_rates
@@ -219,7 +219,7 @@ def overrides_of(name: str) -> list[str]:
 def make_variant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the config of a run. Raises UserError for a key in its name that cannot be read."""
     made, words = _make_kind(config, kind_of(name)), overrides_of(name)
-    return plain(apply_overrides(OmegaConf.create(made), words)) if words else made
+    return resolve_config(apply_overrides(OmegaConf.create(made), words)) if words else made
 
 
 def _make_kind(config: Mapping[str, Any], name: str) -> dict[str, Any]:

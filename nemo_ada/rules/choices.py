@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_ada.config.parsing import CLOSE, suggestion
+from nemo_ada.config.parsing import CLOSE, suggest_name
 from nemo_ada.config.values import Values
 from nemo_ada.rules.data import list_parts
 from nemo_ada.rules.facts import version
@@ -74,7 +74,7 @@ def check_choices(v: Values) -> Findings:
         if known and value.removeprefix(choice.prefix) not in known:
             say = warning if choice.more and not difflib.get_close_matches(value, known, n=1, cutoff=CLOSE) else error
             yield say(choice.key, f"{value}: {_name_source(choice)} knows no such name; "
-                        f"{suggestion(value, known, 'choices')}")  # fmt: skip
+                        f"{suggest_name(value, known, 'choices')}")  # fmt: skip
 
 
 def _name_source(choice: Choice) -> str:
@@ -92,7 +92,7 @@ def check_verifiers(v: Values) -> Findings:
             yield error(
                 f"env.{name}.math_verify_impl",
                 f"{value}: NeMo-RL catches its own error there, and every answer would count as wrong; "
-                f"{suggestion(str(value), sorted(known), 'choices')}",
+                f"{suggest_name(str(value), sorted(known), 'choices')}",
             )
 
 
@@ -105,11 +105,11 @@ def check_data_names(v: Values) -> Findings:
         close = difflib.get_close_matches(value, processors, n=1, cutoff=CLOSE)
         say = error if close else warning
         yield say(key, f"{value} is no processor of NeMo-RL's own, so your code must call register_processor; "
-                  f"{suggestion(value, processors, 'choices')}")  # fmt: skip
+                  f"{suggest_name(value, processors, 'choices')}")  # fmt: skip
     for key, value in _walk_data(v, "dataset_name"):
         if sets and value not in sets and "." not in value:
             yield error(key, f"{value}: NeMo-RL has no such data set, and no dot makes it a class of yours; "
-                        f"{suggestion(value, sets, 'choices')}")  # fmt: skip
+                        f"{suggest_name(value, sets, 'choices')}")  # fmt: skip
 
 
 def _walk_data(v: Values, name: str) -> Iterator[tuple[str, str]]:

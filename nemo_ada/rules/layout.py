@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nemo_ada.config.parsing import divisors, listed, suggestion
+from nemo_ada.config.parsing import find_divisors, join_numbers, suggest_name
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.facts.models import ModelShape
@@ -32,23 +32,23 @@ def check_gpus(config: NemoConfig, shape: ModelShape) -> Findings:
             "cluster.num_nodes",
             f"{config.nodes} nodes x {config.gpus_per_node} GPUs = {config.gpus} do not divide by TP "
             f"{learner.tp} * PP {learner.pp} * CP {learner.cp} = {learner.model_parallel}; "
-            f"cluster.num_nodes={listed(nodes)} would work, or a smaller layout",
+            f"cluster.num_nodes={join_numbers(nodes)} would work, or a smaller layout",
         )
     if shape.experts:
         expert = learner.ep * learner.etp * learner.pp
         if learner.gpus % expert:
             others = learner.etp * learner.pp
-            works = [size for size in divisors(learner.gpus, shape.experts) if learner.gpus % (size * others) == 0]
+            works = [size for size in find_divisors(learner.gpus, shape.experts) if learner.gpus % (size * others) == 0]
             yield error(
                 f"{LEARNER}.expert_model_parallel_size",
                 f"{learner.gpus} GPUs do not divide by EP {learner.ep} * expert TP {learner.etp} * PP {learner.pp} = "
-                f"{expert}; EP of {listed(works)} would work",
+                f"{expert}; EP of {join_numbers(works)} would work",
             )
         if shape.experts % learner.ep:
             yield error(
                 f"{LEARNER}.expert_model_parallel_size",
-                f"{shape.experts} experts do not divide by EP {learner.ep}; {listed(divisors(shape.experts))} would "
-                "work",
+                f"{shape.experts} experts do not divide by EP {learner.ep}; "
+                f"{join_numbers(find_divisors(shape.experts))} would work",
             )
     elif learner.ep > 1:
         yield error(
@@ -60,7 +60,7 @@ def check_heads(config: NemoConfig, shape: ModelShape) -> Findings:
     """Attention heads, key-value heads and feed-forward columns divide by TP."""
     learner = config.learner
     key = f"{LEARNER}.tensor_model_parallel_size"
-    works = listed(divisors(shape.heads, shape.kv, shape.ffn))
+    works = join_numbers(find_divisors(shape.heads, shape.kv, shape.ffn))
     for what, size in (("attention heads", shape.heads), ("feed-forward columns", shape.ffn)):
         if size % learner.tp:
             yield error(key, f"{size} {what} do not divide by TP {learner.tp}; {works} would work")
@@ -76,7 +76,7 @@ def check_layers(config: NemoConfig, shape: ModelShape) -> Findings:
     learner = config.learner
     given = [n for n in (learner.first_stage, learner.last_stage) if n is not None]
     key = f"{LEARNER}.pipeline_model_parallel_size"
-    works = listed([d for d in divisors(shape.layers) if d <= 16])
+    works = join_numbers([d for d in find_divisors(shape.layers) if d <= 16])
     if not given:
         if shape.layers % learner.pp:
             yield error(
@@ -99,17 +99,17 @@ def check_vllm(config: NemoConfig, shape: ModelShape) -> Findings:
     engine = config.engine
     key = f"{VLLM}.tensor_parallel_size"
     if engine.gpus % (engine.tp * engine.pp):
-        works = [d for d in divisors(shape.heads, engine.gpus) if engine.gpus % (d * engine.pp) == 0]
+        works = [d for d in find_divisors(shape.heads, engine.gpus) if engine.gpus % (d * engine.pp) == 0]
         yield error(
             key,
-            f"{engine.gpus} GPUs do not divide by vLLM's TP {engine.tp} * PP {engine.pp}; TP {listed(works)} would "
-            "work",
+            f"{engine.gpus} GPUs do not divide by vLLM's TP {engine.tp} * PP {engine.pp}; TP {join_numbers(works)} "
+            "would work",
         )
     if shape.heads % engine.tp or (shape.kv % engine.tp and engine.tp % shape.kv):
         yield error(
             key,
             f"{shape.heads} heads and {shape.kv} key-value heads do not split over vLLM's TP {engine.tp}; "
-            f"{listed(divisors(shape.heads, shape.kv))} would work",
+            f"{join_numbers(find_divisors(shape.heads, shape.kv))} would work",
         )
     shared = config.values.get("policy.generation.colocated.enabled", True)
     if not shared and engine.gpus >= config.gpus:
@@ -124,7 +124,7 @@ def check_batches(config: NemoConfig, shape: ModelShape) -> Findings:
     """The rows of a step divide into optimizer steps, and the rows of an optimizer step over the replicas."""
     learner, batch, rollout = config.learner, config.batch, config.rollout
     key = "policy.train_global_batch_size"
-    works = listed([d for d in divisors(rollout.rows) if d % learner.replicas == 0][-4:])
+    works = join_numbers([d for d in find_divisors(rollout.rows) if d % learner.replicas == 0][-4:])
     if rollout.rows % batch.rows:
         yield error(
             key,
@@ -141,7 +141,7 @@ def check_batches(config: NemoConfig, shape: ModelShape) -> Findings:
         yield error(
             "policy.train_micro_batch_size",
             f"{batch.rows // learner.replicas} rows per replica do not divide by train_micro_batch_size="
-            f"{batch.micro_rows}; {listed(divisors(batch.rows // learner.replicas)[:5])} would work",
+            f"{batch.micro_rows}; {join_numbers(find_divisors(batch.rows // learner.replicas)[:5])} would work",
         )
 
 
@@ -175,7 +175,7 @@ def check_packing(config: NemoConfig, shape: ModelShape) -> Findings:
         yield error("policy.sequence_packing.enabled", f"CP {learner.cp} needs sequence packing; set it to true")
     packer, packers = config.values.get("policy.sequence_packing.algorithm"), version.list_names(PACKERS)
     if batch.packing and packers and packer is not None and str(packer).lower() not in packers:
-        choices = suggestion(str(packer).lower(), sorted(packers), "choices")
+        choices = suggest_name(str(packer).lower(), sorted(packers), "choices")
         yield error("policy.sequence_packing.algorithm", f"{packer}: no such algorithm in NeMo-RL; {choices}")
     hybrid = config.values.get(f"{LEARNER}.moe_flex_dispatcher_backend") == "hybridep"
     padded = [

@@ -10,7 +10,7 @@ import fnmatch
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.parsing import suggest_name
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts.lora import LAYERS, OUTPUT
 from nemo_ada.rules.facts.models import find_shape
@@ -79,7 +79,7 @@ def _check_targets(v: Values, section: Mapping[str, Any]) -> Findings:
             yield error(
                 key,
                 f"{target}: Megatron has no such layer, and it would stay frozen without a message; "
-                f"{suggestion(last, ADAPTED, 'layers')}",
+                f"{suggest_name(last, ADAPTED, 'layers')}",
             )
     shape = find_shape(str(v.get("policy.model_name", "")))
     output = OUTPUT in targets or (not targets and OUTPUT not in excluded)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
-from nemo_ada.config.presets import SECTION, ada_settings
+from nemo_ada.config.presets import SECTION, parse_ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.core.sampling.budget import CAPS, SECONDS
 from nemo_ada.errors import UserError
@@ -338,7 +338,7 @@ ADA_RULES: tuple[Callable[[Values, AdaSettings], Findings], ...] = (
 def describe_objective(values: Values, ada: AdaSettings) -> Findings:
     """What the mean update follows, said and not judged."""
     try:
-        yield ok(f"{SECTION}.advantage", ada.teaches(int(values.get("grpo.num_generations_per_prompt", 0))))
+        yield ok(f"{SECTION}.advantage", ada.describe_objective(int(values.get("grpo.num_generations_per_prompt", 0))))
     except (UserError, TypeError, ValueError):
         return  # another rule names it
 
@@ -348,7 +348,7 @@ def check_reinforce_ada(values: Values) -> Findings:
     if not uses_reinforce_ada(values):
         return
     try:
-        ada = ada_settings(values.get(SECTION))
+        ada = parse_ada_settings(values.get(SECTION))
     except UserError as problem:
         yield error(problem.key or SECTION, str(problem))
         return

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.keys import settings
-from nemo_ada.config.parsing import CLOSE, meant
+from nemo_ada.config.keys import list_settings
+from nemo_ada.config.parsing import CLOSE, find_meant
 from nemo_ada.config.presets import SECTION
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts import version
@@ -113,8 +113,8 @@ def _guess_meant(known: Mapping[str, frozenset[str]], key: str) -> str:
     if close:
         return f"did you mean {f'{section}.' if section else ''}{close[0]}?"
     theirs = [f"{other}.{name}" for other, names in known.items() for name in names if other != TOP]
-    ours = [setting.key for setting in settings(AdaSettings, f"{SECTION}.")]
-    elsewhere = meant(name, [*theirs, *ours])
+    ours = [setting.key for setting in list_settings(AdaSettings, f"{SECTION}.")]
+    elsewhere = find_meant(name, [*theirs, *ours])
     if elsewhere:
         return f"did you mean {' or '.join(elsewhere)}?"
     return "remove it, or look it up in NeMo-RL's examples/configs"

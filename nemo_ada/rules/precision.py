@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nemo_ada.config.parsing import listed
+from nemo_ada.config.parsing import join_numbers
 from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import NemoConfig
 from nemo_ada.rules.finding import Findings, error, warning
@@ -30,7 +30,7 @@ def check_fp8_rollout(config: NemoConfig, shape: ModelShape) -> Findings:
         yield error(
             f"{VLLM}.precision",
             f"FP8 blocks of 128 need feed-forward and key-value widths per GPU in multiples of 128; {shape.ffn} and "
-            f"{shape.kv_width} over TP {engine.tp} are not; {VLLM}.tensor_parallel_size={listed(works)} would "
+            f"{shape.kv_width} over TP {engine.tp} are not; {VLLM}.tensor_parallel_size={join_numbers(works)} would "
             "work, or precision=bfloat16",
         )
     if not config.values.get("loss_fn.use_importance_sampling_correction", False):

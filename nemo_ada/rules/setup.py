@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nemo_ada.by_name import file_of, find
-from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.parsing import suggest_name
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules.data import lies_here, uses_media
@@ -148,7 +148,7 @@ def check_saves(v: Values) -> Findings:
             found = version.find_checkout()
             logged = set() if found is None else found.list_metrics(LOOP, ("validate",))
             if logged and name not in logged:
-                yield error(key, f"{metric}: {suggestion(name, sorted(logged), 'validation metrics')}")
+                yield error(key, f"{metric}: {suggest_name(name, sorted(logged), 'validation metrics')}")
         elif prefix == "train":
             yield warning(
                 key,

@@ -68,6 +68,7 @@ def list_shards(path: Path, split: str = "train") -> list[Path]:
             found.append(file)
         if len(found) > MAX_SHARDS:
             raise UserError(f"{path} has more than {MAX_SHARDS:,} data files; name a pattern of some")
+    # The last word counts: data/train/test.parquet is a file of the split test.
     named = {file: _SPLIT.findall(str(file.relative_to(path)).lower()) for file in found}
     chosen = [file for file in found if named[file][-1:] == [split]]
     if not chosen and any(named.values()):

@@ -350,14 +350,14 @@ class RunDir:
                 "may change)"
             )
 
-    def checkpoints(self) -> list[Path]:
+    def list_checkpoints(self) -> list[Path]:
         """Return the complete step folders, oldest first. Folders with other names are ignored."""
         folders = find_saves(self.path, read_mapping(self.path / "config.yaml")).glob("step_*")
         return sorted((f for f in folders if re.fullmatch(r"step_\d{1,18}", f.name)), key=lambda f: int(f.name[5:]))
 
-    def newest_checkpoint(self) -> Path | None:
+    def find_newest_checkpoint(self) -> Path | None:
         """Return the newest step folder whose checksums match. Damaged ones are logged and skipped."""
-        for folder in reversed(self.checkpoints()):
+        for folder in reversed(self.list_checkpoints()):
             try:
                 verify_folder(folder, needs=[STATE])
             except UserError as error:
@@ -366,7 +366,7 @@ class RunDir:
             return folder
         return None
 
-    def resume_point(self) -> Path | None:
+    def find_resume_point(self) -> Path | None:
         """Return the checkpoint that a resumed run starts from, or None where nothing is saved.
 
         Damaged newer folders are renamed, because the run writes new ones under their names.
@@ -374,7 +374,7 @@ class RunDir:
         Raises:
             UserError: All step folders are damaged, and a new start would overwrite the run.
         """
-        saved, newest = self.checkpoints(), self.newest_checkpoint()
+        saved, newest = self.list_checkpoints(), self.find_newest_checkpoint()
         if saved and newest is None:
             raise UserError(
                 f"{saved[0].parent}: every checkpoint is damaged ({', '.join(folder.name for folder in saved)}); "

@@ -169,13 +169,13 @@ class JobControl:
         """The seconds for one more step, its validation and a save: the longest recent step and `closing`."""
         return max(self._steps, default=0.0) + self.closing
 
-    def ended_early(self, reason: str) -> tuple[int, str]:
+    def report_early_end(self, reason: str) -> tuple[int, str]:
         """Write the status of a run that was stopped and could not save. Returns exit code and message."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
         self.status("stopped", self.saved_step)
         return EXIT_STOPPED, f"stopped before a save: {reason}; resume=auto continues from the last one"
 
-    def stop_reason(self) -> str | None:
+    def find_stop_reason(self) -> str | None:
         """Return the reason to save and end now, or None."""
         if self._requested is not None:
             return self._requested
@@ -186,7 +186,7 @@ class JobControl:
             return f"{end - time.time():.0f} s are left of the job and {self.reserve:.0f} s are needed"
         return None
 
-    def ended(self, step: int, reason: str | None, *, saved: bool) -> tuple[int, str]:
+    def report_end(self, step: int, reason: str | None, *, saved: bool) -> tuple[int, str]:
         """Report the end of a run, and return its exit code and a sentence about an early end.
 
         Args:

@@ -79,7 +79,7 @@ def is_secret_variable(name: str) -> bool:
 
 
 def drop_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without secrets."""
+    """Return the environment without the variables that may hold a secret."""
     return {name: value for name, value in environment.items() if not is_secret_variable(name)}
 
 
@@ -101,11 +101,11 @@ def _find_value(match: re.Match[str], text: str) -> tuple[int, int]:
     """Return where the secret behind a name begins and ends. Both are the same where there is none."""
     none = match.end(), match.end()
     name = match["name"][-_LONGEST:]
-    if match["blank"] is not None:
+    if match["blank"] is not None:  # --name value, setenv NAME value; any other word before a blank is prose
         option = match["name"].startswith("-") and (is_secret_name(name) or name.lstrip("-") in ("pass", "pwd"))
         told = option or (_is_known(name) and _SHELL.search(text, max(0, match.start() - _LONGEST), match.start()))
         value = _WORD_OF.match(text, match.end()) if told else None
-    elif match["pair"] is None:
+    elif match["pair"] is None:  # a table: a cell between bars, a word behind a tab
         value = (_CELL if match["tab"] is None else _WORD_OF).match(text, match.end()) if _is_known(name) else None
     elif not (is_secret_name(name) or (name.isupper() and is_secret_variable(name))):
         return none

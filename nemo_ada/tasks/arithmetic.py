@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.protocol import Prompt, Splits, Tokenizer, content_id
-from nemo_ada.tasks.reasoning import GeneratedTask, package_dataset
+from nemo_ada.tasks.protocol import Prompt, Splits, Tokenizer, make_content_id
+from nemo_ada.tasks.reasoning import GeneratedTask, make_dataset
 from nemo_ada.tasks.settings import ArithmeticSettings
 from nemo_ada.verify.boxed import last_boxed
 from nemo_ada.verify.judge import make_judge
@@ -43,23 +43,23 @@ class Kind:
     written: str = "{expression} ="
 
 
-def _numbers(terms: int, digits: int) -> dict[str, int]:
+def _make_options(terms: int, digits: int) -> dict[str, int]:
     return {"min_terms": terms, "max_terms": terms, "min_digits": digits, "max_digits": digits}
 
 
 KINDS = {
-    "sum_1": Kind("chain_sum", _numbers(2, 1)),
-    "sum_1x3": Kind("chain_sum", _numbers(3, 1)),
-    "sum_2": Kind("chain_sum", _numbers(2, 2)),
-    "times_1": Kind("products", _numbers(2, 1)),
-    "times_2": Kind("products", _numbers(2, 2)),
+    "sum_1": Kind("chain_sum", _make_options(2, 1)),
+    "sum_1x3": Kind("chain_sum", _make_options(3, 1)),
+    "sum_2": Kind("chain_sum", _make_options(2, 2)),
+    "times_1": Kind("products", _make_options(2, 1)),
+    "times_2": Kind("products", _make_options(2, 2)),
     "gcd": Kind("gcd", {"min_value": 2, "max_value": 30}, "gcd({numbers}) ="),
     "lcm": Kind("lcm", {"min_value": 2, "max_value": 15}, "lcm({numbers}) ="),
     "gsm_symbolic": Kind("gsm_symbolic", {}, "Question: {question}\nAnswer:"),
 }
 
 
-def final_answer(text: str) -> str | None:
+def find_final_answer(text: str) -> str | None:
     r"""Return the answer of a free-form response: its last \boxed{}, else its last number without commas, else None."""
     box = last_boxed(text)
     if box is not None:
@@ -68,7 +68,7 @@ def final_answer(text: str) -> str | None:
     return numbers[-1].replace(",", "") if numbers else None
 
 
-def _boxed(answer: str | None) -> str:
+def _put_in_box(answer: str | None) -> str:
     """Return an answer as math-verify reads it. None gives an empty text."""
     return "" if answer is None else f"\\boxed{{{answer}}}"
 
@@ -105,7 +105,7 @@ class Arithmetic(GeneratedTask):
 
     def submit(self, prompt: Prompt, text: str, finished: bool) -> Verdict | Future[Verdict]:
         """Start to label a response 1.0 when it ended by itself with an answer of the reference's value, else 0.0."""
-        return self._judge.submit(_boxed(final_answer(text)), prompt.answer, finished, prompt.text)
+        return self._judge.submit(_put_in_box(find_final_answer(text)), prompt.answer, finished, prompt.text)
 
     def close(self) -> None:
         """End math-verify's processes."""
@@ -113,22 +113,22 @@ class Arithmetic(GeneratedTask):
 
     def _build(self) -> Splits:
         shares = self.settings.problems
-        train_K = _shared_out(self.settings.train_prompts, list(shares.values()))
-        heldout_K = _shared_out(self.settings.heldout_prompts, list(shares.values()))
+        train_K = _share_out(self.settings.train_prompts, list(shares.values()))
+        heldout_K = _share_out(self.settings.heldout_prompts, list(shares.values()))
         train: list[Prompt] = []
         heldout: list[Prompt] = []
         for kind, train_count, heldout_count in zip(shares, train_K, heldout_K, strict=True):
-            prompts = self._prompts(kind, train_count + heldout_count)
+            prompts = self._make_prompts(kind, train_count + heldout_count)
             train += prompts[:train_count]
             heldout += prompts[train_count:]
         order = np.random.default_rng([self.settings.seed, 0]).permutation(len(train))
         return Splits(tuple(train[i] for i in order), tuple(heldout), ())
 
-    def _prompts(self, kind: str, count: int) -> list[Prompt]:
+    def _make_prompts(self, kind: str, count: int) -> list[Prompt]:
         """`count` different problems of a kind, each behind the kind's examples."""
         shots, wanted = self.settings.shots, self.settings.shots + count
         problems: dict[str, str] = {}
-        for problem, answer in _problems(kind, self.settings.seed, DRAWS_PER_PROBLEM * wanted + MORE_DRAWS):
+        for problem, answer in _make_problems(kind, self.settings.seed, DRAWS_PER_PROBLEM * wanted + MORE_DRAWS):
             problems.setdefault(problem, answer)
             if len(problems) == wanted:
                 break
@@ -140,13 +140,13 @@ class Arithmetic(GeneratedTask):
         written = list(problems.items())
         before = "".join(f"{problem} {answer}\n" for problem, answer in written[:shots])
         texts = [(before + problem, answer) for problem, answer in written[shots:]]
-        return [Prompt(content_id(self.name, text), text, answer, {"kind": kind}) for text, answer in texts]
+        return [Prompt(make_content_id(self.name, text), text, answer, {"kind": kind}) for text, answer in texts]
 
 
-def _problems(kind: str, seed: int, draws: int) -> Iterator[tuple[str, str]]:
+def _make_problems(kind: str, seed: int, draws: int) -> Iterator[tuple[str, str]]:
     """Texts and answers of `draws` problems of a kind, in a seeded order. Problems may repeat."""
     chosen = KINDS[kind]
-    source = package_dataset(chosen.dataset, seed=seed << 32, size=draws, **chosen.options)
+    source = make_dataset(chosen.dataset, seed=seed << 32, size=draws, **chosen.options)
     for index in range(draws):
         entry = source[index]
         facts = {"question": entry["question"]} | entry["metadata"]
@@ -155,7 +155,7 @@ def _problems(kind: str, seed: int, draws: int) -> Iterator[tuple[str, str]]:
         yield chosen.written.format_map(facts), str(entry["answer"])
 
 
-def _shared_out(count: int, shares: Sequence[float]) -> list[int]:
+def _share_out(count: int, shares: Sequence[float]) -> list[int]:
     """Whole numbers that sum to `count`, in proportion to the shares."""
     edges = np.rint(np.cumsum(shares) / np.sum(shares) * count).astype(int)
     return [int(size) for size in np.diff(edges, prepend=0)]

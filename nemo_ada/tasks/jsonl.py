@@ -26,8 +26,8 @@ from nemo_ada.tasks.protocol import (
     Prompt,
     Splits,
     Tokenizer,
-    canonical_text,
-    content_id,
+    make_canonical,
+    make_content_id,
 )
 from nemo_ada.tasks.settings import JsonlSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
@@ -74,13 +74,13 @@ class JsonlTask:
         rows = self._read()
         self._judge.try_on(rows[0].entry["reference"])
         if tokenizer is None:
-            tokenizer = CharTokenizer.covering(text for row in rows for text in (row.text, self._right(row)))
+            tokenizer = CharTokenizer.cover(text for row in rows for text in (row.text, self._write_right(row)))
         self.tokenizer: Tokenizer = tokenizer
-        self._prompts = self._distinct(rows)
+        self._prompts = self._drop_repeats(rows)
         for warning in self.warnings():
             log.warning("%s", warning)
-        self.max_prompt_tokens = max(self._tokens(row) for row in self._prompts)
-        self.max_new_tokens = settings.max_new_tokens or max(len(self._right(row)) for row in self._prompts) + 1
+        self.max_prompt_tokens = max(self._count_tokens(row) for row in self._prompts)
+        self.max_new_tokens = settings.max_new_tokens or max(len(self._write_right(row)) for row in self._prompts) + 1
 
     @cached_property
     def fingerprint(self) -> str:
@@ -145,10 +145,10 @@ class JsonlTask:
         return Splits(
             tuple(prompts[heldout + supervision :]),
             tuple(prompts[:heldout]),
-            tuple(Demonstration(p.text, self._right(p)) for p in supervised),
+            tuple(Demonstration(p.text, self._write_right(p)) for p in supervised),
         )
 
-    def _right(self, prompt: Prompt) -> str:
+    def _write_right(self, prompt: Prompt) -> str:
         return self._judge.write_right(prompt.entry["reference"])
 
     def _read(self) -> list[Prompt]:
@@ -168,7 +168,7 @@ class JsonlTask:
                 self.layouts[pair.layout] += 1
                 self.systems[pair.system] += 1
                 entry = {"line": number, "answer": pair.answer, "reference": pair.reference}
-                rows.append(Prompt(content_id(self.name, text), text, pair.answer, entry))
+                rows.append(Prompt(make_content_id(self.name, text), text, pair.answer, entry))
         except UserError as problem:
             raise UserError(f"task.path: {problem}") from None
         if not rows:
@@ -185,32 +185,32 @@ class JsonlTask:
             )
         return rows
 
-    def _distinct(self, rows: Sequence[Prompt]) -> list[Prompt]:
+    def _drop_repeats(self, rows: Sequence[Prompt]) -> list[Prompt]:
         """Return the first row of each prompt that the tokenizer can read and that is not too long."""
         limit = self.settings.max_prompt_tokens
         distinct: dict[str, Prompt] = {}
         for row in rows:
             try:
-                overlong = self._tokens(row) > limit
+                overlong = self._count_tokens(row) > limit
             except ValueError as reason:
                 self.malformed[row.entry["line"]] = f"its prompt {reason}"
                 continue
             if overlong:
                 self.overlong.append(row.entry["line"])
                 continue
-            first = distinct.setdefault(canonical_text(row.text), row)
+            first = distinct.setdefault(make_canonical(row.text), row)
             if first is not row:
                 same = normalise_text(first.answer) == normalise_text(row.answer)
                 (self.repeated if same else self.conflicting).append(row.entry["line"])
         if not distinct and not self.overlong:
             raise UserError(f"task.path: the model's tokenizer can read no prompt; {self.warnings()[0]}")
         if not distinct:
-            shortest = min(self._tokens(row) for row in rows if row.entry["line"] in self.overlong)
+            shortest = min(self._count_tokens(row) for row in rows if row.entry["line"] in self.overlong)
             raise UserError(
                 f"task.max_prompt_tokens={limit} leaves out every prompt of {str(self._path)!r}; the shortest has "
                 f"{shortest} tokens, so use that or more"
             )
         return list(distinct.values())
 
-    def _tokens(self, row: Prompt) -> int:
+    def _count_tokens(self, row: Prompt) -> int:
         return len(row.text) if isinstance(self.tokenizer, CharTokenizer) else len(self.tokenizer.encode(row.text))

@@ -83,14 +83,14 @@ def pair_of(
     Raises:
         ValueError: The reason why the record has no such pair. It is valid UTF-8.
     """
-    name, value = _first(record, prompt_fields, "prompt")
-    messages = _messages(name, value)
-    prompt = _text(name, value if messages is None else messages.user)
+    name, value = _find_first(record, prompt_fields, "prompt")
+    messages = _read_messages(name, value)
+    prompt = _read_prompt(name, value if messages is None else messages.user)
     if name in ("input", "instruction") and messages is None:
-        prompt = _instruction(record) or prompt
+        prompt = _join_instruction(record) or prompt
     refuse_media(record, prompt)
     try:
-        column, reference = _first(record, answer_fields, "answer")
+        column, reference = _find_first(record, answer_fields, "answer")
     except ValueError:
         if messages is None or messages.assistant is None:
             raise
@@ -102,15 +102,18 @@ def pair_of(
     except ValueError as problem:
         raise ValueError(f"its {column!r} {problem}") from None
     layout = f"prompt {name!r}{'' if messages is None else ' (messages)'}, reference {column!r}{read.form}"
-    columns, system = (_column(record, name), _column(record, column)), "" if messages is None else messages.system
+    columns, system = (
+        (_find_column(record, name), _find_column(record, column)),
+        "" if messages is None else messages.system,
+    )
     return Pair(prompt, read.text, reference, read.value, system, layout, columns)
 
 
 def prompt_of(record: Mapping[str, Any], fields: Sequence[str]) -> str:
     """Return the prompt of a record that needs no reference. Raises ValueError as `pair_of` does."""
-    name, value = _first(record, fields, "prompt")
-    messages = _messages(name, value)
-    return _text(name, value if messages is None else messages.user)
+    name, value = _find_first(record, fields, "prompt")
+    messages = _read_messages(name, value)
+    return _read_prompt(name, value if messages is None else messages.user)
 
 
 def _refuse_options(record: Mapping[str, Any], prompt: str, reference: Any) -> None:
@@ -127,16 +130,16 @@ def _refuse_options(record: Mapping[str, Any], prompt: str, reference: Any) -> N
             raise ValueError(f"its options are in {column!r}; write them into the prompt, with a letter as answer")
 
 
-def _instruction(record: Mapping[str, Any]) -> str:
+def _join_instruction(record: Mapping[str, Any]) -> str:
     """Return what Alpaca's format asks: an instruction, and what it is about. Empty where one of them is missing."""
     parts = [record.get(name) for name in ("instruction", "input")]
     texts = [part.strip() for part in parts if isinstance(part, str) and part.strip()]
     return "\n\n".join(texts) if len(texts) == 2 else ""
 
 
-def _first(record: Mapping[str, Any], names: Sequence[str], what: str) -> tuple[str, Any]:
+def _find_first(record: Mapping[str, Any], names: Sequence[str], what: str) -> tuple[str, Any]:
     """Return the first field that is neither null nor blank, and its value."""
-    there = [(name, value) for name in names for value in _values(record, name)]
+    there = [(name, value) for name in names for value in _find_values(record, name)]
     for name, value in there:
         if value is not None and not (isinstance(value, str) and not value.strip()) and value != []:
             return name, value
@@ -148,7 +151,7 @@ def _first(record: Mapping[str, Any], names: Sequence[str], what: str) -> tuple[
     raise ValueError(reason.encode("utf-8", "replace").decode("utf-8"))  # surrogates become question marks
 
 
-def _values(record: Mapping[str, Any], name: str) -> Iterator[Any]:
+def _find_values(record: Mapping[str, Any], name: str) -> Iterator[Any]:
     """Yield the value of a column, or of a dotted path, if there is one."""
     if name in record:
         yield record[name]
@@ -156,7 +159,7 @@ def _values(record: Mapping[str, Any], name: str) -> Iterator[Any]:
     here: Any = record
     for part in name.split("."):
         here = _object_of(here)
-        if here is None or (key := _spelled(here, part)) is None:
+        if here is None or (key := _find_spelling(here, part)) is None:
             return
         here = here[key]
     yield here
@@ -170,16 +173,16 @@ def _object_of(value: Any) -> Mapping[str, Any] | None:
     return value if isinstance(value, Mapping) else None
 
 
-def _spelled(record: Mapping[str, Any], name: str) -> str | None:
+def _find_spelling(record: Mapping[str, Any], name: str) -> str | None:
     """Return the key that is this name, or this name with other capitals."""
     return name if name in record else next((key for key in record if str(key).lower() == name.lower()), None)
 
 
-def _column(record: Mapping[str, Any], name: str) -> str:
-    return name if name in record else _spelled(record, name.partition(".")[0]) or name
+def _find_column(record: Mapping[str, Any], name: str) -> str:
+    return name if name in record else _find_spelling(record, name.partition(".")[0]) or name
 
 
-def _messages(name: str, value: Any) -> Messages | None:
+def _read_messages(name: str, value: Any) -> Messages | None:
     """Return the conversation that a value is. None for a text. Raises ValueError where it has no single question."""
     if isinstance(value, str) and value.lstrip().startswith(("[{", "[ {", "[\n")):
         with suppress(ValueError, RecursionError):
@@ -190,15 +193,15 @@ def _messages(name: str, value: Any) -> Messages | None:
         return None
     turns = [(str(one.get("role", one.get("from"))), one.get("content", one.get("value"))) for one in value]
     turns = [(_ROLES.get(role, role), content) for role, content in turns]
-    system = "\n".join(_content(name, content) for role, content in turns if role == "system")
+    system = "\n".join(_read_content(name, content) for role, content in turns if role == "system")
     rest = [(role, content) for role, content in turns if role != "system"]
     roles = [role for role, _ in rest]
     if roles not in (["user"], ["user", "assistant"]):
         raise ValueError(f"its {name!r} is a conversation of {', '.join(roles)[:80] or 'nobody'}; one question works")
-    return Messages(system, _content(name, rest[0][1]), _content(name, rest[1][1]) if len(rest) > 1 else None)
+    return Messages(system, _read_content(name, rest[0][1]), _read_content(name, rest[1][1]) if len(rest) > 1 else None)
 
 
-def _content(name: str, content: Any) -> str:
+def _read_content(name: str, content: Any) -> str:
     """Return the text of a message, whose content may be a list of parts."""
     if isinstance(content, list) and all(isinstance(part, Mapping) for part in content):
         for part in content:
@@ -211,7 +214,7 @@ def _content(name: str, content: Any) -> str:
     return content
 
 
-def _text(name: str, value: Any) -> str:
+def _read_prompt(name: str, value: Any) -> str:
     """Return the text of a prompt. Raises ValueError that names its column."""
     try:
         return read_text(value)

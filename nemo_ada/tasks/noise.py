@@ -34,7 +34,7 @@ SUDOKU_BANDS = (NoiseBand(0.75, 0.0, 0.04), NoiseBand(0.18, 0.1, 0.4), NoiseBand
 SPELLING_BANDS = (NoiseBand(0.68, 0.0, 0.03), NoiseBand(0.19, 0.2, 0.6), NoiseBand(0.13, 0.6, 0.85))
 
 
-def rate_table(
+def draw_rates(
     bands: Sequence[NoiseBand], shape: tuple[int, ...], rng: np.random.Generator, scale: float = 1.0
 ) -> NDArray[np.float64]:
     """Return error rates of the given shape. Each band has its rounded share of the contexts, in random places."""

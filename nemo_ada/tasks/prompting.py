@@ -23,7 +23,7 @@ from nemo_ada.run.folder import CONTRACT
 from nemo_ada.run.inputs import TOKENIZER
 from nemo_ada.run.limited import Limited
 from nemo_ada.run.torch_parts import hide_cuda_parts
-from nemo_ada.tasks.protocol import canonical_text
+from nemo_ada.tasks.protocol import make_canonical
 from nemo_ada.tasks.tokenizer import UNKNOWN
 
 TEMPLATE_SECONDS = 20.0  # of a core, for one prompt; the sandbox of templates has no limit of its own
@@ -51,7 +51,7 @@ class PromptFormat:
 
 
 @lru_cache(maxsize=1)
-def _templates(seconds: float) -> Limited:
+def _start_renderer(seconds: float) -> Limited:
     """Return the process that renders chat templates."""
     return Limited("nemo_ada.tasks.template:render", seconds)
 
@@ -96,14 +96,14 @@ class ModelTokenizer:
             if marker in text:
                 raise ValueError(f"contains the special token {marker!r}; give the problem without chat template")
         plain = text + self.format.suffix
-        ids = self._lossless(plain)
+        ids = self._encode_lossless(plain)
         if not self._chat:
             return [*self._bos, *ids]
         messages = [{"role": "system", "content": self.format.system}] if self.format.system else []
         messages.append({"role": "user", "content": plain})
         arguments = {**self._tokenizer.special_tokens_map, **self.format.chat_template_kwargs}
         try:
-            whole = _templates(TEMPLATE_SECONDS).ask(self._tokenizer.get_chat_template(), messages, arguments)
+            whole = _start_renderer(TEMPLATE_SECONDS).ask(self._tokenizer.get_chat_template(), messages, arguments)
         except UserError as problem:
             raise UserError(
                 f"the chat template of {self.folder} refuses the prompt: {problem}; change the system message or "
@@ -140,8 +140,8 @@ class ModelTokenizer:
         more = listed if isinstance(listed, list) else [listed]
         return tuple(dict.fromkeys([self.eos_id, *(int(stop) for stop in more if stop is not None)]))
 
-    def contract(self) -> dict[str, Any]:
-        """Return what a prompt and the end of a response depend on, for comparisons with `differences`."""
+    def make_contract(self) -> dict[str, Any]:
+        """Return what a prompt and the end of a response depend on, for comparisons with `find_differences`."""
         template = getattr(self._tokenizer, "chat_template", None) if self._chat else None
         return {
             **asdict(self.format),
@@ -176,13 +176,13 @@ class ModelTokenizer:
             path = Path(self.folder) / name
             if path.is_file():
                 duplicate(path, folder / name)
-        write_atomically(folder / CONTRACT, json.dumps(self.contract(), indent=1, ensure_ascii=False) + "\n")
+        write_atomically(folder / CONTRACT, json.dumps(self.make_contract(), indent=1, ensure_ascii=False) + "\n")
 
-    def _lossless(self, text: str) -> list[int]:
+    def _encode_lossless(self, text: str) -> list[int]:
         """Ids of a text. Raises ValueError when they do not decode to the same text."""
         ids = [int(i) for i in self._tokenizer.encode(text, add_special_tokens=False)]
         back = str(self._tokenizer.decode(ids))
-        if canonical_text(back) != canonical_text(text):
+        if make_canonical(back) != make_canonical(text):
             lost = sorted(set(text) - set(back))
             raise ValueError(f"the tokenizer loses characters of its text ({''.join(lost)!r})")
         return ids
@@ -238,21 +238,21 @@ def read_contract(folder: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def find_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return what two prompt contracts have differently, in words."""
     return [
-        f"{name} was {_shown(before[name])} and is {_shown(now.get(name))}"
+        f"{name} was {_shorten(before[name])} and is {_shorten(now.get(name))}"
         for name in before
         if name in now and name != "chat_template" and before[name] != now[name]
     ]
 
 
-def _shown(value: object) -> str:
+def _shorten(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
-def positions(folder: Path) -> int | None:
+def read_max_positions(folder: Path) -> int | None:
     """Longest sequence of a model in tokens. None when its config.json has no such number.
 
     Raises:

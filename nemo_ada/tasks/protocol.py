@@ -17,14 +17,14 @@ from nemo_ada.errors import InvariantError
 from nemo_ada.verify.verdict import Verdict
 
 
-def canonical_text(text: str) -> str:
+def make_canonical(text: str) -> str:
     """Return the text in Unicode NFC, trimmed and with single spaces. Two prompts are equal when these texts are."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
-def content_id(task_name: str, text: str) -> str:
+def make_content_id(task_name: str, text: str) -> str:
     """Return a prompt's id: 16 hex digits of a hash of the task's name and the canonical text."""
-    return hashlib.sha256(f"{task_name}\0{canonical_text(text)}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{task_name}\0{make_canonical(text)}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Prompt:
     """One problem.
 
     Attributes:
-        prompt_id: Id from `content_id`.
+        prompt_id: Id from `make_content_id`.
         text: What the model reads.
         answer: The correct answer.
         entry: Data for the verifier.
@@ -77,7 +77,7 @@ class Splits:
     def __post_init__(self) -> None:
         texts = [p.text for p in self.train + self.heldout] + [d.prompt_text for d in self.supervision]
         seen: set[str] = set()
-        for text in map(canonical_text, texts):
+        for text in map(make_canonical, texts):
             if text in seen:
                 raise InvariantError(f"prompt {text!r} occurs twice in the splits")
             seen.add(text)

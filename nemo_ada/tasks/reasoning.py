@@ -28,8 +28,8 @@ from pydantic import TypeAdapter
 from nemo_ada import trust
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import MAX_TEXT, write_atomically
-from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, rate_table
-from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id
+from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, corrupt_blanks, corrupt_letters, draw_rates
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, make_content_id
 from nemo_ada.tasks.settings import ArithmeticSettings, MiniSudokuSettings, PuzzleSettings, SpellBackwardSettings
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
@@ -45,7 +45,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _SPLITS = TypeAdapter(Splits)
 
 
-def package_dataset(name: str, **options: Any) -> Any:
+def make_dataset(name: str, **options: Any) -> Any:
     """Return a data set of reasoning-gym. The first call imports the package, which takes seconds."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # a dependency of the package compares with `is`
@@ -98,7 +98,7 @@ class GeneratedTask(ABC):
         decides = self.settings.model_dump(exclude={"graded", "max_new_tokens"})  # these say how responses are judged
         facts = {"reasoning-gym": version("reasoning-gym"), **decides}
         started = time.perf_counter()
-        splits = cached_splits(self._cache_dir, self.name, facts, self._build)
+        splits = get_cached_splits(self._cache_dir, self.name, facts, self._build)
         sizes = (len(splits.train), len(splits.heldout), len(splits.supervision))
         log.info(
             "%s: %d train, %d held-out, %d supervision in %.1f s", self.name, *sizes, time.perf_counter() - started
@@ -146,10 +146,10 @@ class ReasoningTask(GeneratedTask):
         Another response that ended by itself gets 0.0, or with `graded` the part of it that is right.
         """
         answer = text.split(DRAFT_END, self.settings.drafts - 1)[-1]
-        if finished and self._verifier.score_answer(self._package_answer(answer), prompt.entry) == FULL_MARKS:
+        if finished and self._verifier.score_answer(self._expand_answer(answer), prompt.entry) == FULL_MARKS:
             return Verdict(1.0)
         graded = finished and self.settings.graded
-        return Verdict(min(self._part(prompt, answer), LARGEST_PART) if graded else 0.0)
+        return Verdict(min(self._score_part(prompt, answer), LARGEST_PART) if graded else 0.0)
 
     def close(self) -> None:
         """Release the package's data set."""
@@ -157,19 +157,19 @@ class ReasoningTask(GeneratedTask):
 
     @cached_property
     def _verifier(self) -> Any:
-        return self._datasets(self._first_seed)[0]
+        return self._make_datasets(self._first_seed)[0]
 
     @property
     def _first_seed(self) -> int:
         return self.settings.seed << 32  # far from the next seed, because the package seeds problem i with seed + i
 
-    def _rng(self, stream: int) -> np.random.Generator:
+    def _make_rng(self, stream: int) -> np.random.Generator:
         return np.random.default_rng([self.settings.seed, stream])
 
     def _build(self) -> Splits:
         distinct: dict[str, tuple[str, dict[str, Any]]] = {}
-        for entry in self._entries():
-            text, answer = self._compact(entry)
+        for entry in self._make_entries():
+            text, answer = self._make_compact(entry)
             distinct.setdefault(text, (answer, entry))
         train, heldout = self.settings.train_prompts, self.settings.heldout_prompts
         if len(distinct) <= train + heldout:
@@ -178,41 +178,41 @@ class ReasoningTask(GeneratedTask):
                 f"{train} train, {heldout} held-out and any supervision prompts; raise size or lower train_prompts"
             )
         texts = list(distinct)
-        order = [texts[i] for i in self._rng(0).permutation(len(texts))]
-        prompts = tuple(Prompt(content_id(self.name, t), t, *distinct[t]) for t in order[: train + heldout])
+        order = [texts[i] for i in self._make_rng(0).permutation(len(texts))]
+        prompts = tuple(Prompt(make_content_id(self.name, t), t, *distinct[t]) for t in order[: train + heldout])
         supervised = order[train + heldout :]
-        answers = self._drafted(supervised, [distinct[t][0] for t in supervised])
+        answers = self._write_drafts(supervised, [distinct[t][0] for t in supervised])
         return Splits(prompts[:train], prompts[train:], tuple(map(Demonstration, supervised, answers)))
 
-    def _drafted(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+    def _write_drafts(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
         """One or more drafts of each answer. Each draft has its own errors."""
-        drafts_R = np.minimum(self._rng(3).geometric(0.5, len(texts)), self.settings.drafts).tolist()
+        drafts_R = np.minimum(self._make_rng(3).geometric(0.5, len(texts)), self.settings.drafts).tolist()
         of_draft = [row for row, drafts in enumerate(drafts_R) for _ in range(drafts)]
-        written = iter(self._noisy([texts[row] for row in of_draft], [answers[row] for row in of_draft]))
+        written = iter(self._add_noise([texts[row] for row in of_draft], [answers[row] for row in of_draft]))
         return [DRAFT_END.join(islice(written, drafts)) for drafts in drafts_R]
 
-    def _entries(self) -> Iterable[dict[str, Any]]:
-        for dataset in self._datasets(self._first_seed):
+    def _make_entries(self) -> Iterable[dict[str, Any]]:
+        for dataset in self._make_datasets(self._first_seed):
             yield from (dataset[i] for i in range(len(dataset)))
 
     @abstractmethod
-    def _datasets(self, first_seed: int) -> list[Any]:
+    def _make_datasets(self, first_seed: int) -> list[Any]:
         """Return the package's data sets that make up `settings.size` problems."""
 
     @abstractmethod
-    def _compact(self, entry: dict[str, Any]) -> tuple[str, str]:
+    def _make_compact(self, entry: dict[str, Any]) -> tuple[str, str]:
         """Prompt text and correct answer of one of the package's entries."""
 
     @abstractmethod
-    def _package_answer(self, text: str) -> str:
+    def _expand_answer(self, text: str) -> str:
         """Return a response in the form that the package's verifier reads."""
 
     @abstractmethod
-    def _part(self, prompt: Prompt, answer: str) -> float:
+    def _score_part(self, prompt: Prompt, answer: str) -> float:
         """Return the part of an answer that is right, in [0, 1]."""
 
     @abstractmethod
-    def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+    def _add_noise(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
         """Return the answers with this task's errors."""
 
 
@@ -224,29 +224,29 @@ class MiniSudoku(ReasoningTask):
     draft_tokens = 17
     settings: MiniSudokuSettings
 
-    def _datasets(self, first_seed: int) -> list[Any]:
+    def _make_datasets(self, first_seed: int) -> list[Any]:
         s = self.settings
-        return [package_dataset(self.name, seed=first_seed, size=s.size, min_empty=s.min_empty, max_empty=s.max_empty)]
+        return [make_dataset(self.name, seed=first_seed, size=s.size, min_empty=s.min_empty, max_empty=s.max_empty)]
 
-    def _compact(self, entry: dict[str, Any]) -> tuple[str, str]:
+    def _make_compact(self, entry: dict[str, Any]) -> tuple[str, str]:
         cells = [cell for row in entry["metadata"]["puzzle"] for cell in row]
         solution = [cell for row in entry["metadata"]["solution"] for cell in row]
         return "".join(str(cell or "?") for cell in cells) + "=", "".join(map(str, solution))
 
-    def _package_answer(self, text: str) -> str:
+    def _expand_answer(self, text: str) -> str:
         return "\n".join(" ".join(text[start : start + 4]) for start in range(0, len(text), 4))
 
-    def _part(self, prompt: Prompt, answer: str) -> float:
+    def _score_part(self, prompt: Prompt, answer: str) -> float:
         blank = [i for i, cell in enumerate(prompt.text[: len(prompt.answer)]) if cell == "?"]
         if len(answer) != len(prompt.answer) or not blank:
             return 0.0
         return sum(answer[i] == prompt.answer[i] for i in blank) / len(blank)
 
-    def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+    def _add_noise(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
         cell_RC = np.array([list(text[:16]) for text in texts])
         digit_RC = np.array([list(answer) for answer in answers]).astype(np.int64) - 1
-        rate_CD = rate_table(SUDOKU_BANDS, (16, 4), self._rng(1), self.settings.noise_scale)
-        noisy_RC = corrupt_blanks(digit_RC, cell_RC == "?", rate_CD, self._rng(2)) + 1
+        rate_CD = draw_rates(SUDOKU_BANDS, (16, 4), self._make_rng(1), self.settings.noise_scale)
+        noisy_RC = corrupt_blanks(digit_RC, cell_RC == "?", rate_CD, self._make_rng(2)) + 1
         return ["".join(row) for row in noisy_RC.astype(str).tolist()]
 
 
@@ -259,32 +259,34 @@ class SpellBackward(ReasoningTask):
     draft_tokens = 11
     settings: SpellBackwardSettings
 
-    def _datasets(self, first_seed: int) -> list[Any]:
+    def _make_datasets(self, first_seed: int) -> list[Any]:
         edges = [self.settings.size * i // len(self.lengths) for i in range(len(self.lengths) + 1)]
         return [
-            package_dataset(self.name, seed=first_seed + start, size=end - start, min_word_len=low, max_word_len=high)
+            make_dataset(self.name, seed=first_seed + start, size=end - start, min_word_len=low, max_word_len=high)
             for (low, high), start, end in zip(self.lengths, edges[:-1], edges[1:], strict=True)
         ]
 
-    def _compact(self, entry: dict[str, Any]) -> tuple[str, str]:
+    def _make_compact(self, entry: dict[str, Any]) -> tuple[str, str]:
         return entry["metadata"]["word"].lower() + "=", entry["answer"].lower()
 
-    def _package_answer(self, text: str) -> str:
+    def _expand_answer(self, text: str) -> str:
         return text
 
-    def _part(self, prompt: Prompt, answer: str) -> float:
-        return max(0.0, 1.0 - edit_distance(answer, prompt.answer) / len(prompt.answer))
+    def _score_part(self, prompt: Prompt, answer: str) -> float:
+        return max(0.0, 1.0 - compute_edit_distance(answer, prompt.answer) / len(prompt.answer))
 
-    def _noisy(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
+    def _add_noise(self, texts: Sequence[str], answers: Sequence[str]) -> list[str]:
         length_R = np.array([len(answer) for answer in answers])
         padded = [answer.ljust(self.lengths[-1][1], "a") for answer in answers]
         letter_RL = np.array([[LETTERS.index(char) for char in answer] for answer in padded])
-        rate_AB = rate_table(SPELLING_BANDS, (len(LETTERS), len(LETTERS) + 1), self._rng(1), self.settings.noise_scale)
-        noisy_RL = corrupt_letters(letter_RL, length_R, rate_AB, self._rng(2)).tolist()
+        rate_AB = draw_rates(
+            SPELLING_BANDS, (len(LETTERS), len(LETTERS) + 1), self._make_rng(1), self.settings.noise_scale
+        )
+        noisy_RL = corrupt_letters(letter_RL, length_R, rate_AB, self._make_rng(2)).tolist()
         return ["".join(LETTERS[i] for i in row[:n]) for row, n in zip(noisy_RL, length_R.tolist(), strict=True)]
 
 
-def edit_distance(first: str, second: str) -> int:
+def compute_edit_distance(first: str, second: str) -> int:
     """Return the smallest number of letters to insert, delete or replace (Levenshtein)."""
     costs = list(range(len(second) + 1))
     for i, left in enumerate(first, start=1):
@@ -294,7 +296,9 @@ def edit_distance(first: str, second: str) -> int:
     return costs[-1]
 
 
-def cached_splits(folder: Path | None, task_name: str, facts: Mapping[str, Any], build: Callable[[], Splits]) -> Splits:
+def get_cached_splits(
+    folder: Path | None, task_name: str, facts: Mapping[str, Any], build: Callable[[], Splits]
+) -> Splits:
     """Read splits from the cache, or build and store them. Both give equal splits, because both pass through JSON.
 
     Args:

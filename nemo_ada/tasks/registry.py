@@ -43,11 +43,11 @@ def build_task(settings: AnyTaskSettings, cache_dir: Path | None = None, tokeniz
     if isinstance(settings, ArithmeticSettings):
         return Arithmetic(settings, cache_dir, tokenizer)
     if isinstance(settings, OwnTaskSettings):
-        return _own(settings, tokenizer)
+        return _build_own(settings, tokenizer)
     assert_never(settings)
 
 
-def _own(settings: OwnTaskSettings, tokenizer: Tokenizer | None) -> Task:
+def _build_own(settings: OwnTaskSettings, tokenizer: Tokenizer | None) -> Task:
     """Build the user's task, and judge one of its answers. Raises UserError where that does not work."""
     key = "task.task"
     task: Task = make_object(key, settings.task, tokenizer, **settings.arguments)

@@ -57,7 +57,7 @@ class MiniSudokuSettings(PuzzleSettings):
     """Most blank cells of a board (with more, few boards have one solution)."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.min_empty > self.max_empty:
             raise ValueError(f"min_empty={self.min_empty} is above max_empty={self.max_empty}; lower it")
         return self
@@ -98,7 +98,7 @@ class JsonlSettings(Settings):
     """Longest response in tokens. null: as long as the longest answer."""
 
     @model_validator(mode="after")
-    def _leaves_train(self) -> Self:
+    def _check_shares(self) -> Self:
         if self.heldout_fraction + self.supervision_fraction >= 1:
             raise ValueError(
                 f"heldout_fraction={self.heldout_fraction} and supervision_fraction={self.supervision_fraction} "
@@ -151,6 +151,6 @@ AnyTaskSettings = MiniSudokuSettings | SpellBackwardSettings | JsonlSettings | A
 TaskSettings = Annotated[AnyTaskSettings, Field(discriminator="name")]
 
 
-def data_facts(settings: Settings) -> dict[str, Any]:
+def list_data_facts(settings: Settings) -> dict[str, Any]:
     """Return the settings that decide the problems and the demonstrations. How responses are judged is left out."""
     return settings.model_dump(exclude={"graded"})

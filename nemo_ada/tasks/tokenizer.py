@@ -54,10 +54,10 @@ class CharTokenizer:
         self.charset = charset
         self._id_of = {char: i + 2 for i, char in enumerate(charset)}
         self._text_of = ["", "", *charset]
-        self._parts = len(_parts([char.encode() for char in charset]))
+        self._parts = len(_list_parts([char.encode() for char in charset]))
 
     @classmethod
-    def covering(cls, texts: Iterable[str]) -> CharTokenizer:
+    def cover(cls, texts: Iterable[str]) -> CharTokenizer:
         """Return a tokenizer for the base charset and every other character of `texts`, in the order of code points."""
         extra = set().union(*texts) - set(BASE_CHARSET)
         return cls(BASE_CHARSET + "".join(sorted(extra)))
@@ -108,7 +108,7 @@ class CharTokenizer:
         level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         spelled = [level.pre_tokenize_str(char)[0][0] for char in self.charset]  # one character per byte
         tokens = {PAD_TOKEN: PAD_ID, EOS_TOKEN: EOS_ID} | {text: i + 2 for i, text in enumerate(spelled)}
-        tokens |= {part: len(self._text_of) + k for k, part in enumerate(_parts(spelled))}
+        tokens |= {part: len(self._text_of) + k for k, part in enumerate(_list_parts(spelled))}
         merges = [(text[:k], text[k]) for text in spelled for k in range(1, len(text))]
         tokenizer = Tokenizer(models.BPE(tokens, list(dict.fromkeys(merges))))
         tokenizer.normalizer = normalizers.NFC()
@@ -129,7 +129,7 @@ class CharTokenizer:
         write_atomically(path, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
 
 
-def _parts(characters: Sequence[AnyStr]) -> list[AnyStr]:
+def _list_parts(characters: Sequence[AnyStr]) -> list[AnyStr]:
     """Return the prefixes and the later bytes of characters of several bytes. The export needs them as tokens."""
     return list(dict.fromkeys(
         part for char in characters

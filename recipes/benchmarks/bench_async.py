@@ -43,7 +43,7 @@ from measure import measure
 from tables import markdown_table
 from workload import GROUP, HARD
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.sampler import AdaSampler
 from nemo_ada.core.sampling.budget import GroupLedger, StepLedger
 from nemo_ada.core.sampling.groups import GroupPool
@@ -118,7 +118,7 @@ class Simulation:
         self.ahead = 0 if self.loop == "synchronous" else options.age
         self.oldest = options.oldest or math.inf
         self.dynamic = method == DYNAMIC
-        made = ada_settings(section).sampler(GROUP, options.longest, run_seed=seed)
+        made = parse_ada_settings(section).sampler(GROUP, options.longest, run_seed=seed)
         plan = (
             made.plan
             if self.dynamic

@@ -35,7 +35,7 @@ from measure import measure
 from tables import markdown_table
 from workload import GROUP, PROMPT_TOKENS, SPREAD, ReplaySource
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.metrics import add_prefix
 from nemo_ada.core.sampling.latency import LatencyModel
 from nemo_ada.core.sampling.plan import SamplingPlan
@@ -197,7 +197,7 @@ def main() -> None:
 def side_by_side(bench: Bench, clock: str, first: int, steps: int, out: Path) -> str:
     """`first` phases for the plan, then `steps` with and without the cap that it names; as Markdown."""
     longest = bench.lengths.max_new_tokens
-    plan, learned = ada_settings({"preset": PRESET}).plan(GROUP, longest), LatencyModel()
+    plan, learned = parse_ada_settings({"preset": PRESET}).plan(GROUP, longest), LatencyModel()
     bench.phase(plan, LatencyModel(), 0, clock)  # the engine's warm-up
     write_run(out, [bench.phase(plan, learned, 1 + i, clock) for i in range(first)], learned, bench.prompts)
     advice = ask_plan(out, bench.prompts, longest).steady

@@ -25,7 +25,7 @@ import yaml
 from measure import measure
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.lab.plan.planned_run import PlannedRun, Schedule, count_concurrent
 from nemo_ada.lab.plan.roofline import (
     DENSE,
@@ -108,7 +108,7 @@ class Point:
     def work(self) -> tuple[float, float]:
         """Engine steps and tokens of the simulated phase. The longest of thousands of responses reaches the limit."""
         config, longest = self.config, self.config.rollout.max_new
-        ada: AdaSettings = ada_settings({"preset": "grpo"})
+        ada: AdaSettings = parse_ada_settings({"preset": "grpo"})
         run = PlannedRun(
             backend="nemo_rl", ada=ada, rollout=config.rollout, max_concurrent=count_concurrent(config, self.shape),
             gpus=config.gpus, draws_ahead=False, placeholders=False, schedule=Schedule(1, 0, 0, 50, 0.0), data="",

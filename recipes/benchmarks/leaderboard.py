@@ -432,7 +432,7 @@ class BudgetTrainer(Trainer):
     def _loop(self) -> str | None:
         waiting = list(self.places)
         while self.totals.responses < self.budget:
-            reason = self.control.stop_reason()
+            reason = self.control.find_stop_reason()
             if reason is not None or not self._train_step():
                 return reason or "sampling was told to drop its step"
             if waiting and self.totals.responses >= waiting[0]:

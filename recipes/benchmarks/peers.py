@@ -236,7 +236,7 @@ class Bench:
         np.savez(rows, **arrays)
         self.train_trl("replay-trl", steps, 0, "--save-every", "1", "--rows", str(rows))
         table, base = [], weights(self.base)
-        for saved in trainer.run_dir.checkpoints():
+        for saved in trainer.run_dir.list_checkpoints():
             step = int(saved.name.removeprefix("step_"))
             ours, theirs = weights(saved / "hf"), weights(self.out / "replay-trl" / f"checkpoint-{step}")
             far, near = np.linalg.norm(ours - base), np.linalg.norm(theirs - ours)

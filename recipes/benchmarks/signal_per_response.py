@@ -22,7 +22,7 @@ import numpy as np
 from measure import measure
 from tables import markdown_table
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.factor import count_kept
 from nemo_ada.core.prompts.estimators import EmaBeta
@@ -69,7 +69,7 @@ def trained(
     settings: Mapping[str, object], n: int, rate_P: FloatArray, known: tuple[FloatArray, FloatArray], reserve: int = 0
 ) -> Worth:
     """A step of these settings on prompts of these pass rates."""
-    ada = ada_settings(settings)
+    ada = parse_ada_settings(settings)
     sampler = ada.sampler(n, 16, run_seed=0)
     if sampler.estimator is not None:
         sampler.estimator = Known(*known)

@@ -10,8 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from nemo_ada.tasks.noise import SUDOKU_BANDS, corrupt_blanks, rate_table
-from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, content_id
+from nemo_ada.tasks.noise import SUDOKU_BANDS, corrupt_blanks, draw_rates
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, Tokenizer, make_content_id
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
 
@@ -45,10 +45,12 @@ class Sums:
         shown = [answer for _, answer in texts[TRAIN + HELDOUT :]]
         digit_RC = np.array([list(answer) for answer in shown]).astype(np.int64)
         rates, errors = (np.random.default_rng([self._seed, number]) for number in (1, 2))
-        rate_CD = rate_table(SUDOKU_BANDS, (DIGITS, 10), rates)
+        rate_CD = draw_rates(SUDOKU_BANDS, (DIGITS, 10), rates)
         noisy_RC = corrupt_blanks(digit_RC, np.ones_like(digit_RC, bool), rate_CD, errors)
         written = ["".join(row) for row in noisy_RC.astype(str).tolist()]
-        prompts = [Prompt(content_id(self.name, text), text, answer, {}) for text, answer in texts[: TRAIN + HELDOUT]]
+        prompts = [
+            Prompt(make_content_id(self.name, text), text, answer, {}) for text, answer in texts[: TRAIN + HELDOUT]
+        ]
         demonstrations = [
             Demonstration(text, answer) for (text, _), answer in zip(texts[TRAIN + HELDOUT :], written, strict=True)
         ]

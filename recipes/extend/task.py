@@ -5,7 +5,7 @@ nemo-ada train configs/cpu/base.yaml 'task={name: own, task: task:Addition, argu
 
 import random
 
-from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, content_id
+from nemo_ada.tasks.protocol import Demonstration, Prompt, Splits, make_content_id
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.verdict import Verdict
 
@@ -22,7 +22,7 @@ class Addition:
 
     def splits(self) -> Splits:
         sums = [(f"{i // 100}+{i % 100}=", str(i // 100 + i % 100)) for i in self.order]
-        all_ = tuple(Prompt(content_id(self.name, text), text, answer, {}) for text, answer in sums)
+        all_ = tuple(Prompt(make_content_id(self.name, text), text, answer, {}) for text, answer in sums)
         return Splits(all_[:4096], all_[4096:4352], tuple(Demonstration(p.text, p.answer) for p in all_[4352:]))
 
     def submit(self, prompt, text: str, finished: bool) -> Verdict:

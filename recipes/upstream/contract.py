@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import nemo_ada
-from nemo_ada.config.paths import packaged
+from nemo_ada.config.paths import locate_packaged
 from nemo_ada.errors import UserError
 from nemo_ada.rehearsal import observe
 from nemo_ada.rehearsal.installation import BRIDGE, MEGATRON, SUBMODULE
@@ -108,7 +108,7 @@ def _short(text: str) -> str:
 def inherited_examples() -> list[Path]:
     """The files of NeMo-RL's examples that the configs of this package inherit from."""
     result = []
-    for path in sorted(packaged(Path("configs")).rglob("*.yaml")):
+    for path in sorted(locate_packaged(Path("configs")).rglob("*.yaml")):
         content = read_yaml(path)
         bases = content.get("defaults", []) if isinstance(content, dict) else []
         for base in [bases] if isinstance(bases, str) else bases:

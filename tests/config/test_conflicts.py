@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.config.conflicts import CONFLICTS, Facts, conflicts, page
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.conflicts import CONFLICTS, Facts, find_conflicts, write_page
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.errors import UserError
 
 SPREAD = {"kind": "spread"}
@@ -36,8 +36,8 @@ CASES = [
 
 @pytest.mark.parametrize(("section", "group"), CASES)
 def test_a_run_is_refused_with_all_that_apply(section, group):
-    ada = ada_settings(section)
-    found = conflicts(ada, group, rows=True)
+    ada = parse_ada_settings(section)
+    found = find_conflicts(ada, group, rows=True)
     with pytest.raises(UserError) as error:
         ada.check_rows(group)
     assert found and all(message in str(error.value) for message in found)
@@ -46,9 +46,9 @@ def test_a_run_is_refused_with_all_that_apply(section, group):
 
 def test_every_conflict_can_occur():
     missing = [
-        one.text(Facts(ada_settings({"preset": "grpo"}), 4)) if "{" not in one.what else one.what
+        one.write_message(Facts(parse_ada_settings({"preset": "grpo"}), 4)) if "{" not in one.what else one.what
         for one in CONFLICTS
-        if not any(one.when(Facts(ada_settings(section), group)) for section, group in CASES)
+        if not any(one.when(Facts(parse_ada_settings(section), group)) for section, group in CASES)
     ]
     assert missing == []
 
@@ -56,9 +56,9 @@ def test_every_conflict_can_occur():
 def test_no_preset_contradicts_itself():
     groups = {"ada_est_ema": 8, "ada_est_value": 8, "ada_single": 1}
     for name in ("grpo", "nemo_rl_grpo", "ada_seq_positive", "ada_seq_balance", "ada_seq_lean", "ada_seq_log", *groups):
-        assert conflicts(ada_settings({"preset": name}), groups.get(name, 4), rows=True) == []
+        assert find_conflicts(parse_ada_settings({"preset": name}), groups.get(name, 4), rows=True) == []
 
 
 def test_the_page_is_the_table():
     shown = Path(__file__).resolve().parents[2] / "recipes" / "results" / "conflicts.md"
-    assert shown.read_text(encoding="utf-8") == page()
+    assert shown.read_text(encoding="utf-8") == write_page()

@@ -9,8 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
-from nemo_ada.config.keys import settings
-from nemo_ada.config.parsing import MEANT, meant
+from nemo_ada.config.keys import list_settings
+from nemo_ada.config.parsing import MEANT, find_meant
 from nemo_ada.cpu.settings import RunConfig, load_run
 from nemo_ada.errors import UserError
 from nemo_ada.run.folder import RunDir
@@ -33,7 +33,7 @@ def config(*words):
 @pytest.mark.parametrize("preset", ["ada_seq_balance", "ada_est_value", "grpo"])
 def test_every_value_of_a_run_is_in_the_list_with_a_meaning(preset):
     run = load_run(SUDOKU, [f"reinforce_ada.preset={preset}", "grpo.num_generations_per_prompt=8"])
-    listed = {setting.key: setting for setting in settings(RunConfig)}
+    listed = {setting.key: setting for setting in list_settings(RunConfig)}
     assert set(leaves(run.model_dump(mode="json"))) <= set(listed)
     nameless = {"backend", "task.name", "task.problems"}
     assert [key for key, one in listed.items() if not one.meaning and key not in nameless and "kind" not in key] == []
@@ -63,10 +63,10 @@ def test_what_would_be_ignored_is_refused():
 
 
 def test_keys_are_found_by_their_leaf_and_by_the_names_of_other_frameworks():
-    keys = [setting.key for setting in settings(RunConfig)]
-    assert meant("temperature", keys)[0] == "policy.generation.temperature"
-    assert meant("num_generations", keys) == ["grpo.num_generations_per_prompt"]
-    assert all(meant(name, keys) for name in MEANT)
+    keys = [setting.key for setting in list_settings(RunConfig)]
+    assert find_meant("temperature", keys)[0] == "policy.generation.temperature"
+    assert find_meant("num_generations", keys) == ["grpo.num_generations_per_prompt"]
+    assert all(find_meant(name, keys) for name in MEANT)
     assert "policy.megatron_cfg.optimizer.lr: number > 0, default 0.0001" in config("--keys", "optimizer.lr")
     with pytest.raises(UserError, match="num_generations_per_prompt"):
         config("--keys", "num_generation_per_promt")

@@ -11,10 +11,10 @@ from nemo_ada.config.load import (
     backend_of,
     load_words,
     load_yaml,
-    plain,
+    resolve_config,
 )
-from nemo_ada.config.paths import find_files, shipped
-from nemo_ada.config.presets import overlay
+from nemo_ada.config.paths import find_shipped, make_paths_whole
+from nemo_ada.config.presets import merge_sections
 from nemo_ada.cpu.settings import load_run
 from nemo_ada.errors import UserError
 from nemo_ada.lab.evaluation import benchmark
@@ -152,8 +152,8 @@ def test_settings_that_would_not_do_what_they_say_are_refused(section, group, re
 
 def test_own_keys_override_a_preset_and_another_kind_replaces_its_whole_section():
     base = {"sampling": {"kind": "a", "x": 1, "y": 2}, "z": 3}
-    assert overlay(base, {"sampling": {"x": 5}}) == {"sampling": {"kind": "a", "x": 5, "y": 2}, "z": 3}
-    assert overlay(base, {"sampling": {"kind": "b", "w": 1}})["sampling"] == {"kind": "b", "w": 1}
+    assert merge_sections(base, {"sampling": {"x": 5}}) == {"sampling": {"kind": "a", "x": 5, "y": 2}, "z": 3}
+    assert merge_sections(base, {"sampling": {"kind": "b", "w": 1}})["sampling"] == {"kind": "b", "w": 1}
 
 
 def test_a_file_that_cannot_be_a_configuration_is_refused(tmp_path):
@@ -174,7 +174,7 @@ def test_a_bare_name_leads_to_the_yaml_of_that_name():
 
 def test_an_overlay_is_no_whole_configuration():
     with pytest.raises(UserError):
-        backend_of(plain(load_words(CPU.parent / "methods" / "lora.yaml")))
+        backend_of(resolve_config(load_words(CPU.parent / "methods" / "lora.yaml")))
 
 
 def test_defaults_merge_in_order_and_a_cycle_is_an_error(tmp_path):
@@ -228,10 +228,10 @@ def test_prompt_files_are_found_beside_and_above_the_yaml_that_the_config_builds
     own.write_text(f"defaults: {base / 'rl.yaml'}\n")
     empty.mkdir()
     monkeypatch.chdir(empty)
-    found = find_files(plain(load_yaml(own)), [own])["data"]["default"]
+    found = make_paths_whole(resolve_config(load_yaml(own)), [own])["data"]["default"]
     assert found == {"system_prompt_file": str(base / "boxed.txt"), "prompt_file": "no.txt"}
     monkeypatch.chdir(tmp_path / "project")
-    assert find_files(plain(load_yaml(own)), [own])["data"]["default"] == found
+    assert make_paths_whole(resolve_config(load_yaml(own)), [own])["data"]["default"] == found
 
 
 def test_a_section_marked_override_replaces_its_parents(tmp_path):
@@ -253,7 +253,7 @@ def test_overlays_merge_in_order_overrides_come_last_and_the_run_gets_their_name
     (tmp_path / "two.yml").write_text("defaults: one.yaml\nx: {z: 3}\n")
     (tmp_path / "named.yaml").write_text("run_dir: runs/own\n")
     words = [str(tmp_path / "one.yaml"), "x.y=9", str(tmp_path / "two.yml")]
-    loaded = plain(load_words(tmp_path / "model.yaml", words))
+    loaded = resolve_config(load_words(tmp_path / "model.yaml", words))
     assert loaded == {"run_dir": "runs/model-one-two", "log": "runs/model-one-two/logs", "x": {"y": 9, "z": 3}}
     for named, folder in (([str(tmp_path / "named.yaml")], "runs/own"), ([words[0], "run_dir=a"], "a")):
         assert load_words(tmp_path / "model.yaml", named).run_dir == folder
@@ -340,7 +340,7 @@ def test_files_of_a_wheel_are_found_in_any_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(paths, "PACKAGE", tmp_path / "package")
     monkeypatch.chdir(tmp_path)
     assert list(benchmark.list_presets()) == ["mine"]
-    assert shipped(Path("configs/methods/fp8.yaml")).is_file()
+    assert find_shipped(Path("configs/methods/fp8.yaml")).is_file()
     (tmp_path / "configs/eval").mkdir(parents=True)
     (tmp_path / "configs/eval/mine.yaml").write_text("")
     assert benchmark.list_presets()["mine"].is_relative_to(tmp_path / "package"), "a working folder may be anybody's"

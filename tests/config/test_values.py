@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_ada.config.load import load_words, plain
+from nemo_ada.config.load import load_words, resolve_config
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.config_file import register_arithmetic
 
@@ -17,7 +17,7 @@ def loaded(folder: Path, text: str, *words: str) -> dict:
     file = folder / "config.yaml"
     file.write_text(text)
     register_arithmetic()
-    return plain(load_words(file, words))
+    return resolve_config(load_words(file, words))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from importlib.resources import files
 
 import pytest
 
-from nemo_ada.config.presets import ada_settings, presets, side_by_side
+from nemo_ada.config.presets import load_presets, parse_ada_settings, write_table
 from nemo_ada.core.learning.objectives import Linear, Log, Power
 from nemo_ada.core.learning.settings import AdvantageSettings, RowSettings
 from nemo_ada.core.prompts.allocation import Allocation, PowerRule
@@ -61,12 +61,12 @@ PRESETS = {
 
 
 def sampler(section, group=4):
-    settings = ada_settings(section)
+    settings = parse_ada_settings(section)
     return settings.sampler(group, LONGEST, run_seed=SEED, features=FEATURES)
 
 
 def test_no_preset_is_forgotten_here():
-    assert set(PRESETS) == set(presets())
+    assert set(PRESETS) == set(load_presets())
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -201,4 +201,4 @@ def test_the_prior_arrives(estimator, counts):
 
 def test_the_head_of_the_presets_has_the_table_of_their_settings():
     text = files("nemo_ada.config").joinpath("presets.yaml").read_text(encoding="utf-8")
-    assert side_by_side() in text, "run python -m nemo_ada.config.presets"
+    assert write_table() in text, "run python -m nemo_ada.config.presets"

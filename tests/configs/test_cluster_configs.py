@@ -21,7 +21,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.config.load import load_words
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.rules.facts.config_file import load_config
 from tests.nemo.nemo_support.compat import MODULE, why_not_importable
 
@@ -179,7 +179,7 @@ def test_the_sampling_section_is_valid_and_the_methods_own(words):
     assert isinstance(section, dict)
     assert section["preset"] == PRESET.get(method, "ada_seq_balance")
     group = config.grpo.num_generations_per_prompt
-    ada_settings(section).plan(group, config.policy.generation.max_new_tokens)
+    parse_ada_settings(section).plan(group, config.policy.generation.max_new_tokens)
     assert config.backend == "nemo_rl"
     assert config.grpo.get("adv_estimator", {"name": "grpo"})["name"] == "grpo"
     if method.startswith("grpo"):

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.lab.simulate.engine import DiscreteEventSource
 
 PROMPTS, STEPS, KEPT, CAP, PER_PROMPT, SIGMAS = 48, 50, 4, 32, 12, 4.5
@@ -50,7 +50,7 @@ def updates(sampling, wave, p):
         "advantage": {"weighting": "objective"},
         "budget": {"max_samples": PER_PROMPT * PROMPTS},
     }
-    sampler = ada_settings(section).sampler(KEPT, 100, run_seed=3)
+    sampler = parse_ada_settings(section).sampler(KEPT, 100, run_seed=3)
     moved = []
     for step in range(STEPS):
         arm_PI = np.random.default_rng([step, int(100 * p), wave]).choice(4, size=(PROMPTS, 2 * CAP), p=policy(p))

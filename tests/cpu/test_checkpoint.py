@@ -45,7 +45,7 @@ def test_the_newest_checkpoints_are_kept_as_many_as_keep_says(make, task, keep):
     config = make(f"keep-{keep}", f"checkpointing.keep={keep}")
     for step in (2, 4, 6, 8):
         save(config, task, step, FilesOnly())
-    kept = [path.name for path in RunDir(config.folder).checkpoints()]
+    kept = [path.name for path in RunDir(config.folder).list_checkpoints()]
     assert kept == [f"step_{step:06d}" for step in (2, 4, 6, 8)][-keep:]
     assert [path.name for path in (config.folder / "checkpoints").iterdir() if path.name.startswith(".")] == []
 
@@ -55,7 +55,7 @@ def test_a_full_disk_leaves_the_checkpoints_before_it(make, task):
     save(config, task, 2, FilesOnly())
     with pytest.raises(InvariantError, match="No space left on device; those before it stay"):
         save(config, task, 4, FullDisk())
-    assert [path.name for path in RunDir(config.folder).checkpoints()] == ["step_000002"]
+    assert [path.name for path in RunDir(config.folder).list_checkpoints()] == ["step_000002"]
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_a_run_whose_data_has_changed_does_not_go_on_in_silence(make, stack, tmp
     config = make("inputs", f"task.path={data}", "grpo.max_num_steps=2", "grpo.val_period=0")
     data.write_text((Path(make("x").task.path)).read_text())
     training.Trainer(config, stack, embedded.build_run_task(config)).run()
-    newest = RunDir(config.folder).newest_checkpoint()
+    newest = RunDir(config.folder).find_newest_checkpoint()
     assert newest is not None
     assert (newest / "inputs.json").read_text() == (config.folder / "inputs.json").read_text()
     data.write_text(data.read_text() + '\n{"prompt": "999a", "answer": "1"}')

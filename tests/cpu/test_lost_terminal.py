@@ -54,7 +54,7 @@ def test_a_closed_terminal_saves_and_stops_and_a_closed_pipe_changes_nothing(ban
     os.kill(process.pid, signal.SIGHUP)  # as the kernel does for the session of a terminal
     assert process.wait(PATIENCE) == EXIT_STOPPED
     assert state(folder) == "stopped"
-    saved = int(RunDir(folder).newest_checkpoint().name.removeprefix("step_"))
+    saved = int(RunDir(folder).find_newest_checkpoint().name.removeprefix("step_"))
     assert saved == read_lines(folder / "metrics.jsonl")[-1]["step"]
 
     reader, writer = os.pipe()

@@ -53,7 +53,7 @@ def run(make, stack, model):
     tokenizer = ModelTokenizer(model, config.policy.tokenizer)
     task = build_task(config.task, None, tokenizer)
     assert training.Trainer(config, stack, task).run().step == 2
-    return config.folder, RunDir(config.folder).checkpoints()[-1] / "hf"
+    return config.folder, RunDir(config.folder).list_checkpoints()[-1] / "hf"
 
 
 def test_a_run_and_its_export_hold_the_contract(run, model):

@@ -21,7 +21,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from nemo_ada.config.parsing import parse
-from nemo_ada.config.presets import presets
+from nemo_ada.config.presets import load_presets
 from nemo_ada.cpu.learner.settings import LearnerConfig
 from nemo_ada.cpu.processes.actors import is_alive
 from nemo_ada.cpu.settings import LossSettings, OptimizerSettings, RunConfig
@@ -204,7 +204,7 @@ def test_evaluations_and_saves_come_at_their_periods_and_after_the_last_step(mak
     assert {path.name for path in (config.folder / "checkpoints").iterdir()} == {"step_000003", "step_000005"}
 
 
-@pytest.mark.parametrize("preset", sorted(presets()))
+@pytest.mark.parametrize("preset", sorted(load_presets()))
 def test_every_preset_trains(trained, preset):
     more = [EIGHT] if "_est_" in preset else []
     config = trained(f"reinforce_ada.preset={preset}", *TWO_STEPS, *more)

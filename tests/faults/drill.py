@@ -144,7 +144,7 @@ class Drill:
         if victim.returncode == -signal.SIGKILL:  # nobody was left to remove its private folders
             for folder in self.temporary.glob(f"{PRIVATE}*"):
                 shutil.rmtree(folder)
-        newest = RunDir(run_dir).newest_checkpoint()
+        newest = RunDir(run_dir).find_newest_checkpoint()
         records = read_lines(run_dir / "metrics.jsonl")
         steps = [record["step"] for record in records]
         assert steps == list(range(1, len(steps) + 1)), f"{fault.name}: steps {steps}"

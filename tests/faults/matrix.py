@@ -158,7 +158,7 @@ def play(faults, damages, say):
             for name in damages:
                 attempt = drill.attempt(Fault("driver killed", "update"), "stall_seconds=300")
                 settle(attempt)
-                newest = RunDir(drill.run_dir).newest_checkpoint()
+                newest = RunDir(drill.run_dir).find_newest_checkpoint()
                 assert newest is not None
                 DAMAGES[name](newest)
                 waiting.append((name, "between two attempts", attempt))

@@ -131,7 +131,7 @@ def test_no_changed_checkpoint_is_ever_the_one_to_resume_from(fresh, template, d
     whole = [step for step in (2, 4, 6) if unchanged(run.checkpoint_folder(step), template)]
     left = [step for step in (2, 4, 6) if run.checkpoint_folder(step).exists()]
     with deadline():
-        found, message = attempt(run.resume_point)
+        found, message = attempt(run.find_resume_point)
     if message is not None:
         assert left
         assert not whole

@@ -17,12 +17,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_ada.config.load import load_yaml, plain
+from nemo_ada.config.load import load_yaml, resolve_config
 from tests.fuzz.harness import TEXTS, VALUES, cases, check, command
 from tests.rules.check.recipes import VALID
 
 ROOT = Path(__file__).resolve().parents[2]
-CPU = {path.stem: plain(load_yaml(path)) for path in (ROOT / "configs" / "cpu").glob("*.yaml") if path.stem != "base"}
+CPU = {
+    path.stem: resolve_config(load_yaml(path))
+    for path in (ROOT / "configs" / "cpu").glob("*.yaml")
+    if path.stem != "base"
+}
 FEW = {"num_prompts_per_step": 8, "max_num_steps": 100, "val_period": 10}  # `plan` simulates whole steps
 RECIPE = {
     **VALID,

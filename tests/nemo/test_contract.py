@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from standin import Checkpointer, Engine, config, loop_module, prompt_batch, step
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.learning.rows import StepRows
 from nemo_ada.core.sampling.result import SamplingResult
 from nemo_ada.core.sampling.source import Outcomes
@@ -69,7 +69,7 @@ class Case:
         return 1 if self.ada["preset"] == "ada_single" else 8 if "est" in self.ada["preset"] else 4
 
     def sampler(self):
-        return ada_settings(self.ada).sampler(self.group, LONGEST, run_seed=7, features=WIDTH)
+        return parse_ada_settings(self.ada).sampler(self.group, LONGEST, run_seed=7, features=WIDTH)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.seeds import shuffle_rows
 from nemo_ada.errors import FailedResponsesError, ProcessLostError, UserError
 from nemo_ada.nemo import StepDroppedError, reinforce_ada
@@ -357,7 +357,7 @@ def test_pools_rows_and_advantages_are_those_of_the_sampler_on_the_same_labels(g
         return Made(label, turns=(tokens,))
 
     ours, drawn = step(did, section, steps=3), dict.fromkeys(PROMPTS, 0)
-    table = ada_settings(section).sampler(GROUP, LONGEST, run_seed=SEED, features=WIDTH)
+    table = parse_ada_settings(section).sampler(GROUP, LONGEST, run_seed=SEED, features=WIDTH)
     for number, (found, result) in enumerate(zip(ours.sampled, ours.results, strict=True), start=1):
         expected = table.run_step(number, PROMPTS, TableSource(script, drawn))
         check_decided((found.result, found.rows), (expected.result, expected.rows))

@@ -88,5 +88,7 @@ def test_the_engines_pace_counts_all_tokens_that_it_made():
 
     hooks = object.__new__(Hooks)
     vars(hooks).update(_originals={PERFORMANCE: performance}, _tokens_drawn=0.0)
-    told = hooks._performance(None, {"ada/tokens_drawn": 1200.0, "total_num_tokens": 200}, {}, SimpleNamespace())
+    told = hooks._correct_performance(
+        None, {"ada/tokens_drawn": 1200.0, "total_num_tokens": 200}, {}, SimpleNamespace()
+    )
     assert told == {"generation_tokens_per_sec": 600.0, "e2e_tokens_per_sec": 50.0}

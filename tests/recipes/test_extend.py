@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.sampling.schedulers import run_sampling
 from nemo_ada.core.sampling.session import SamplingSession
 from nemo_ada.core.sampling.state import StepState
@@ -102,7 +102,7 @@ def test_the_reward_in_nemo_rl():
 def test_the_exit_rule_reaches_the_session():
     rule = {"kind": "own", "name": "exit:Mixed", "arguments": {"spare": 1}}
     sampling = {"kind": "sequential", "exit": rule, "wave_size": [4, 2], "max_responses": 8}
-    plan = ada_settings({"sampling": sampling}).plan(group=4, max_new_tokens=400)
+    plan = parse_ada_settings({"sampling": sampling}).plan(group=4, max_new_tokens=400)
     source = DiscreteEventSource(Workload(np.full(256, 0.2), LengthModel(), seed=0, step=0).draw)
     pools = run_sampling(SamplingSession(StepState(plan, np.arange(256)), run_seed=0, step=0), source)
     mixed_P = (pools.pos_P > 0) & (pools.pos_P < pools.size_P)
@@ -114,7 +114,7 @@ FRUGAL = {"kind": "own", "name": "exit:Frugal", "arguments": {"tokens": 900}}
 
 def test_a_rule_that_reads_tokens_ends_pools_by_them():
     sampling = {"kind": "sequential", "exit": FRUGAL, "wave_size": 4, "max_responses": 32}
-    plan = ada_settings({"sampling": sampling}).plan(group=4, max_new_tokens=400)
+    plan = parse_ada_settings({"sampling": sampling}).plan(group=4, max_new_tokens=400)
     source = DiscreteEventSource(Workload(np.full(256, 0.02), LengthModel(), seed=0, step=0).draw)
     pools = run_sampling(SamplingSession(StepState(plan, np.arange(256)), run_seed=0, step=0), source)
     tokens_P = np.bincount(pools.prompt_N, pools.tokens_N, 256)
@@ -128,14 +128,14 @@ def test_a_rule_that_reads_tokens_ends_pools_by_them():
 
 def test_what_labels_alone_cannot_say_of_it_is_refused():
     section = {"sampling": {"kind": "sequential", "exit": FRUGAL, "wave_size": 4, "max_responses": 32}}
-    ada = ada_settings(section)
-    assert "tokens decide when a prompt has enough" in ada.teaches(4)
+    ada = parse_ada_settings(section)
+    assert "tokens decide when a prompt has enough" in ada.describe_objective(4)
     with pytest.raises(UserError, match=r"Frugal reads tokens.*simulation of whole steps"):
         summarise_rule(ada.plan(4, 400).stop, 0.5)
     with pytest.raises(UserError, match="Frugal reads tokens"):
         compute_taught("own", ada, 4)
     with pytest.raises(UserError, match="goes by tokens, which no weight"):
-        ada_settings({**section, "advantage": {"weighting": "objective"}}).plan(4, 400)
+        parse_ada_settings({**section, "advantage": {"weighting": "objective"}}).plan(4, 400)
 
 
 PILOT, GROUP = 4, 16
@@ -144,7 +144,7 @@ PILOT, GROUP = 4, 16
 def pilot(**changes):
     rule = {"kind": "own", "name": "pilot:Pilot", "arguments": {"k": PILOT}}
     section = {"preset": "grpo", "sampling": {"exit": rule, "wave_size": [PILOT, GROUP - PILOT]}}
-    return ada_settings(section | changes).plan(GROUP, 400)
+    return parse_ada_settings(section | changes).plan(GROUP, 400)
 
 
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
@@ -170,7 +170,7 @@ def test_a_group_is_whole_exactly_where_the_pilot_has_both_labels_and_reserve_pr
 def test_the_objective_weighs_by_its_derivative():
     own = {"kind": "own", "name": "objective:SoftLog", "arguments": {"floor": 0.1}}
     section = {"preset": "ada_seq_log", "advantage": {"weighting": "objective", "objective": own}}
-    advantage = ada_settings(section).advantage
+    advantage = parse_ada_settings(section).advantage
     p, h = np.linspace(0.05, 0.95, 10), 1e-6
     slope = (advantage.objective.value(p + h) - advantage.objective.value(p - h)) / (2 * h)
     assert advantage.objective.weight(p) == pytest.approx(slope, abs=1e-8)
@@ -213,17 +213,21 @@ def test_what_does_not_work_is_said_with_file_and_line(tmp_path, monkeypatch):
     (tmp_path / "broken_parts.py").write_text(BROKEN)
     monkeypatch.chdir(tmp_path)  # the working folder is searched, too
     rule = {"kind": "own", "name": "broken_parts:Rule"}
-    settings = ada_settings({"sampling": {"kind": "sequential", "exit": rule}})
+    settings = parse_ada_settings({"sampling": {"kind": "sequential", "exit": rule}})
     with pytest.raises(UserError, match=r"exit\.name='broken_parts:Rule': a method gave '2' in place of an array of 3"):
         settings.plan(group=4, max_new_tokens=9)
-    other = ada_settings({"sampling": {"kind": "sequential", "exit": {"kind": "own", "name": "broken_parts:NoRule"}}})
+    other = parse_ada_settings(
+        {"sampling": {"kind": "sequential", "exit": {"kind": "own", "name": "broken_parts:NoRule"}}}
+    )
     with pytest.raises(UserError, match="is no exit rule; derive the class from"):
         other.plan(group=4, max_new_tokens=9)
-    silent = ada_settings({"sampling": {"kind": "sequential", "exit": {"kind": "own", "name": "broken_parts:Silent"}}})
+    silent = parse_ada_settings(
+        {"sampling": {"kind": "sequential", "exit": {"kind": "own", "name": "broken_parts:Silent"}}}
+    )
     with pytest.raises(UserError, match=r'reads tokens says so: reads = frozenset\(\{"tokens"\}\) in its class'):
         silent.plan(group=4, max_new_tokens=9)
     own = {"kind": "own", "name": "broken_parts:Goal"}
-    goal = ada_settings({"preset": "ada_seq_log", "advantage": {"objective": own}})
+    goal = parse_ada_settings({"preset": "ada_seq_log", "advantage": {"objective": own}})
     with pytest.raises(UserError, match=r"KeyError: 'p' \(.*broken_parts\.py:16\)"):
         goal.advantage.objective.weight(np.array([0.5]))
     with pytest.raises(UserError, match=r"it has no name, tokenizer, .*recipes/extend/task\.py"):

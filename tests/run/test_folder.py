@@ -46,20 +46,20 @@ def test_damaged_newer_checkpoints_are_set_aside_so_that_no_intact_one_is_droppe
     run.checkpoint_folder(2).parent.mkdir(parents=True)
     for step in (2, 4, 10):
         write_folder(run.checkpoint_folder(step), lambda f: (f / "state.json").write_text("{}"))
-    assert run.newest_checkpoint() == run.checkpoint_folder(10)
+    assert run.find_newest_checkpoint() == run.checkpoint_folder(10)
     (run.checkpoint_folder(10) / "state.json").write_bytes(b"\0")
-    assert run.newest_checkpoint() == run.resume_point() == run.checkpoint_folder(4)
-    assert run.checkpoints() == [run.checkpoint_folder(2), run.checkpoint_folder(4)]
+    assert run.find_newest_checkpoint() == run.find_resume_point() == run.checkpoint_folder(4)
+    assert run.list_checkpoints() == [run.checkpoint_folder(2), run.checkpoint_folder(4)]
     aside = list((tmp_path / "checkpoints").glob("damaged-step_000010-*"))
     assert [(folder / "state.json").read_bytes() for folder in aside] == [b"\0"]
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_anew(tmp_path):
     run = RunDir(tmp_path)
-    assert run.resume_point() is None
+    assert run.find_resume_point() is None
     run.checkpoint_folder(2).mkdir(parents=True)
     with pytest.raises(UserError, match=r"every checkpoint is damaged \(step_000002"):
-        run.resume_point()
+        run.find_resume_point()
     assert run.checkpoint_folder(2).is_dir()
 
 
@@ -233,7 +233,7 @@ def test_a_step_folder_behind_a_link_is_no_checkpoint(tmp_path):
     run = saved_run(tmp_path / "run", 5)
     other = saved_run(tmp_path / "other", 7)
     run.checkpoint_folder(7).symlink_to(other.checkpoint_folder(7))
-    assert run.newest_checkpoint() == run.checkpoint_folder(5)
+    assert run.find_newest_checkpoint() == run.checkpoint_folder(5)
 
 
 def test_a_configuration_of_a_few_lines_does_not_hang_a_resume(tmp_path):

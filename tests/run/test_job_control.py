@@ -24,7 +24,7 @@ from nemo_ada.run.job_control import (
 
 def test_a_run_without_an_end_goes_on(tmp_path, monkeypatch):
     monkeypatch.delenv(JOB_END, raising=False)
-    assert JobControl(tmp_path, 10).stop_reason() is None
+    assert JobControl(tmp_path, 10).find_stop_reason() is None
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def test_a_run_stops_when_one_more_step_and_a_save_may_not_fit(tmp_path, hundred
     control = JobControl(tmp_path, 10)
     control.observe_step(40)
     control.observe_step(30)
-    assert control.stop_reason() is None
+    assert control.find_stop_reason() is None
     control.observe_save(70)  # 40 + 70 > 100: the longest step counts, not the mean
-    assert "are left of the job" in control.stop_reason()
+    assert "are left of the job" in control.find_stop_reason()
 
 
 def test_an_attempt_reserves_for_a_validation_and_a_save_that_earlier_attempts_timed(tmp_path, hundred_seconds_left):
@@ -50,9 +50,9 @@ def test_an_attempt_reserves_for_a_validation_and_a_save_that_earlier_attempts_t
     second = JobControl(tmp_path, 10)
     assert second.closing == 70 + MARGIN_SECONDS
     second.observe_step(20)
-    assert second.stop_reason() is None
+    assert second.find_stop_reason() is None
     second.observe_step(31)  # 31 + 30 + 40 > 100
-    assert "are left of the job" in second.stop_reason()
+    assert "are left of the job" in second.find_stop_reason()
 
 
 def test_one_long_save_is_not_reserved_for_for_ever(tmp_path):
@@ -87,9 +87,9 @@ def test_the_stop_file_and_a_signal_stop_a_run(tmp_path, monkeypatch):
     monkeypatch.delenv(JOB_END, raising=False)
     control = JobControl(tmp_path, 10)
     (tmp_path / "STOP").touch()
-    assert "STOP" in control.stop_reason()
+    assert "STOP" in control.find_stop_reason()
     control.request("signal SIGTERM")
-    assert control.stop_reason() == "signal SIGTERM"
+    assert control.find_stop_reason() == "signal SIGTERM"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -115,7 +115,7 @@ def test_a_job_end_that_is_no_number_is_a_user_error(tmp_path, monkeypatch):
     ],
 )
 def test_only_a_stop_with_a_checkpoint_can_be_continued(tmp_path, reason, saved, state, code, said):
-    found, message = JobControl(tmp_path, 10).ended(3, reason, saved=saved)
+    found, message = JobControl(tmp_path, 10).report_end(3, reason, saved=saved)
     assert found == code and said in message and bool(message) == bool(said)
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], status["step"]) == (state, 3)

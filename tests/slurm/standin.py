@@ -41,10 +41,10 @@ def main(arguments: list[str]) -> int:
     pause = int(options.get("wait_at", "-1")) if step == 0 else -1
     while step < steps:
         control.heartbeat(step)
-        while step == pause and control.stop_reason() is None and not (folder / "go").exists():
+        while step == pause and control.find_stop_reason() is None and not (folder / "go").exists():
             control.heartbeat(step)
             time.sleep(0.1)
-        if control.stop_reason() is not None:
+        if control.find_stop_reason() is not None:
             save()
             control.status("stopped", step)
             return EXIT_STOPPED

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.arithmetic import KINDS, final_answer
+from nemo_ada.tasks.arithmetic import KINDS, find_final_answer
 from nemo_ada.tasks.protocol import score_many
 from nemo_ada.tasks.registry import build_task
 from nemo_ada.tasks.settings import ArithmeticSettings
@@ -65,7 +65,7 @@ def test_every_kind_can_be_made():
     ],
 )
 def test_the_final_answer_of_a_free_form_response(text, answer):
-    assert final_answer(text) == answer
+    assert find_final_answer(text) == answer
 
 
 def test_answers_are_compared_by_value_and_only_finished_ones_count(task):

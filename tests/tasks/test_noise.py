@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, NoiseBand, corrupt_blanks, corrupt_letters, rate_table
+from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, NoiseBand, corrupt_blanks, corrupt_letters, draw_rates
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from nemo_ada.tasks.noise import SPELLING_BANDS, SUDOKU_BANDS, NoiseBand, corrup
 def test_every_band_holds_its_share_of_the_contexts(
     bands: tuple[NoiseBand, ...], shape: tuple[int, ...], expected: list[int]
 ) -> None:
-    rates = rate_table(bands, shape, np.random.default_rng(5))
+    rates = draw_rates(bands, shape, np.random.default_rng(5))
     assert rates.shape == shape
     counts = [int(((rates >= band.low) & (rates < band.high)).sum()) for band in bands]
     assert counts == expected

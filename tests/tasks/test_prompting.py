@@ -7,7 +7,14 @@ import json
 import pytest
 
 from nemo_ada.errors import UserError
-from nemo_ada.tasks.prompting import CONTRACT, ModelTokenizer, PromptFormat, differences, positions, read_contract
+from nemo_ada.tasks.prompting import (
+    CONTRACT,
+    ModelTokenizer,
+    PromptFormat,
+    find_differences,
+    read_contract,
+    read_max_positions,
+)
 from nemo_ada.tasks.tokenizer import CharTokenizer
 from nemo_ada.verify.judge import make_judge
 
@@ -76,7 +83,7 @@ def test_a_format_that_the_tokenizer_cannot_give_is_refused(plain, prompt_format
 
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(UserError, match="no Hugging Face model folder"):
-        positions(tmp_path)
+        read_max_positions(tmp_path)
 
 
 THINKING = "{% if enable_thinking is defined and not enable_thinking %}x{% endif %}" + TEMPLATE
@@ -112,7 +119,7 @@ def test_bos_stays_without_a_chat_template(tmp_path):
     )
     slow.save_pretrained(folder)
     own = ModelTokenizer(folder)
-    assert own.encode("1+2") == [bos, *CharTokenizer().encode("1+2")] and own.contract()["bos"] == [bos]
+    assert own.encode("1+2") == [bos, *CharTokenizer().encode("1+2")] and own.make_contract()["bos"] == [bos]
 
 
 def test_every_stop_token_of_generation_config_ends_a_response(tmp_path):
@@ -135,10 +142,10 @@ def test_a_copied_tokenizer_says_what_its_prompts_were_and_differences_have_name
     ModelTokenizer(chat, PromptFormat(system="think")).write_hf(tmp_path)
     before = read_contract(tmp_path)
     assert before["chat_template"] == TEMPLATE and before["stop_ids"] == [CharTokenizer.eos_id]
-    assert differences(before, ModelTokenizer(tmp_path, PromptFormat(system="think")).contract()) == []
-    (found,) = differences(before, ModelTokenizer(tmp_path).contract())
+    assert find_differences(before, ModelTokenizer(tmp_path, PromptFormat(system="think")).make_contract()) == []
+    (found,) = find_differences(before, ModelTokenizer(tmp_path).make_contract())
     assert found == 'system was "think" and is null'
-    found = differences(before, ModelTokenizer(tmp_path, PromptFormat("plain")).contract())
+    found = find_differences(before, ModelTokenizer(tmp_path, PromptFormat("plain")).make_contract())
     assert any(one.startswith("chat_template_sha256 was") for one in found)
     (tmp_path / CONTRACT).write_text("[")
     assert read_contract(tmp_path) is None

@@ -138,7 +138,7 @@ def test_cached_splits_equal_built_ones_and_need_no_generator(
     built = small(name, tmp_path).splits()
     assert built == made(name).splits()
     assert [path.name.split("-")[0] for path in tmp_path.iterdir()] == [name]
-    monkeypatch.setattr(reasoning, "package_dataset", None)
+    monkeypatch.setattr(reasoning, "make_dataset", None)
     assert small(name, tmp_path).splits() == built
 
 
@@ -248,4 +248,4 @@ def test_grading_changes_neither_the_problems_nor_their_place_in_the_cache(tmp_p
 
 def test_edit_distance_counts_insertions_deletions_and_replacements() -> None:
     pairs = [("", "", 0), ("", "ab", 2), ("kitten", "sitting", 3), ("abc", "abc", 0), ("ab", "ba", 2)]
-    assert [reasoning.edit_distance(first, second) for first, second, _ in pairs] == [n for _, _, n in pairs]
+    assert [reasoning.compute_edit_distance(first, second) for first, second, _ in pairs] == [n for _, _, n in pairs]

@@ -27,14 +27,14 @@ def test_decoding_inverts_encoding(text: str) -> None:
     st.lists(st.text(st.characters(exclude_characters="\u27e8\u27e9\ufffd", exclude_categories=["Cs"]), max_size=20))
 )
 def test_a_tokenizer_covering_some_texts_round_trips_them(texts: list[str]) -> None:
-    tokenizer = CharTokenizer.covering(texts)
+    tokenizer = CharTokenizer.cover(texts)
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
     assert tokenizer.vocab_size % 64 == 0
     assert tokenizer.vocab_size >= tokenizer.symbols
 
 
 def test_one_character_more_adds_64_rows_and_keeps_the_old_ids() -> None:
-    larger = CharTokenizer.covering(["A=b"])
+    larger = CharTokenizer.cover(["A=b"])
     assert [(t.symbols, t.vocab_size) for t in (BASE, larger)] == [(64, 64), (65, 128)]
     assert larger.encode("z9=") == BASE.encode("z9=")
 
@@ -64,7 +64,7 @@ def test_a_text_or_charset_that_cannot_work_is_a_user_error(make: object, names:
 @pytest.mark.parametrize("extra", ["", "AZ\n\té<>", "\x00\x7f\xad", "日本語 ελ 🙂😀"])
 def test_hugging_face_reads_the_same_ids(tmp_path: Path, extra: str, with_model_config: bool) -> None:
     transformers = pytest.importorskip("transformers")
-    ours = CharTokenizer.covering([extra])
+    ours = CharTokenizer.cover([extra])
     ours.write_hf(tmp_path)
     if with_model_config:  # beside a model, the model's type must not choose another tokenizer
         config = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": ours.vocab_size}

@@ -142,11 +142,17 @@ def _weigh_sides(
     active_R: BoolArray,
     prompts: int,
 ) -> FloatArray:
+    """Compute the advantages of `weighting: objective` but for the factor w (see the head of this file).
+
+    A correct row's r - (q m+ + (1-q) m-) is the sum of r - m+, which differs within the side, and of (1-q) (m+ - m-),
+    the contrast between the sides. Only the first part is left where the group has rows of one side.
+    """
     rate_P = estimate_from_pool(np.bincount(prompt_N, positive_N, prompts), np.bincount(prompt_N, minlength=prompts))
     side_N = prompt_N * 2 + positive_N  # even: incorrect, odd: correct
     side_R = side_N[pool_R]
     mean_S = np.bincount(side_N, reward_N, 2 * prompts) / np.maximum(np.bincount(side_N, minlength=2 * prompts), 1)
     kept_S = np.bincount(side_R[active_R], minlength=2 * prompts)
+    # A prompt's two sides have the numbers 2 p and 2 p + 1, so `side ^ 1` is the other one.
     both_R = (kept_S[side_R] > 0) & (kept_S[side_R ^ 1] > 0)
     prompt_R, positive_R = side_R // 2, positive_N[pool_R]
     contrast_P = rate_P * (1.0 - rate_P)

@@ -112,6 +112,7 @@ def compute_factors(settings: RowSettings, rate_P: FloatArray) -> FloatArray:
             others_E = np.maximum(end.total_E - 1.0, 1.0)
             above_E, below_E = np.maximum(pos_E - 1.0, 0.0) / others_E, np.minimum(pos_E / others_E, 1.0)
             spare_E = others_E / np.maximum(others_E - 1.0, 1.0)  # a sample's variance
+        # c+ and c- per row of the group, for each way in which the pool can end.
         pull_E = weight_E * keep_pos_E / settings.group * (1.0 - above_E)
         push_E = weight_E * keep_neg_E / settings.group * below_E
         if advantage.normalize == "std":
@@ -218,6 +219,8 @@ def _fit_corrections(rule: StopRule, objective: Objective) -> FloatArray:
     probability_PE = end.compute_probability(_RATE_P)[:, mixed_E]
     target_P = _RATE_P * (1.0 - _RATE_P) * objective.weight(_RATE_P)
     share_PE = probability_PE * guess_E / target_P[:, None]  # of the target, per unit of correction
+    # The more a way adds to the variance, the less its correction may move. Where one is hardly ever taken, 1e-12 keeps
+    # the regression's matrix regular.
     noise_E = _COUNT_P @ (probability_PE * (guess_E / target_P[:, None]) ** 2) + 1e-12
     best_E, least = np.ones(len(total_E)), np.inf
     for strength in (np.inf, *_STRENGTHS.tolist()):

@@ -225,6 +225,7 @@ def select_step(
         row_PR and weight_PR. row_PR has positions in the flat arrays, in issue order within a prompt, repeats last. It
         is -1 where all responses of a prompt failed. weight_PR is 1.0 for a row, and 0.0 for a repeat or a -1.
     """
+    # One sort of one key: its high bits hold the side of the prompt, correct ones first, and the others chance.
     num_prompts = len(uid_P)
     group_N = prompt_N * 2 + ~positive_N
     group_bits = (2 * num_prompts).bit_length()
@@ -238,7 +239,7 @@ def select_step(
     kept_P1 = (keep_pos_P + keep_neg_P)[:, None]
 
     column_1R = np.arange(n)[None, :]
-    slot_PR = column_1R % np.maximum(kept_P1, 1)
+    slot_PR = column_1R % np.maximum(kept_P1, 1)  # a pool that is too small repeats its rows, which get weight 0
     from_pos_PR = slot_PR < keep_pos_P[:, None]
     sorted_PR = np.where(from_pos_PR, start_P2[:, :1] + slot_PR, start_P2[:, 1:] + slot_PR - keep_pos_P[:, None])
     empty_P1 = kept_P1 == 0

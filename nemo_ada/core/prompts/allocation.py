@@ -86,6 +86,7 @@ def allocate(weight_P: FloatArray, total: int, low: int, high: int, tie_P: Float
         )
     real_P = water_fill(np.maximum(weight_P, _MIN_WEIGHT), total, low, high)
     whole_P = np.floor(real_P + _ROUNDING).astype(np.int64)
+    # Rounded, so that remainders that are equal but for the last bit are a tie. A prompt at `high` gets no more.
     remainder_P = np.where(whole_P < high, np.round(real_P - whole_P, 9), -1.0)
     order_P = np.lexsort((tie_P, -remainder_P))
     whole_P[order_P[: total - int(whole_P.sum())]] += 1

@@ -235,8 +235,8 @@ class ValueRegressor:
     Features are standardised with their running mean and variance and clipped at 5 deviations. More than 64 go through
     a fixed random projection to 64, so the state stays small.
 
-    `strength` says how many responses a sure prediction is worth in `beta`. A prediction with uncertain weights is
-    worth less. `strength` is also the scatter of prompts with equal features: n responses of one prompt count
+    `strength` says how many responses a sure prediction is worth in `predict_beta`. A prediction with uncertain weights
+    is worth less. `strength` is also the scatter of prompts with equal features: n responses of one prompt count
     (strength + 1) / (strength + n) each.
     """
 

@@ -124,7 +124,7 @@ class Budget:
 
     def shrink(self, scale: float) -> Budget:
         """Return the budget of a batch with `scale` times fewer prompts."""
-        return self.replace_caps(
+        return self.replace_caps(  # 1e-9: a quotient that is whole but for the last bit is not rounded up
             {cap: ceil(value / scale - 1e-9) if cap.scales else value for cap, value in self.caps().items()}
         )
 
@@ -162,7 +162,7 @@ class Ledger:
         return False
 
     def reserve(self, responses: int, tokens_each: int, *, first_waves: bool = False) -> None:
-        """Reserve what `refusal` has allowed.
+        """Reserve what `find_refusal` has allowed.
 
         Args:
             responses: number of responses.

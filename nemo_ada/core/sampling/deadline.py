@@ -25,7 +25,7 @@ class Deadline:
         self._state, self._latency = state, latency
         self._cap = state.plan.budget.caps().get(SECONDS)
         self._booked = 0.0
-        self._max_risk = float(-np.log(state.plan.budget.seconds_quantile))
+        self._max_risk = float(-np.log(state.plan.budget.seconds_quantile))  # as compute_late_risk counts it
 
     def select_in_time(self, waiting: IntArray, elapsed: float, ranked: Callable[[IntArray], IntArray]) -> IntArray:
         """Leave out requests that are expected to end too late. Cut requests that would be late even alone.

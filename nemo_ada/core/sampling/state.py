@@ -72,7 +72,7 @@ class StepState:
         self.active_P = np.zeros(size, np.bool_)
         self.cut_P = np.zeros(size, np.bool_)  # the budget refused more responses
         self.first_open_P = np.zeros(size, np.bool_)  # a starting prompt whose first wave is not complete
-        self.next_reserve = self.n_starting
+        self.next_reserve = self.n_starting  # position of the next reserve prompt to start
         self.in_flight = 0
         self.bound_P = np.zeros(size, np.int64)  # which of BOUNDS ended the prompt, 0 for none
         self.to_abort: list[IntArray] = []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.parsing import divisors, listed
+from nemo_ada.config.parsing import find_divisors, join_numbers
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import read_json
 
@@ -90,7 +90,8 @@ class PolicyShape:
         if self.num_attention_heads % self.num_query_groups:
             raise UserError(
                 f"num_attention_heads={self.num_attention_heads} is not a multiple of num_query_groups="
-                f"{self.num_query_groups}; {listed(divisors(self.num_attention_heads))} query groups would work"
+                f"{self.num_query_groups}; {join_numbers(find_divisors(self.num_attention_heads))} query groups would "
+                "work"
             )
 
     @property
@@ -121,15 +122,17 @@ class PolicyShape:
             "ffn_hidden_size": self.ffn_hidden_size,
             "vocab_size": self.vocab_size,
         }
-        works = divisors(*split.values())
+        works = find_divisors(*split.values())
         if tensor_parallel not in works:
             bad = [f"{size} {what}" for what, size in split.items() if tensor_parallel < 1 or size % tensor_parallel]
-            raise UserError(f"{_TP_KEY}={tensor_parallel} does not divide {', '.join(bad)}; {listed(works)} would work")
-        works = divisors(self.num_layers)
+            raise UserError(
+                f"{_TP_KEY}={tensor_parallel} does not divide {', '.join(bad)}; {join_numbers(works)} would work"
+            )
+        works = find_divisors(self.num_layers)
         if pipeline_parallel not in works:
             raise UserError(
                 f"{_PP_KEY}={pipeline_parallel} does not divide the model's {self.num_layers} layers; "
-                f"{listed(works)} would work"
+                f"{join_numbers(works)} would work"
             )
 
     def hf_config(self) -> dict[str, Any]:

@@ -79,17 +79,17 @@ class Contamination:
 
     def find_overlap(self, text: str) -> tuple[str, int] | None:
         """Return benchmark and line of a problem that shares words with this text, or None."""
-        core = self._without_instructions(list_words(text))
-        places = map(self._place_of_run.get, self._digests_of_runs(core, self._lengths))
+        core = self._strip_instructions(list_words(text))
+        places = map(self._place_of_run.get, self._compute_digests(core, self._lengths))
         return next((place for place in places if place is not None), None)
 
     def _build_index(self) -> None:
-        cores = [(name, line, self._without_instructions(words)) for name, line, words in self._problems]
+        cores = [(name, line, self._strip_instructions(words)) for name, line, words in self._problems]
         short = {len(core) for _, _, core in cores if SHORT <= len(core) < WORDS}
         self._lengths: Sequence[int] = sorted(short)
         self._place_of_run: dict[bytes, tuple[str, int]] = {}
         for name, line, core in cores:
-            for run in self._digests_of_runs(core, [len(core)] if len(core) in short else []):
+            for run in self._compute_digests(core, [len(core)] if len(core) in short else []):
                 self._place_of_run.setdefault(run, (name, line))
 
     def _add_instructions(self, problems: Sequence[Words]) -> None:
@@ -97,7 +97,7 @@ class Contamination:
         tails = [words[::-1] for words in find_instructions([words[::-1] for words in problems])]
         self._tails = sorted({*self._tails, *tails}, key=len, reverse=True)
 
-    def _without_instructions(self, words: Words) -> Words:
+    def _strip_instructions(self, words: Words) -> Words:
         """Return a problem without an instruction at its start and one at its end, unless too little is left."""
         head = next((h for h in self._heads if words[: len(h)] == h), ())
         tail = next((t for t in self._tails if words[-len(t) :] == t), ())
@@ -105,7 +105,7 @@ class Contamination:
         return core if len(core) >= LEFT else words
 
     @staticmethod
-    def _digests_of_runs(words: Words, lengths: Sequence[int]) -> Iterator[bytes]:
+    def _compute_digests(words: Words, lengths: Sequence[int]) -> Iterator[bytes]:
         """Yield a digest of all words, of WORDS words in a row, and of runs of the lengths of short problems."""
         if words:
             yield _compute_digest(("=", *words))

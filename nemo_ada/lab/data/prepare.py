@@ -149,7 +149,9 @@ def prepare(plan: Preparation, out: Path, watch: Watch = watch_nothing) -> dict[
         card = {
             "problems": len(selection.problems),
             "stages": selection.counts,
-            "prompts": plan.encoder.contract() if plan.provider and isinstance(plan.encoder, ModelTokenizer) else None,
+            "prompts": plan.encoder.make_contract()
+            if plan.provider and isinstance(plan.encoder, ModelTokenizer)
+            else None,
             "layout": "; ".join(f"{layout} in {count} rows" for layout, count in layouts.most_common(3)),
             "audit": audit,
             "settings": settings,

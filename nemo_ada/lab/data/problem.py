@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from nemo_ada.tasks.lines import ANY, pair_of
-from nemo_ada.tasks.protocol import content_id
+from nemo_ada.tasks.protocol import make_content_id
 from nemo_ada.verify.reference import Reader
 
 EXCERPT = 200  # characters of a refused line that are shown
@@ -44,7 +44,7 @@ class Problem:
 
 def compute_problem_id(text: str) -> str:
     """Return a hash of the canonical text (NFC, single spaces)."""
-    return content_id("problem", text)
+    return make_content_id("problem", text)
 
 
 def parse_record(

@@ -22,7 +22,7 @@ from nemo_ada.config.parsing import Size
 from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import InvariantError, UserError
 from nemo_ada.run.files import MAX_TEXT, open_to_read, read_bounded
-from nemo_ada.tasks.prompting import ModelTokenizer, positions
+from nemo_ada.tasks.prompting import ModelTokenizer, read_max_positions
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -134,13 +134,13 @@ class EngineProvider(ResponseProvider):
                     number += 1
                 if not keys:
                     return
-                ended = [(keys.pop(cast(int, done.request_id)), self._response(done)) for done in engine.step()]
+                ended = [(keys.pop(cast(int, done.request_id)), self._read_response(done)) for done in engine.step()]
                 if ended:
                     yield ended
         finally:
             engine.close()
 
-    def _response(self, done: Any) -> MeasuredResponse:
+    def _read_response(self, done: Any) -> MeasuredResponse:
         if done.payload is None:
             raise InvariantError(f"the engine gave no response: {done.error}")
         ids = done.payload.token_ids.tolist()
@@ -322,7 +322,7 @@ def _choose_length(folder: Path, max_prompt_tokens: int, max_new_tokens: int) ->
     Qwen2.5-Math has 4096 positions, for example. Responses to long prompts then end early.
     """
     wanted = max_prompt_tokens + max_new_tokens
-    limit = positions(folder)
+    limit = read_max_positions(folder)
     if limit is None or wanted <= limit:
         return wanted
     if limit <= max_prompt_tokens:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nemo_ada.config.paths import folder_or_repository
+from nemo_ada.config.paths import resolve_folder_or_repository
 from nemo_ada.errors import UserError
 from nemo_ada.run.data_files import FORMS, TABLE_ROWS, Raw, is_data_file, list_shards, read_rows
 from nemo_ada.run.files import open_to_read
@@ -40,7 +40,7 @@ def open_source(
     name: str, *, split: str = "train", subset: str | None = None, revision: str | None = None, where: str = "source"
 ) -> Source:
     """Open a local file, or a data set of the hub where no file has this name. Raises UserError where neither fits."""
-    path = Path(folder_or_repository(where, name)).expanduser()
+    path = Path(resolve_folder_or_repository(where, name)).expanduser()
     if path.is_dir() or ("*" in path.name and path.parent.is_dir()):
         files = list_shards(path, split)
         return Source({"files": [identify_file(file) for file in files]}, partial(read_rows, path, split))

@@ -25,7 +25,7 @@ from nemo_ada.lab.data.problem import Problem, compute_problem_id, make_excerpt,
 from nemo_ada.run.data_files import Raw
 from nemo_ada.run.json_lines import Record, parse_line, read_records
 from nemo_ada.tasks.prompting import ModelTokenizer
-from nemo_ada.tasks.protocol import canonical_text
+from nemo_ada.tasks.protocol import make_canonical
 from nemo_ada.verify.judge import Judge, normalise_text
 
 Reason = tuple[str, str]
@@ -67,11 +67,11 @@ class Selection:
         """Keep the first of equal problems. Where their answers differ, nobody knows which is right, so none stays."""
         alike: dict[str, list[Problem]] = {}
         for problem in self.problems:
-            alike.setdefault(canonical_text(problem.text), []).append(problem)
+            alike.setdefault(make_canonical(problem.text), []).append(problem)
         contradicting = {text for text, same in alike.items() if len(same) > 1 and not self._have_one_answer(same)}
 
         def find_reason(problem: Problem) -> Reason | None:
-            same = alike[text := canonical_text(problem.text)]
+            same = alike[text := make_canonical(problem.text)]
             if text in contradicting:
                 lines = ", ".join(str(other.line) for other in same[:10])
                 return "conflicting", f"the same problem has different answers in lines {lines}"

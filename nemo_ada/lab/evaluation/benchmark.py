@@ -13,7 +13,7 @@ from pydantic import Field, PositiveInt, field_validator
 
 from nemo_ada import by_name
 from nemo_ada.config.parsing import Section, parse
-from nemo_ada.config.paths import packaged
+from nemo_ada.config.paths import locate_packaged
 from nemo_ada.errors import UserError
 from nemo_ada.lab.data.source import Source, open_source
 from nemo_ada.run.data_files import is_data_file
@@ -153,7 +153,7 @@ def find_run(model: Path, *, wanted: bool) -> Path | None:
 
 def list_presets() -> dict[str, Path]:
     """Return the YAML files of this package's presets by name. Another YAML goes by its path."""
-    return {path.stem: path for path in sorted(packaged(PRESETS).glob("*.yaml"))}
+    return {path.stem: path for path in sorted(locate_packaged(PRESETS).glob("*.yaml"))}
 
 
 def _read_settings(name: str) -> list[tuple[dict[str, Any], str]]:

@@ -97,7 +97,7 @@ def evaluate(
         finally:
             for task in tasks:
                 task.judge.close()
-        content = {"settings": settings, **summarise_results([task.result() for task in tasks], drawing.k)}
+        content = {"settings": settings, **summarise_results([task.write_result() for task in tasks], drawing.k)}
         write_atomically(out / RESULTS, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         return content
 
@@ -128,9 +128,9 @@ class _Task:
             for problem in selection.problems
         ]
 
-    def result(self) -> BenchmarkResult:
+    def write_result(self) -> BenchmarkResult:
         """Return the counts of all problems, and write them."""
-        counts = {one.problem.uid: self._no_counts(one.problem) for one in self.questions}
+        counts = {one.problem.uid: self._make_empty_counts(one.problem) for one in self.questions}
         votes: dict[str, list[tuple[str, bool]]] = {uid: [] for uid in counts}
         boxed = self.benchmark.verifier == "math" and self.benchmark.reward is None
         for line in (one for one in self._responses.read() if one["id"] in counts):
@@ -151,7 +151,7 @@ class _Task:
         write_atomically(self._folder / "problems.jsonl", dump(rows))
         return BenchmarkResult.of(self.benchmark.name, rows, self._rejected)
 
-    def _no_counts(self, problem: Problem) -> Record:
+    def _make_empty_counts(self, problem: Problem) -> Record:
         groups = {name: str(problem.columns[name]) for name in self.benchmark.group_by if name in problem.columns}
         counts: Record = {"id": problem.uid, "line": problem.line, **dict.fromkeys(COUNTS, 0)}
         return counts | ({"columns": groups} if groups else {})

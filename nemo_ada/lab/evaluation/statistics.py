@@ -83,7 +83,7 @@ class Estimate:
         """Return the value in another unit."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
-    def clipped(self) -> Estimate:
+    def clip(self) -> Estimate:
         """Return a share, which has no bound outside 0 and 1."""
         return Estimate(*(min(max(value, 0.0), 1.0) for value in (self.value, self.low, self.high)))
 
@@ -102,10 +102,10 @@ def estimate(value_P: FloatArray, stratum_P: IntArray | None = None) -> Estimate
     """
     values = np.asarray(value_P, np.float64)
     there = ~np.isnan(values)
-    strata = _strata(values[there], None if stratum_P is None else np.asarray(stratum_P)[there])
+    strata = _list_strata(values[there], None if stratum_P is None else np.asarray(stratum_P)[there])
     if not strata:
         return UNKNOWN
-    low, high = _joined(strata, mean_interval)
+    low, high = _join_intervals(strata, mean_interval)
     return Estimate(float(values[there].mean()), max(low, 0.0), min(high, 1.0))
 
 
@@ -113,7 +113,7 @@ def mean_interval(value_P: FloatArray) -> Interval:
     """Return the interval of the mean of values in [0, 1]."""
     mean = float(value_P.mean())
     low, high = wilson(mean, len(value_P), NORMAL)
-    variance, freedom = _spread(value_P, MEANS)
+    variance, freedom = _estimate_spread(value_P, MEANS)
     if variance > 0.0:
         binary = mean * (1.0 - mean) / variance  # this many binary observations have the same variance
         narrow_low, narrow_high = wilson(mean, binary, student_quantile(freedom))
@@ -132,7 +132,7 @@ def wilson(mean: float, count: float, quantile: float) -> Interval:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def _spread(value_P: FloatArray, share: float) -> tuple[float, float]:
+def _estimate_spread(value_P: FloatArray, share: float) -> tuple[float, float]:
     """Estimate the variance of the mean of one sample, and the degrees of freedom of this estimate.
 
     The freedom is `share` of what the kurtosis implies, between 1 and count - 1.
@@ -195,11 +195,11 @@ def paired_test(
     if count < 2:
         raise UserError(f"a paired test needs at least two prompts in common, not {count}")
     mean = float(difference_P.mean())
-    strata = _strata(difference_P, stratum_P)
-    low, high = _joined(strata, difference_interval)
-    variance, freedom = _pooled(strata)
+    strata = _list_strata(difference_P, stratum_P)
+    low, high = _join_intervals(strata, difference_interval)
+    variance, freedom = _pool_variances(strata)
     shares = 1.0 / sum(one.weight**2 / len(one.value_P) for one in strata)
-    bound = _largest_variance(difference_P, shares)
+    bound = _bound_variance(difference_P, shares)
     if variance > 0.0:
         p_t = 2.0 * float(special.stdtr(freedom, -abs(mean) / math.sqrt(variance)))
         if 0.0 < bound < variance:
@@ -220,8 +220,8 @@ def paired_test(
 def difference_interval(difference_P: FloatArray) -> Interval:
     """Return the interval of the mean of differences in [-1, 1]."""
     mean = float(difference_P.mean())
-    variance, freedom = _spread(difference_P, DIFFERENCES)
-    largest = NORMAL * math.sqrt(_largest_variance(difference_P, len(difference_P)))
+    variance, freedom = _estimate_spread(difference_P, DIFFERENCES)
+    largest = NORMAL * math.sqrt(_bound_variance(difference_P, len(difference_P)))
     if variance > 0.0:
         half = min(student_quantile(freedom) * math.sqrt(variance), largest)
         return mean - half, mean + half
@@ -279,14 +279,14 @@ class Stratum:
     weight: float
 
 
-def _strata(value_P: FloatArray, stratum_P: IntArray | None) -> list[Stratum]:
+def _list_strata(value_P: FloatArray, stratum_P: IntArray | None) -> list[Stratum]:
     """Return the sample of each stratum that has some."""
     stratum_P = np.zeros(len(value_P), np.int64) if stratum_P is None else np.asarray(stratum_P)
     inside = [stratum_P == stratum for stratum in np.unique(stratum_P)]
     return [Stratum(value_P[inside_P], float(inside_P.mean())) for inside_P in inside]
 
 
-def _joined(strata: list[Stratum], interval: Callable[[FloatArray], Interval]) -> Interval:
+def _join_intervals(strata: list[Stratum], interval: Callable[[FloatArray], Interval]) -> Interval:
     """Return the interval of the mean over all strata, from the interval of each."""
     centre, below, above = 0.0, 0.0, 0.0
     for one in strata:
@@ -298,19 +298,19 @@ def _joined(strata: list[Stratum], interval: Callable[[FloatArray], Interval]) -
     return centre - math.sqrt(below), centre + math.sqrt(above)
 
 
-def _pooled(strata: list[Stratum]) -> tuple[float, float]:
+def _pool_variances(strata: list[Stratum]) -> tuple[float, float]:
     """Return the variance of the mean over all strata, and its freedom after Satterthwaite.
 
     A stratum of one problem adds nothing.
     """
-    parts = [(*_spread(one.value_P, DIFFERENCES), one.weight) for one in strata]
+    parts = [(*_estimate_spread(one.value_P, DIFFERENCES), one.weight) for one in strata]
     variance = sum(weight**2 * own for own, _, weight in parts)
     if variance == 0.0:
-        return _spread(np.concatenate([one.value_P for one in strata]), DIFFERENCES)
+        return _estimate_spread(np.concatenate([one.value_P for one in strata]), DIFFERENCES)
     return variance, variance**2 / sum((weight**2 * own) ** 2 / freedom for own, freedom, weight in parts)
 
 
-def _largest_variance(difference_P: FloatArray, count: float) -> float:
+def _bound_variance(difference_P: FloatArray, count: float) -> float:
     """Return an upper bound of the variance of the mean of `count` equal shares.
 
     It is that of differences of this size on average, all of them -1, 0 or 1.

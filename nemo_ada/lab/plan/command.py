@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from nemo_ada.config.ada import AdaSettings
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.presets import load_presets, parse_ada_settings
 from nemo_ada.core.sampling.budget import SECONDS
 from nemo_ada.core.schema import STRICT, Bounds
 from nemo_ada.errors import UserError
@@ -146,7 +146,7 @@ def read_past_run(run_dir: Path, run: PlannedRun) -> tuple[Variant, int] | None:
     for key, value in (("num_generations_per_prompt", group), ("num_prompts_per_step", prompts)):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_VALUE:
             raise UserError(f"--run: {path}: grpo.{key}={str(value)[:40]} is no number of them; mend the file")
-    return make_variant(ada_settings(section), group, run.rollout.longest), prompts
+    return make_variant(parse_ada_settings(section), group, run.rollout.longest), prompts
 
 
 def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> Plan:
@@ -202,7 +202,7 @@ def make_plan(config: Path, overrides: Sequence[str], options: PlanOptions) -> P
     )
     return Plan(
         rates_origin, lengths_origin, forecast, slots, caps, steady, costs, left_out, limit,
-        run.ada.teaches(run.rollout.group), tuple(_find_warnings(run, work, slots)),
+        run.ada.describe_objective(run.rollout.group), tuple(_find_warnings(run, work, slots)),
     )  # fmt: skip
 
 
@@ -224,7 +224,9 @@ def _choose_step_cap(
         )
         raise UserError(f"--step-seconds={wanted:g}: {why}, so no cap of reinforce_ada.budget bounds a step")
     # GRPO with groups of this size draws what the first waves draw, and nothing else.
-    first_waves = make_variant(ada_settings({"preset": "grpo"}), planned.plan.stop.first_wave, run.rollout.longest)
+    first_waves = make_variant(
+        parse_ada_settings({"preset": "grpo"}), planned.plan.stop.first_wave, run.rollout.longest
+    )
     first = simulated.steps_of(first_waves, model.clock)
     drain = forecast.slow * compute_drain(model, work, run.rollout.longest)
     return find_step_cap(forecast, wanted, drain, forecast.slow * float(model.seconds(first).max()))
@@ -306,7 +308,7 @@ def _make_forecast(
     rollout = replace(run.rollout, prompts_per_step=prompts, prompts=prompts)
     fitted = SamplingTimeModel.fit(history)
     ran = replace(simulated, run=replace(run, rollout=rollout)).steps_of(past_variant, fitted.clock)
-    model = fitted.calibrated(history, ran)
+    model = fitted.calibrate(history, ran)
     work = simulated.steps_of(planned, model.clock)
     carried = None
     if past != (planned, run.rollout.prompts_per_step):
@@ -342,13 +344,13 @@ def _compare_costs(
         responses = float(np.median(work.responses_S))
         trained = (prompt + count_trained_tokens(work, compute_live_share(run, ada, work))) / base
         trained *= run.rollout.rows / planned.rollout.rows
-        step = forecast.with_sampling(seconds, trained)
+        step = forecast.exchange_sampling(seconds, trained)
         zero_signal = None if ada.advantage.baseline == "shrunk" else work.zero_signal
         return Cost(name, responses, seconds, step, zero_signal, work.utilisation, trained)
 
     costs, left_out = [cost("this plan", work, planned, planned.ada)], []
-    for name in presets():
-        ada = ada_settings({"preset": name})
+    for name in load_presets():
+        ada = parse_ada_settings({"preset": name})
         run, label = planned, name
         if ada.advantage.baseline == "shrunk":  # single stream: one row per prompt, and as many prompts as rows
             rollout = replace(
@@ -376,10 +378,10 @@ def _divide_by_grpo(costs: Sequence[Cost], forecast: Forecast, roofline: Rooflin
 
     No step has shown that the optimizer moves faster through pinned memory. So the near end has NeMo-RL's way.
     """
-    ends = (NEAR, NEAR.refit * roofline.with_levers(0).refit), (FAR, FAR.refit * roofline.refit)
+    ends = (NEAR, NEAR.refit * roofline.pull_levers(0).refit), (FAR, FAR.refit * roofline.refit)
 
     def steps(cost: Cost) -> list[float]:
-        return [forecast.with_sampling(end.sampling * cost.sampling, cost.trained, refit) for end, refit in ends]
+        return [forecast.exchange_sampling(end.sampling * cost.sampling, cost.trained, refit) for end, refit in ends]
 
     grpo = next((steps(cost) for cost in costs if cost.name == "grpo"), None)
     if grpo is None:
@@ -398,13 +400,13 @@ def _add_levers(
 
     Levers need no adaptive sampling, and without it NeMo-RL trains on every row.
     """
-    rollout, ada = simulated.run.rollout, ada_settings({"preset": "grpo"})
+    rollout, ada = simulated.run.rollout, parse_ada_settings({"preset": "grpo"})
     for count, name in enumerate(("GRPO, NeMo-RL as it is", *(f"+ {lever}" for lever in LEVERS))):
-        other = roofline.with_levers(count)
+        other = roofline.pull_levers(count)
         model = SamplingTimeModel.of_roofline(other, simulated.lengths.mean_tokens)
         work = simulated.steps_of(make_variant(ada, rollout.group, rollout.longest), model.clock)
         seconds = float(np.median(model.seconds(work)))
-        step = forecast.with_sampling(seconds, (prompt + count_trained_tokens(work, 1.0)) / base)
+        step = forecast.exchange_sampling(seconds, (prompt + count_trained_tokens(work, 1.0)) / base)
         step += other.refit - roofline.refit
         yield Cost(name, float(np.median(work.responses_S)), seconds, step, work.zero_signal, work.utilisation)
 

@@ -112,7 +112,7 @@ class SamplingTimeModel:
         middle = float(np.median(ratio_S))
         return cls(float(a) * middle, float(b) * middle, ratio_S / middle)
 
-    def calibrated(self, history: History, simulated: SimulatedSteps) -> SamplingTimeModel:
+    def calibrate(self, history: History, simulated: SimulatedSteps) -> SamplingTimeModel:
         """Return the model whose median on the simulated steps of the run is the median of the run itself."""
         factor = float(np.median(history.sampling_S) / np.median(self.seconds(simulated)))
         return replace(self, per_step=factor * self.per_step, per_token=factor * self.per_token)
@@ -152,7 +152,7 @@ class Forecast:
         """The sampling phase, which the caps bound."""
         return self.phases["sampling"]
 
-    def with_sampling(self, seconds: float, trained: float = 1.0, refit: float | None = None) -> float:
+    def exchange_sampling(self, seconds: float, trained: float = 1.0, refit: float | None = None) -> float:
         """Median seconds of a step of another preset.
 
         Args:

@@ -10,7 +10,7 @@ from typing import Any
 from nemo_ada.config.ada import AdaSettings
 from nemo_ada.config.load import backend_of
 from nemo_ada.config.parsing import parse
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan.roofline import Roofline
@@ -138,7 +138,7 @@ def _read_nemo_rl(config: Mapping[str, Any]) -> PlannedRun:
             "the hub cache; download the model first (slurm/prepare.sh)",
             key="policy.model_name",
         )
-    shape, ada = known[0], ada_settings({"preset": "nemo_rl_grpo"} if section is None else section)
+    shape, ada = known[0], parse_ada_settings({"preset": "nemo_rl_grpo"} if section is None else section)
     return PlannedRun(
         backend="nemo_rl",
         ada=ada,

@@ -129,7 +129,7 @@ class Roofline:
     shape: ModelShape
     efficiencies: Efficiencies
 
-    def with_levers(self, count: int) -> Roofline:
+    def pull_levers(self, count: int) -> Roofline:
         """Return the same job with the first `count` of LEVERS, and for the rest as NeMo-RL is by itself.
 
         With none it has NeMo-RL's default engine, vLLM's own number of CUDA graphs, and NeMo-RL's way of moving the
@@ -185,7 +185,7 @@ class Roofline:
         return (
             (2 + (learner.lora is None) + learner.recompute)
             * self._forward_seconds(rows, response)
-            * self._bubble_factor(tokens / self.config.pack_tokens)
+            * self._compute_bubble_factor(tokens / self.config.pack_tokens)
         )
 
     def logprob_seconds(self, rows: float, response: float) -> float:
@@ -195,7 +195,7 @@ class Roofline:
         return (
             learner.logprob_passes
             * self._forward_seconds(rows, response)
-            * self._bubble_factor(tokens / (batch.logprob_rows * batch.length))
+            * self._compute_bubble_factor(tokens / (batch.logprob_rows * batch.length))
         )
 
     @property
@@ -218,7 +218,7 @@ class Roofline:
         """FLOPs of a forward pass, per token after `context` tokens: 2 per weight, and 4 per query width and token."""
         return 2.0 * self.shape.active_parameters + 4.0 * self.shape.layers * self.shape.query_width * context
 
-    def _bubble_factor(self, micro_batches: float) -> float:
+    def _compute_bubble_factor(self, micro_batches: float) -> float:
         """Return the factor by which idle pipeline stages lengthen a pass."""
         learner = self.config.learner
         return 1.0 + (learner.pp - 1) / max(micro_batches, 1.0)

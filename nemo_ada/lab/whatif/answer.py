@@ -243,7 +243,7 @@ def _answer_averages(log: Averages, options: Options) -> tuple[LogReport, Foreca
     repeated = zero.value > MUCH and SOME < mean.value < 1.0 - SOME
     report = LogReport(len(log.mean_T), group, mean, zero, zero.value, tokens, repeated=repeated)
     tokens_J = np.full((2, len(RATE_J)), tokens)
-    return report, Forecast(log.mixture(group), group, USUAL_PROMPTS, tokens_J), list(log.notes), None
+    return report, Forecast(log.fit_mixture(group), group, USUAL_PROMPTS, tokens_J), list(log.notes), None
 
 
 def _write_notes(log: Rollouts, logged: Labels, threshold: float) -> list[str]:

@@ -80,7 +80,7 @@ class Averages:
     never_T: FloatArray | None = None
     group: int | None = None
 
-    def mixture(self, group: int) -> Mixture:
+    def fit_mixture(self, group: int) -> Mixture:
         """Fit the pass rates of a run with this group size."""
         second = [(compute_no_spread(group), self.zero_T)] if np.isfinite(self.zero_T).any() else []
         if not second and self.never_T is not None:

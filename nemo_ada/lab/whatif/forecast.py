@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nemo_ada.config.ada import SequentialSampling
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.presets import load_presets, parse_ada_settings
 from nemo_ada.core.arrays import FloatArray
 from nemo_ada.core.learning.factor import compute_factors
 from nemo_ada.core.learning.settings import RowSettings
@@ -137,7 +137,7 @@ def make_rows(
         UserError: A preset that was named does not fit.
     """
     found, left_out = list[Row](), list[str]()
-    for name in names or (*presets(), REFILL):
+    for name in names or (*load_presets(), REFILL):
         for cap in (None, *sorted(set(max_responses))):
             try:
                 row = _make_refill_row(forecast) if name == REFILL else _make_row(forecast, name, cap)
@@ -158,14 +158,14 @@ def _make_row(forecast: Forecast, name: str, cap: int | None) -> Row | None:
     response's own label leaves the whole gradient, where the mean of a group leaves (n-1)/n of it. How much noise the
     baseline adds, no log of GRPO says.
     """
-    settings, n = ada_settings({"preset": name}), forecast.group
+    settings, n = parse_ada_settings({"preset": name}), forecast.group
     sampling, single = settings.sampling, settings.advantage.baseline == "shrunk"
     if not isinstance(sampling, SequentialSampling):
         raise UserError(f"what it draws depends on the whole step, which `nemo-ada simulate --preset {name}` simulates")
     if cap is not None:
         if single or sampling.max_responses is None:
             return None
-        settings = ada_settings({"preset": name, "sampling": {"max_responses": cap}})
+        settings = parse_ada_settings({"preset": name, "sampling": {"max_responses": cap}})
     if single:
         return forecast.row(name, 1, ByRate(n * LABELS_J, n * RATE_J * (1.0 - RATE_J), None))
     plan, comparable = settings.plan(n, 1), settings.advantage.weighting == "reference"
@@ -192,7 +192,7 @@ def _make_refill_row(forecast: Forecast) -> Row:
     each, count = forecast.tokens(n * LABELS_J), _enclose(batches_S)
     tokens = Estimate(each.value * count.value, each.low * count.low, each.high * count.high)
     return Row(
-        REFILL_ROW, None, _enclose(n * batches_S), tokens, _enclose(short_S).clipped(), _enclose(signal_S),
+        REFILL_ROW, None, _enclose(n * batches_S), tokens, _enclose(short_S).clip(), _enclose(signal_S),
         _enclose(signal_S / batches_S),
     )  # fmt: skip
 

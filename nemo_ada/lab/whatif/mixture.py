@@ -102,7 +102,7 @@ class Mixture:
         ]
         low_K, high_K = np.array(ends).T
         chance_KJ = compute_binomial(np.arange(depth + 1), np.full(depth + 1, depth))
-        return cls._within(fit_weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K)
+        return cls._enclose(fit_weights(logged.pos_G, logged.total_G), chance_KJ, low_K, high_K)
 
     @classmethod
     def from_moments(cls, value_KJ: FloatArray, means: Sequence[Estimate]) -> Mixture:
@@ -117,10 +117,10 @@ class Mixture:
         """
         mean_K, low_K, high_K = np.array([(mean.value, mean.low, mean.high) for mean in means]).T
         known_K = np.isfinite(mean_K)
-        return cls._within(_maximise_entropy(value_KJ[known_K], mean_K[known_K]), value_KJ, low_K, high_K)
+        return cls._enclose(_maximise_entropy(value_KJ[known_K], mean_K[known_K]), value_KJ, low_K, high_K)
 
     @classmethod
-    def _within(cls, weight_J: FloatArray, chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:
+    def _enclose(cls, weight_J: FloatArray, chance_KJ: FloatArray, low_K: FloatArray, high_K: FloatArray) -> Mixture:
         """Make the mixture, with intervals that are wide enough for some distribution."""
         widened = _find_widening(chance_KJ, low_K, high_K)
         if widened > 0.0:
@@ -130,7 +130,7 @@ class Mixture:
 
     def share(self, value_J: FloatArray) -> Estimate:
         """Return the mean of a quantity that is a share, with bounds between 0 and 1."""
-        return self.mean(value_J).clipped()
+        return self.mean(value_J).clip()
 
     def mean(self, value_J: FloatArray, per_J: FloatArray | None = None) -> Estimate:
         """Return the mean of a quantity over prompts, or the ratio of two means.
@@ -146,7 +146,7 @@ class Mixture:
         value = float(self.weight_J @ value_J) / total
         if per_J is None and np.ptp(value_J) == 0.0:
             return Estimate(value, value, value)
-        low, high = (self._extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
+        low, high = (self._find_extreme(sign * value_J, below_J)[0] for sign in (1.0, -1.0))
         low, high = (-np.inf if math.isnan(end) else end for end in (low, high))  # a rounding error
         return Estimate(value, min(low, value), max(-high, value))
 
@@ -166,13 +166,13 @@ class Mixture:
                     self, chance_KJ=np.vstack([self.chance_KJ, cost_J]), low_K=np.r_[self.low_K, least],
                     high_K=np.r_[self.high_K, most],
                 )  # fmt: skip
-                low, high = (cell._extreme(sign * value_J, per_J)[0] for sign in (1.0, -1.0))
+                low, high = (cell._find_extreme(sign * value_J, per_J)[0] for sign in (1.0, -1.0))
                 cells += [(low / most, -high / least)] if not math.isnan(low + high) else []
             lows, highs = [low for low, _ in cells] or lows, [high for _, high in cells] or highs
         value = ratio.value / cost.value
         return Estimate(value, min(*lows, value), max(*highs, value))
 
-    def _extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
+    def _find_extreme(self, value_J: FloatArray, below_J: FloatArray) -> tuple[float, FloatArray]:
         """Return the smallest ratio, and its weights [J] (the linear programme of Charnes and Cooper, 1962).
 
         The ratio is nan where no weights fit, and -inf where it has no bound. The variables are the weights times a

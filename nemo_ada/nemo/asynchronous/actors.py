@@ -340,7 +340,7 @@ class PerBatch(Collector):
             return
         result, values = importlib.import_module(ROLLOUTS).RolloutGroupResult, Values(self.master_config)
         call = RolloutCall(
-            self._never,
+            self._refuse,
             policy_generation=self.policy_generation,
             tokenizer=self.tokenizer,
             task_to_env=self.task_to_env,
@@ -348,19 +348,21 @@ class PerBatch(Collector):
             max_rollout_turns=values.get("grpo.max_rollout_turns"),
             rest={"deduplicate_multimodal_data": bool(values.get("grpo.deduplicate_multimodal_data", False))},
         )
-        async for index, batch, metrics in self._drawn(call, repeated_batch, num_generations):
+        async for index, batch, metrics in self._draw_groups(call, repeated_batch, num_generations):
             yield result(group_index=index, final_batch=batch, rollout_metrics=metrics)
 
     async def _gym_rollout(
         self, *, input_batch: Any, num_generations: int, **given: Any
     ) -> AsyncGenerator[GymRollout, None]:
         """Yield each group over NeMo-Gym. This replaces `run_async_nemo_gym_rollout`."""
-        async for _, batch, metrics in self._drawn(RolloutCall.of(self._never, given), input_batch, num_generations):
+        async for _, batch, metrics in self._draw_groups(
+            RolloutCall.of(self._refuse, given), input_batch, num_generations
+        ):
             yield replace(
                 make_result(batch, metrics, given["tokenizer"]), task_index=batch["extra_env_info"][0].get(TASK_INDEX)
             )
 
-    async def _drawn(
+    async def _draw_groups(
         self, call: RolloutCall, repeated_batch: Any, num_generations: int
     ) -> AsyncGenerator[tuple[int, Any, dict[str, Any]], None]:
         """Yield the number, the rows and the metrics of each group, in the order of completion."""
@@ -380,7 +382,7 @@ class PerBatch(Collector):
         await asyncio.to_thread(self._hand_over, ticket)
 
     @staticmethod
-    def _never(**_: Any) -> Any:
+    def _refuse(**_: Any) -> Any:
         raise InvariantError("the group's own rollout was asked for a whole batch")
 
 

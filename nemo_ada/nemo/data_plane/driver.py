@@ -90,26 +90,26 @@ class DataPlaneHooks(Hooks):
             ACTOR: StandIn(self),
             VALIDATE: self._validate,
             "_create_advantage_estimator": self._create_estimator,
-            BASELINES: self._baseline_and_std,
-            COMPONENTS: self._carried,
-            SCALE: self._scaled,
+            BASELINES: self._get_baseline_and_std,
+            COMPONENTS: self._choose_columns,
+            SCALE: self._note_batch,
             SHAPE: leave_rewards,
         }
-        return ours | ({PERFORMANCE: self._measured} if PERFORMANCE in self._originals else {})
+        return ours | ({PERFORMANCE: self._hand_out_counts} if PERFORMANCE in self._originals else {})
 
-    def _scaled(self, carry: Any, *args: Any, **kwargs: Any) -> Any:
+    def _note_batch(self, carry: Any, *args: Any, **kwargs: Any) -> Any:
         """Leave the rewards alone, because the rollout has scaled those of whole pools. The loop calls this first."""
         self.current = carry
         return carry
 
-    def _carried(self, batch: Any) -> list[str]:
+    def _choose_columns(self, batch: Any) -> list[str]:
         """Return the columns that the estimator gets: ours."""
         return [name for name in COLUMNS if name in batch]
 
-    def _measured(self, train_results: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
+    def _hand_out_counts(self, train_results: Any, metrics: Any, *args: Any, **kwargs: Any) -> Any:
         """NeMo-RL's throughputs. The loop logs its metrics next, and they get what the estimator has counted."""
         metrics.update(self._estimator.counted if self.settings.dynamic else {})
-        return self._performance(train_results, metrics, *args, **kwargs)
+        return self._correct_performance(train_results, metrics, *args, **kwargs)
 
 
 class StandIn:

@@ -120,7 +120,7 @@ class PromptQueue:
         while True:
             tickets = self._take()
             try:
-                batch = self._collate([self._data[self._row(ticket)] for ticket in tickets])
+                batch = self._collate([self._data[self._find_row(ticket)] for ticket in tickets])
             except Exception as error:
                 self.error = error
                 raise
@@ -128,7 +128,7 @@ class PromptQueue:
             batch[REDRAWN] = torch.tensor([ticket in self._interrupted for ticket in tickets])
             yield batch
 
-    def _row(self, ticket: int) -> int:
+    def _find_row(self, ticket: int) -> int:
         return int(self._order.at(ticket, 1)[0]) if self._shuffled else ticket % self._order.count
 
     def _take(self) -> list[int]:

@@ -114,8 +114,8 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         pools = [GroupPool.from_dict(group["pool"]) for group in groups if group["pool"] is not None]
         if not pools:
             raise UserError("all prompts of the step are longer than data.max_input_seq_length; raise it")
-        drawn_R = self._drawn(repeated_batch)
-        sampled = self._sampler.finish_step(pools, self._selection(pools, repeated_batch, drawn_R))
+        drawn_R = self._find_drawn(repeated_batch)
+        sampled = self._sampler.finish_step(pools, self._read_selection(pools, repeated_batch, drawn_R))
         advantage_R = np.zeros(len(drawn_R), np.float32)
         advantage_R[drawn_R] = sampled.rows.advantage_R
         repeated_batch["ada_advantage"] = torch.from_numpy(advantage_R)
@@ -125,11 +125,11 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         self.last_metrics = sampled.metrics | own_metrics.add_prefix(skipped)
         self.last_metrics |= own_metrics.compute_mean_reward(sampled.result)
         if rest.get("prev_logprobs") is not None and rest.get("generation_logprobs") is not None:
-            self.last_metrics |= self._newest(pools, repeated_batch, mask, **rest)
+            self.last_metrics |= self._measure_newest(pools, repeated_batch, mask, **rest)
         self._finished(sampled)
         return super().compute_advantage(rewards=rewards, mask=mask, repeated_batch=repeated_batch, **rest)
 
-    def _newest(
+    def _measure_newest(
         self,
         pools: Sequence[GroupPool],
         batch: Any,
@@ -158,7 +158,7 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
         error_RT = (prev_logprobs[newest_R] - generation_logprobs[newest_R])[:, 1:].abs().exp()
         return own_metrics.add_prefix({"newest_prob_error": float(error_RT[token_RT].mean())})
 
-    def _drawn(self, batch: Any) -> BoolArray:
+    def _find_drawn(self, batch: Any) -> BoolArray:
         """Find the rows of the batch that belong to a pool, [R]. The rows of prompts that are too long do not."""
         drawn_R = np.zeros(len(batch[GROUP]), np.bool_)
         n = self._settings.group
@@ -169,7 +169,7 @@ class GroupAdvantageEstimator(AdaAdvantageEstimator):
             drawn_R[row : row + n] = group["pool"] is not None
         return drawn_R
 
-    def _selection(self, pools: Sequence[GroupPool], batch: Any, drawn_R: BoolArray) -> Selection:
+    def _read_selection(self, pools: Sequence[GroupPool], batch: Any, drawn_R: BoolArray) -> Selection:
         """Read from the batch which rows the groups have selected."""
         rank_R = batch[RANK].numpy()[drawn_R]
         weight_R = batch["ada_weight"].numpy()[drawn_R].astype(np.float64)

@@ -105,9 +105,9 @@ class GymResponder(Responder):
             await self._check()
             await self._servers.check()
             return failed, {}
-        return self._of(result, answer), result.rollout_metrics
+        return self._read_result(result, answer), result.rollout_metrics
 
-    def _of(self, result: Any, answer: GymAnswer) -> Response:
+    def _read_result(self, result: Any, answer: GymAnswer) -> Response:
         """Return the response of NeMo-RL's result of one row."""
         final = result.final_batch
         message_log = final["message_log"][0]
@@ -118,7 +118,7 @@ class GymResponder(Responder):
             return self._failures.masked(response)
         return replace(response, shaped=float(final["total_reward"][0]))
 
-    def _arguments(self, batch: Any, actor: Any) -> dict[str, Any]:
+    def _make_arguments(self, batch: Any, actor: Any) -> dict[str, Any]:
         given = {**self._call.arguments(), "input_batch": batch, "task_to_env": {ENVIRONMENT: actor}}
         given.pop(PER_PROMPT, None)  # of the loop's own call; here a prompt has one row per call
         return given
@@ -130,7 +130,7 @@ class GymResponder(Responder):
         the call has ended and it reads the result.
         """
         try:
-            self._rollout(**self._arguments(batch, make_asking_actor()))
+            self._rollout(**self._make_arguments(batch, make_asking_actor()))
         except AskedError as asked:
             rows, _, *others = asked.arguments
         reference = self._environment.run_rollouts.remote(rows, self._tokenizer, *others)
@@ -138,13 +138,13 @@ class GymResponder(Responder):
         results, _ = await reference
         for result in results:
             answer.read(result)
-        return self._rollout(**self._arguments(batch, make_answered_actor(reference)))
+        return self._rollout(**self._make_arguments(batch, make_answered_actor(reference)))
 
     async def _stream(self, batch: Any, answer: GymAnswer, calls: list[Any]) -> Any:
         """Run main's asynchronous generator, which yields one group of one row."""
         served = choose_actor(self._environment, batch["extra_env_info"][0])
         actor = make_streaming_actor(served, answer, calls.append)
-        groups = self._rollout(**self._arguments(batch, actor), num_generations=1)
+        groups = self._rollout(**self._make_arguments(batch, actor), num_generations=1)
         return [group async for group in groups][-1]
 
     def joined(self, samples: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -159,9 +159,9 @@ def train(resolved: dict[str, Any], upstream: Mapping[str, Any] | None = None, *
             stopped = run_loop(trainer, parts, control, progress)
         reason = str(progress.reason) if stopped else None
         saved = bool(Values(parts["master_config"]).get("checkpointing.enabled", False))
-        code, message = control.ended(progress.total_steps, reason, saved=saved)
+        code, message = control.report_end(progress.total_steps, reason, saved=saved)
     except StoppedEarly as signal:
-        code, message = control.ended_early(str(signal))
+        code, message = control.report_early_end(str(signal))
     except BaseException as error:
         if not run_dir.is_open:
             raise

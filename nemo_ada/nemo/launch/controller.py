@@ -79,7 +79,7 @@ def run_controller(parts: Mapping[str, Any], control: JobControl, progress: Prog
     patience = float(Values(config).get("async_rl.stall_watchdog.stall_timeout_s", 600.0))
     finished, silent = controller.run.remote(), 0.0
     while not ray.wait([finished], timeout=WATCH_SECONDS)[0]:
-        if (reason := control.stop_reason()) is not None:
+        if (reason := control.find_stop_reason()) is not None:
             stop_early(reason)
         try:
             answer = ray.get(controller.ping.remote(), timeout=WATCH_SECONDS)

@@ -239,7 +239,7 @@ def _find_model_folder(name: str) -> Path:
 
 def find_checkpoint(run: Path, step: int | None) -> Path:
     """The newest complete checkpoint of either back end, or the one of `step`. Raises UserError if there is none."""
-    for folder in reversed(RunDir(run).checkpoints()):
+    for folder in reversed(RunDir(run).list_checkpoints()):
         if step is not None and int(folder.name.removeprefix("step_")) != step:
             continue
         try:
@@ -253,7 +253,9 @@ def find_checkpoint(run: Path, step: int | None) -> Path:
     if not run.is_dir():
         raise UserError(f"{run} is no folder; name a run's folder, its run_dir")
     others = (
-        [int(folder.name.removeprefix("step_")) for folder in RunDir(run).checkpoints()] if step is not None else []
+        [int(folder.name.removeprefix("step_")) for folder in RunDir(run).list_checkpoints()]
+        if step is not None
+        else []
     )
     raise UserError(
         f"{run} has no complete checkpoint{'' if step is None else f' of step {step}'}; name a run's folder"

@@ -107,7 +107,7 @@ class Records:
         train |= self._sum_rollout_calls() | {
             name: value for name, value in unlogged.items() if isinstance(value, float)
         }
-        times = self._phase_seconds(timing)
+        times = self._compute_phases(timing)
         increase = {
             "responses": train.get(PER_CALL[0], 0.0),
             "tokens": train.get(PER_CALL[1], 0.0),
@@ -124,7 +124,7 @@ class Records:
             **{f"timing/{name}": value for name, value in timing.items()},
             **{f"performance/{name}": value for name, value in self._pieces.get(PERFORMANCE, {}).items()},
             **unlogged,
-            **self._named_totals(),
+            **self._name_totals(),
         }
         self._run_dir.log(METRICS, record, tensorboard=False)
         error = train.get(NEWEST if VERSIONS in train else policy_gap.METRIC)  # async GRPO mixes versions by design
@@ -142,16 +142,16 @@ class Records:
         calls = self._calls[:-1] if len(self._calls) > 1 else self._calls
         return {name: sum(call[name] for call in calls) for name in PER_CALL if calls and name in calls[0]}
 
-    def _phase_seconds(self, timing: Mapping[str, float]) -> dict[str, float]:
+    def _compute_phases(self, timing: Mapping[str, float]) -> dict[str, float]:
         """Return the seconds of each phase of the step, from NeMo-RL's timers."""
         sampling = timing.get("generation", timing.get("exposed_generation", 0.0))
         refit = timing.get("prepare_for_generation/total", timing.get("weight_sync", 0.0))
-        save, evaluation = timing.get("checkpointing", 0.0), self._evaluation_seconds()
+        save, evaluation = timing.get("checkpointing", 0.0), self._get_evaluation_seconds()
         update = max(timing.get("total_step_time", 0.0) - sampling - refit - save - evaluation, 0.0)
         step = sampling + update + refit
         return {"sampling": sampling, "update": update, "refit": refit, "step": step, "save": save}
 
-    def _evaluation_seconds(self) -> float:
+    def _get_evaluation_seconds(self) -> float:
         return self._pieces.get(VALIDATION_TIMING, {}).get("total_validation_time", 0.0)
 
     def _write_evaluation(self, step: int) -> None:
@@ -161,14 +161,14 @@ class Records:
         record = {
             "step": step,
             **{f"val/{names[name]}": value for name, value in values.items()},
-            "time/evaluation": self._evaluation_seconds(),
-            **self._named_totals(),
+            "time/evaluation": self._get_evaluation_seconds(),
+            **self._name_totals(),
         }
         self._pieces.pop(VALIDATION_TIMING, None)
         if values:
             self._run_dir.log(EVALUATIONS, record, tensorboard=False)
 
-    def _named_totals(self) -> dict[str, float]:
+    def _name_totals(self) -> dict[str, float]:
         return {f"total/{name}": value for name, value in self._totals.items()}
 
 

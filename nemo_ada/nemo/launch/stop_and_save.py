@@ -175,7 +175,7 @@ def make_job_timeout(
             progress.updates.append(seconds - (hooks.sampling_seconds if hooks is not None else 0.0))
             control.heartbeat(progress.total_steps)
             control.status("running", progress.total_steps)
-            progress.reason = control.stop_reason()
+            progress.reason = control.find_stop_reason()
             if progress.reason is not None:
                 return True
             if super().check_save():

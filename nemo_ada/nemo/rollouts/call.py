@@ -91,7 +91,7 @@ class Prompts:
         if repeated_batch.size % group:
             raise InvariantError(f"{repeated_batch.size} rows are no multiple of the group size {group}")
         _refuse_packed(repeated_batch)
-        self._pristine = self._copied(repeated_batch, list(range(0, repeated_batch.size, group)))
+        self._pristine = self._copy_rows(repeated_batch, list(range(0, repeated_batch.size, group)))
         in_loss = (self._pristine["loss_multiplier"] > 0).tolist()
         self.position_P = [position for position, counts in enumerate(in_loss) if counts]
         self.masked = [position for position, counts in enumerate(in_loss) if not counts]
@@ -113,7 +113,7 @@ class Prompts:
 
     def rows(self, prompts: list[int]) -> Any:
         """Return a new batch that a rollout may change. It has a row per entry of `prompts` (positions among the P)."""
-        return self._copied(self._pristine, [self.position_P[prompt] for prompt in prompts])
+        return self._copy_rows(self._pristine, [self.position_P[prompt] for prompt in prompts])
 
     def state(self, prompt: int) -> dict[str, Any]:
         """Return a prompt in the form of the asynchronous rollout, which copies what it changes."""
@@ -133,7 +133,7 @@ class Prompts:
         return self._pristine.select_indices(positions)
 
     @staticmethod
-    def _copied(batch: Any, positions: list[int]) -> Any:
+    def _copy_rows(batch: Any, positions: list[int]) -> Any:
         """Copy rows. select_indices alone would share list items between rows, and repeat_interleave copies them."""
         return batch.select_indices(positions).repeat_interleave(1)
 

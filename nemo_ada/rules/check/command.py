@@ -10,8 +10,8 @@ from typing import Any
 
 from nemo_ada.config.load import backend_of, split_words
 from nemo_ada.config.parsing import parse
-from nemo_ada.config.paths import family
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.paths import list_family
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
@@ -74,7 +74,7 @@ def examine(
 
 def _find_yamls(path: Path, overrides: Sequence[str]) -> list[Path]:
     """Return the YAML, its overlays and the files that they build on, but those of NeMo-RL."""
-    return [file for yaml in split_words(path, overrides)[0] for file in family(Path(yaml).resolve())]
+    return [file for yaml in split_words(path, overrides)[0] for file in list_family(Path(yaml).resolve())]
 
 
 def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
@@ -95,7 +95,7 @@ def examine_embedded(config: Mapping[str, Any]) -> list[Finding]:
     return [
         ok("policy.model", text),
         ok("task", f"{run.task.name}: {len(task.splits().train)} training prompts{_describe_layout(task)}"),
-        ok("reinforce_ada.advantage", run.reinforce_ada.teaches(run.grpo.num_generations_per_prompt)),
+        ok("reinforce_ada.advantage", run.reinforce_ada.describe_objective(run.grpo.num_generations_per_prompt)),
         *(warning(key, text) for key, text in list_warnings(run, task)),
         ok("policy.megatron_cfg", f"TP {policy.megatron_cfg.tensor_model_parallel_size} x PP "
            f"{policy.megatron_cfg.pipeline_model_parallel_size} x DP {policy.data_parallel_size}"),
@@ -158,7 +158,7 @@ def check_capacity(values: Values, *, gpu_gib: float | None, site: bool) -> Find
     yield from check_learner_memory(config, shape, gpu_gib)
     yield from check_checkpoint_disk(config, shape, site=site)
     try:
-        first_wave = config.rollout.first_wave(ada_settings(values.get("reinforce_ada", {})))
+        first_wave = config.rollout.first_wave(parse_ada_settings(values.get("reinforce_ada", {})))
     except UserError:  # a rule has said so
         return
     yield from check_rollout_memory(config, shape, first_wave, gpu_gib)

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nemo_ada.config.parsing import suggestion
+from nemo_ada.config.parsing import suggest_name
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
 
@@ -89,7 +89,7 @@ def find_card(name: str) -> Card:
     known = {key.lower(): card for key, card in (*CARDS.items(), *ALIASES.items())}
     card = known.get(name.lower())
     if card is None:
-        raise UserError(f"{KEY}={name}: unknown card; {suggestion(name, tuple(CARDS), 'choices')}", key=KEY)
+        raise UserError(f"{KEY}={name}: unknown card; {suggest_name(name, tuple(CARDS), 'choices')}", key=KEY)
     return card
 
 

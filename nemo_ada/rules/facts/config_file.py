@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from nemo_ada.config.load import load_words, load_yaml, plain, split_words
-from nemo_ada.config.paths import find_files
+from nemo_ada.config.load import load_words, load_yaml, resolve_config, split_words
+from nemo_ada.config.paths import make_paths_whole
 from nemo_ada.errors import UserError
 from nemo_ada.rules.facts.checkout import belongs_to_nemo_rl
 from nemo_ada.rules.facts.site import read_site_setting
@@ -40,7 +40,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         os.environ[HOME] = home  # the YAML's interpolations read it from there
     try:
         # It looks for files beside the YAMLs that name them, because no process of a run stands in the user's folder.
-        return find_files(plain(load_words(path, overrides)), split_words(path, overrides)[0], overrides)
+        return make_paths_whole(resolve_config(load_words(path, overrides)), split_words(path, overrides)[0], overrides)
     except UserError as problem:
         works = f"set {HOME} to a checkout of NeMo-RL v0.7.0 (export {HOME}=/path/to/RL)"
         if HOME in str(problem):

@@ -12,8 +12,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from nemo_ada.config.conflicts import conflicts
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.conflicts import find_conflicts
+from nemo_ada.config.presets import load_presets, parse_ada_settings
 from nemo_ada.core.learning.factor import (
     LARGEST_DEVIATION,
     RANGE,
@@ -47,7 +47,7 @@ def moved(sampler, group, labels):
 
 def played(section, group, cap, rate_P):
     """F of each pass rate, from every sequence of `cap` labels. A pool that has ended stays the same."""
-    sampler = ada_settings(section).sampler(group, LONGEST, run_seed=1)
+    sampler = parse_ada_settings(section).sampler(group, LONGEST, run_seed=1)
     total_P = np.zeros(len(rate_P))
     seen: dict[tuple[int, ...], tuple[float, float]] = {}
     for labels in product((0, 1), repeat=cap):
@@ -77,8 +77,8 @@ def test_the_factor_is_that_of_every_sequence_of_labels_played_through_training(
     others = {"baseline": "leave_one_out"}
     for advantage in ({"weighting": "objective"}, {}, {"normalize": "std"}, others, {**others, "normalize": "std"}):
         section = {"sampling": {"kind": "sequential", **sampling}, "advantage": {**advantage, "objective": objective}}
-        ada = ada_settings(section)
-        if conflicts(ada, 4, rows=True):
+        ada = parse_ada_settings(section)
+        if find_conflicts(ada, 4, rows=True):
             continue
         settings = ada.sampler(4, LONGEST, run_seed=1).rows
         np.testing.assert_allclose(played(section, 4, cap, rate_P), compute_factors(settings, rate_P), rtol=1e-5)
@@ -86,8 +86,8 @@ def test_the_factor_is_that_of_every_sequence_of_labels_played_through_training(
 
 def test_every_preset_that_declares_an_objective_follows_it():
     declared = 0
-    for name in presets():
-        ada = ada_settings({"preset": name})
+    for name in load_presets():
+        ada = parse_ada_settings({"preset": name})
         if ada.advantage.weighting == "objective":
             for group in (2, 4, 8, 16, 64):
                 settings = ada.sampler(group, LONGEST, run_seed=1, features=2).rows
@@ -120,8 +120,8 @@ def test_what_is_accepted_follows_its_objective_and_what_is_refused_would_not():
     accepted = refused = 0
     for seed in range(150):
         group, section = random_settings(seed)
-        ada = ada_settings(section)
-        missed = any("is missed by" in text for text in conflicts(ada, group, rows=True))
+        ada = parse_ada_settings(section)
+        missed = any("is missed by" in text for text in find_conflicts(ada, group, rows=True))
         stop = ada.sampling.stop(group)
         factor_P = compute_factors(RowSettings(group, stop, ada.advantage), INSIDE)
         assert (

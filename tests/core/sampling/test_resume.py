@@ -10,7 +10,7 @@ import json
 import numpy as np
 import pytest
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.prompts.estimators import ValueRegressor
 from nemo_ada.lab.simulate.engine import DiscreteEventSource, LengthModel, Workload, draw_beta_rates
 
@@ -39,7 +39,7 @@ VARIANTS = {
 
 def started(section):
     group = 8 if "est" in section["preset"] else 4
-    return ada_settings(copy.deepcopy(section)).sampler(
+    return parse_ada_settings(copy.deepcopy(section)).sampler(
         group, LengthModel().max_new_tokens, run_seed=7, features=FEATURES
     )
 

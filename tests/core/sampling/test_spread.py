@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.learning.factor import count_kept
 from nemo_ada.core.learning.rows import select, weigh
 from nemo_ada.core.learning.settings import RowSettings
@@ -101,6 +101,6 @@ def test_a_prompt_without_a_response_has_placeholder_rows():
 def test_what_has_no_spread_is_refused(section):
     chosen = {"kind": "spread", "difference": 0.5}
     base = {"preset": "ada_seq_lean", "sampling": {"exit": chosen}}
-    assert ada_settings(base).plan(4, 400).stop.exit == SpreadExit(0.5)
+    assert parse_ada_settings(base).plan(4, 400).stop.exit == SpreadExit(0.5)
     with pytest.raises(UserError):
-        ada_settings({**base, **section}).plan(4, 400)
+        parse_ada_settings({**base, **section}).plan(4, 400)

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from nemo_ada.cli.plan import plan as plan_command
-from nemo_ada.config.presets import ada_settings, presets
+from nemo_ada.config.presets import load_presets, parse_ada_settings
 from nemo_ada.core.prompts.allocation import PowerRule
 from nemo_ada.errors import UserError
 from nemo_ada.lab.plan import command, sampling
@@ -56,7 +56,7 @@ def make_plan(path, overrides, **options):
 
 def write_run(folder, steps=40, seed=3):
     """A run directory with metrics of simulated steps: 3 ms per engine step, 20 us per token, 8 % noise."""
-    plan = ada_settings({"preset": "ada_seq_balance"}).plan(4, 16)
+    plan = parse_ada_settings({"preset": "ada_seq_balance"}).plan(4, 16)
     work = simulate_steps(
         Variant("", plan),
         Setting(BetaRates(0.5, 1.0), 64, LENGTHS, warm_up=sampling.WARM_UP, steps=steps, slots=256),
@@ -113,7 +113,7 @@ def test_p95_of_a_step_is_its_95th_percentile(past):
     long = replace(history, sampling_S=np.linspace(1.0, 2.0, 60), update_S=np.zeros(60), refit_S=np.zeros(60),
                    engine_steps_S=np.full(60, 10.0), tokens_S=np.full(60, 1000.0))  # fmt: skip
     flat = SimulatedSteps(np.full(9, 10.0), np.full(9, 1000.0), np.full(9, 99.0), np.ones(9), 0.0, 0.0, 0.0)
-    pace = SamplingTimeModel.fit(long).calibrated(long, flat)
+    pace = SamplingTimeModel.fit(long).calibrate(long, flat)
     from nemo_ada.lab.plan.forecast import StepWork, forecast_from_history
 
     work = StepWork(flat, 20, 2000, 200, 16, rows=180)
@@ -129,7 +129,7 @@ def test_another_plan_is_carried_over_by_simulation_beside_the_presets_that_can_
     assert "carried" in eight.forecast.step.origin
     signal = {cost.name: 1.0 - cost.zero_signal for cost in eight.costs if cost.zero_signal is not None}
     named = {cost.name.removesuffix(" n=1") for cost in eight.costs} | {name for name, _ in eight.left_out}
-    assert named == {"this plan", *presets()}, "every preset is compared, or left out with its reason"
+    assert named == {"this plan", *load_presets()}, "every preset is compared, or left out with its reason"
     update = float(np.median(History.read(past, steps=10).update_S))
     carried = update * signal["this plan"] / signal["ada_seq_balance"]  # rows with an advantage cost time
     assert eight.forecast.phases["update"].p50 == pytest.approx(carried, rel=0.02)
@@ -137,7 +137,7 @@ def test_another_plan_is_carried_over_by_simulation_beside_the_presets_that_can_
 
 def test_warm_up_steps_are_simulated_but_not_counted():
     """The latency model learns in them; a cap on seconds does not hold there."""
-    plan = ada_settings({"preset": "grpo"}).plan(4, 400)
+    plan = parse_ada_settings({"preset": "grpo"}).plan(4, 400)
 
     class Steps:
         """Hard to count: the rate tells the step."""
@@ -155,7 +155,7 @@ def test_warm_up_steps_are_simulated_but_not_counted():
 @pytest.mark.parametrize("preset", ["grpo", "ada_seq_balance", "ada_seq_lean"])
 @pytest.mark.parametrize("slots", [None, 48])
 def test_no_step_passes_the_bound(preset, slots):
-    plan = ada_settings({"preset": preset}).plan(4, 400)
+    plan = parse_ada_settings({"preset": preset}).plan(4, 400)
     setting = Setting(BetaRates(0.5, 2.0), 32, warm_up=sampling.WARM_UP, steps=4, slots=slots)
     work = simulate_steps(Variant("", plan), setting)
     steps, tokens = bound_work(plan, 32, slots, 400)
@@ -252,7 +252,7 @@ def test_every_figure_says_where_it_comes_from(past):
 
 
 def test_the_estimation_variant_is_simulated_with_its_own_allocation():
-    estimated = make_variant(ada_settings({"preset": "ada_est_ema"}), 8, 400)
+    estimated = make_variant(parse_ada_settings({"preset": "ada_est_ema"}), 8, 400)
     assert estimated.allocation is not None
     lengths = LengthModel(60.0, 0.7, 2.0, 400)
     own, uniform = (
@@ -270,7 +270,10 @@ def test_the_estimation_variant_is_simulated_with_its_own_allocation():
 
 def test_the_even_cap_is_the_widest_that_flattens_the_tail():
     def cap_of(preset):
-        asked, lengths = make_variant(ada_settings({"preset": preset}), 4, 2048), LengthModel(200.0, 1.2, 1.3, 2048)
+        asked, lengths = (
+            make_variant(parse_ada_settings({"preset": preset}), 4, 2048),
+            LengthModel(200.0, 1.2, 1.3, 2048),
+        )
         setting = Setting(BetaRates(8.0, 8.0), 32, lengths, warm_up=sampling.WARM_UP, steps=20)
         return find_steady_cap(lambda cap: simulate_steps(cap_seconds(asked, cap), setting))
 

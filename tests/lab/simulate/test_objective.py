@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.core.learning.factor import SHOWN_P, compute_factors
 from nemo_ada.errors import UserError
 from nemo_ada.lab.simulate import objective
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 def test_the_simulation_is_the_exact_factor(monkeypatch):
     monkeypatch.setattr(objective, "STEPS", 60)
-    ada = ada_settings({"preset": "ada_seq_lean"})
+    ada = parse_ada_settings({"preset": "ada_seq_lean"})
     factor_P, error_P = objective._simulate_factors(ada, 4, None)
     exact_P = compute_factors(ada.sampler(4, 1, run_seed=0).rows, SHOWN_P)
     # the mass per row is that of prompts with rows, so the factors agree up to a common scale
@@ -28,8 +28,8 @@ def test_the_simulation_is_the_exact_factor(monkeypatch):
 
 def test_what_an_estimate_decides_has_an_error_and_the_rest_has_none(monkeypatch):
     monkeypatch.setattr(objective, "STEPS", 20)
-    est = objective.compute_taught("est", ada_settings({"preset": "ada_est_ema"}), 8)
-    grpo = objective.compute_taught("grpo", ada_settings({"preset": "grpo"}), 4)
+    est = objective.compute_taught("est", parse_ada_settings({"preset": "ada_est_ema"}), 8)
+    grpo = objective.compute_taught("grpo", parse_ada_settings({"preset": "grpo"}), 4)
     assert all(error > 0 for error in est.error_P)
     assert grpo.error_P == (0.0,) * len(SHOWN_P) and grpo.relative_P == pytest.approx((1.0,) * len(SHOWN_P))
     assert est.relative_P[0] > 2.0  # hard prompts get more responses and larger weights
@@ -56,7 +56,7 @@ def test_a_cap_of_a_step_makes_hard_prompts_weigh_less(monkeypatch):
     at = SHOWN_P.tolist().index(0.05)
     assert few["relative_P"][at] < 0.5 < 0.8 < many["relative_P"][at]
     assert few["missed"] > 0.5 and few["error_P"][at] > 0
-    grpo = objective.compute_taught("grpo", ada_settings({"preset": "grpo"}), 4, 8.0)
+    grpo = objective.compute_taught("grpo", parse_ada_settings({"preset": "grpo"}), 4, 8.0)
     assert grpo.error_P == (0.0,) * len(SHOWN_P), "a fixed pool is not cut"
     with pytest.raises(UserError, match="--prompts has no effect with --objective"):
         CliRunner().invoke(app, words, catch_exceptions=False)

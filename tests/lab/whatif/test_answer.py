@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nemo_ada.cli.main import app
-from nemo_ada.config.presets import presets
+from nemo_ada.config.presets import load_presets
 from nemo_ada.core.sampling.exits import BalancedExit
 from nemo_ada.core.sampling.paths import StopRule
 from nemo_ada.errors import UserError
@@ -49,7 +49,7 @@ def fitted(log, first=None):
 
 def extremes(mixture, value_J):
     """The weights with the smallest and with the largest mean of a quantity, of all that fit the log."""
-    return [mixture._extreme(sign * value_J, np.ones(len(RATE_J)))[1] for sign in (1.0, -1.0)]
+    return [mixture._find_extreme(sign * value_J, np.ones(len(RATE_J)))[1] for sign in (1.0, -1.0)]
 
 
 def rates(count, seed=0, a=0.4, b=0.8):
@@ -228,7 +228,7 @@ def test_the_command_prints_tables_and_json(tmp_path):
 def test_every_preset_has_a_row_or_a_reason():
     found = answer(rollouts(rates(200), 4), Options())
     names = " ".join([row.name for row in found.rows] + list(found.notes))
-    assert all(name in names for name in presets())
+    assert all(name in names for name in load_presets())
 
 
 def test_the_single_stream_is_judged_without_a_simulation():

@@ -42,11 +42,11 @@ def test_two_averages_predict_what_groups_of_another_size_show(counts):
     n = len(counts) - 1
     seen = {size: float(np.mean(curve(counts, size).zero_T)) for size in (2, 3, n)}
     for logged, wanted in ((n, 2), (n, 3), (3, n)):
-        found = curve(counts, logged).mixture(logged).share(compute_no_spread(wanted))
+        found = curve(counts, logged).fit_mixture(logged).share(compute_no_spread(wanted))
         assert found.low <= seen[wanted] <= found.high
         assert found.value == pytest.approx(seen[wanted], abs=0.01)
         assert found.high - found.low < 0.3
-    mixture = curve(counts).mixture(n)
+    mixture = curve(counts).fit_mixture(n)
     for pos, count in enumerate(counts):
         figure = mixture.share(compute_binomial(np.array([pos]), np.array([n]))[0])
         assert figure.low <= count / sum(counts) <= figure.high
@@ -163,7 +163,7 @@ def test_a_sum_of_rewards_needs_the_name_of_one(tmp_path):
     assert any("sum of all rewards" in note for note in found.notes), "another measure than the named one"
     lines = [json.dumps({"reward": row["reward"]}) for row in STEPS]
     alone = read_log([of(tmp_path, "alone.jsonl", "\n".join(lines))])
-    assert found.mixture(8).share(compute_no_spread(8)) == alone.mixture(8).share(compute_no_spread(8))
+    assert found.fit_mixture(8).share(compute_no_spread(8)) == alone.fit_mixture(8).share(compute_no_spread(8))
 
 
 @pytest.mark.parametrize(

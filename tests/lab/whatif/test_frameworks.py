@@ -260,7 +260,7 @@ def test_nemo_rls_percentages_of_baselines_bound_the_groups_without_spread(loo, 
     kept = [{name: value for name, value in row.items() if left not in name} for row in rows]
     (tmp_path / "m.jsonl").write_text("\n".join(map(json.dumps, kept if left == "pct_mixed" else rows)))
     found = read_log([tmp_path / "m.jsonl"])
-    share = found.mixture(8).share(compute_no_spread(8))
+    share = found.fit_mixture(8).share(compute_no_spread(8))
     assert share.low - 0.02 <= seen <= share.high + 0.02
     assert share.high - share.low < 0.25, "the mean reward alone would say much less"
     assert np.isnan(found.zero_T).all(), "it is no count of groups"
@@ -283,7 +283,7 @@ def test_skyrls_share_of_solved_prompts_says_the_group_and_narrows_the_bounds(tm
     assert report.group == 8
     alone = [{name: value for name, value in row.items() if "pass_at" not in name} for row in rows]
     (tmp_path / "alone.jsonl").write_text("\n".join(map(json.dumps, alone)))
-    wide = read_log([tmp_path / "alone.jsonl"]).mixture(8).share(compute_no_spread(8))
+    wide = read_log([tmp_path / "alone.jsonl"]).fit_mixture(8).share(compute_no_spread(8))
     narrow = report.rows[0].zero_signal
     assert narrow.high - narrow.low < 0.6 * (wide.high - wide.low)
 

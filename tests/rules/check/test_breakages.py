@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_ada.config.parsing import divisors
+from nemo_ada.config.parsing import find_divisors
 from nemo_ada.config.values import Values
 from nemo_ada.rules.bounds import BOUNDS
 from nemo_ada.rules.check import gpu
@@ -569,8 +569,8 @@ SIZES = [
 def test_parameters_and_parallel_sizes_are_the_published_ones(model, billions, tp, pp, fp8):
     shape, powers = TABLE[model], (1, 2, 4, 8)
     assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.005)
-    assert [n for n in divisors(shape.heads, shape.kv) if n in powers] == tp
-    assert [n for n in divisors(shape.layers) if n in powers] == pp
+    assert [n for n in find_divisors(shape.heads, shape.kv) if n in powers] == tp
+    assert [n for n in find_divisors(shape.layers) if n in powers] == pp
     assert [n for n in list_rollout_parallel_sizes(shape, 8) if n in tp] == fp8
 
 

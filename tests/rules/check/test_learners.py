@@ -146,7 +146,7 @@ def test_the_backward_pass_of_a_frozen_weight_costs_half():
     slow, slow_frozen = Roofline.of(*read(pageable)), Roofline.of(*read(LORA | pageable))
     assert slow_frozen.refit < 0.5 * slow.refit, "the optimizer that moves is the adapters'"
     assert whole.refit < 0.6 * slow.refit, "pinned memory"
-    assert slow.with_levers(0).refit == whole.with_levers(0).refit == slow.refit
+    assert slow.pull_levers(0).refit == whole.pull_levers(0).refit == slow.refit
     stays = once | {f"{LEARNER}.optimizer.optimizer_cpu_offload": True}
     whole, frozen = Roofline.of(*read(stays)), Roofline.of(*read(LORA | stays))
     assert frozen.refit == whole.refit, "the merged weights are sent"

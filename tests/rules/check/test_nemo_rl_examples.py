@@ -26,8 +26,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from nemo_ada.config import load
-from nemo_ada.config.load import plain
-from nemo_ada.config.paths import find_files
+from nemo_ada.config.load import resolve_config
+from nemo_ada.config.paths import make_paths_whole
 from nemo_ada.errors import UserError
 from nemo_ada.rules import rulebook
 from nemo_ada.rules.facts import config_file, version
@@ -95,7 +95,7 @@ def refusals(name: str, example: DictConfig | str) -> list[tuple[str, str]]:
     try:
         for key in find_secret_keys(OmegaConf.to_container(merged, resolve=False)):
             return [(key, "is a secret")]
-        config = with_data(find_files(plain(merged), [home() / name]))
+        config = with_data(make_paths_whole(resolve_config(merged), [home() / name]))
     except UserError as problem:
         return [("configuration", str(problem))]
     return [(f.key, f.message) for f in rulebook.apply_rules(config, upstream) if f.level == "error"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_ada.config.presets import ada_settings
+from nemo_ada.config.presets import parse_ada_settings
 from nemo_ada.config.values import Values
 from nemo_ada.rules.facts import version
 from nemo_ada.rules.method import check_reward_scale, compute_reward_range
@@ -103,7 +103,10 @@ def test_the_range_of_rewards_follows_scaling_shaping_and_effort_levels(
 
 def test_an_allocation_by_pass_rates_does_not_go_with_a_shrunk_baseline_of_other_rewards() -> None:
     shrunk = {"advantage": {"baseline": "shrunk", "weighting": "reference"}}
-    single, estimation = ada_settings({"preset": "ada_single"}), ada_settings({"preset": "ada_est_ema", **shrunk})
+    single, estimation = (
+        parse_ada_settings({"preset": "ada_single"}),
+        parse_ada_settings({"preset": "ada_est_ema", **shrunk}),
+    )
     for changes, refused in (({}, False), (SCALED, True), (DAPO, True)):
         config = values({**LONGEST, **changes})
         assert bool(list(check_reward_scale(config, estimation))) == refused
