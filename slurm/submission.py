@@ -104,7 +104,7 @@ def _gpus(yamls: "list[str]", overrides: "list[str]") -> str:
 
 
 def _asked(option: str, short: str, options: "list[str]") -> str:
-    """The value of an option as sbatch takes it: the last one of the command line, its variable, the script's header."""
+    """The value of an option as sbatch takes it: of the command line (the last), of its variable, of the header."""
     header = (Path(setting("HOME_DIR")) / "slurm" / setting("SCRIPT")).read_text()
     found = re.findall(rf"^#SBATCH {option}=(.*)$", header, re.M)
     found += [setting(VARIABLES[option])] if setting(VARIABLES.get(option, "")) else []
