@@ -14,19 +14,23 @@ from typing import Protocol
 
 from nemo_ada.verify.amounts import RESIDUE, Amount, hundredth, measured, radians, same_residue, scaled
 from nemo_ada.verify.latex import compact, plain
+from nemo_ada.verify.moments import Moment, same_moment
+from nemo_ada.verify.naming import different, lettered, letters, same_argument, with_argument
 from nemo_ada.verify.numbers import Number, based, close, number, written_digits
+from nemo_ada.verify.parts import in_cycles, pair_by_name
 from nemo_ada.verify.reading import (
     CALL,
     VARIABLE,
     Equation,
     Items,
-    Moment,
     Order,
     Ratio,
     Reading,
+    are_roots,
     both_signs,
     end,
     excluded,
+    facts,
     in_order_of_names,
     member,
     names,
@@ -40,11 +44,7 @@ from nemo_ada.verify.units import Unit
 from nemo_ada.verify.words import Choice, Text, elaborates, meaning, read_head
 
 _ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
-_MONTHS = 12
-_HALF_DAY_S = 12 * 3600
-_VARIABLES = re.compile("[A-DF-HJ-Za-df-hj-z]")  # without e and i
 _OPTION = re.compile("[A-J]")
-_WORDED = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-zA-Z]+")
 # 1 + 3 + \ldots + 99, 1 \cdot 2 \cdot 3 \ldots n: its value is not read, so that any value may follow it.
 _LONG_SUM = re.compile(
     r"\d(?:[\d\s+\-*/^{}()!kn]|\\(?:cdot|times|frac|left|right)(?![a-z]))*\\ldots"
@@ -53,9 +53,9 @@ _LONG_SUM = re.compile(
 _SUM = re.compile(  # of letters, or a function of one, as a problem asks for: m + n, x^2 + y^2, \\cos\\theta
     r"\d*[a-z](?:\^\d)?(?:\s*[+*-]?\s*\d*[a-z](?:\^\d)?){1,8}|\\(?:sin|cos|tan|cot|sec|csc)\s*\{?\(?\s*(?:\\[a-z]+|[A-Za-z])\s*\)?\}?"
 )
-# What makes another quantity of a name. An arrow or a bar over a segment does not: AB is the length of it.
-_OPERATION = re.compile(r"[|/']|\\(?:d*dot|frac|bar|hat|tilde|int|Delta|nabla|partial)(?![a-z])")
-_LINE = re.compile(r"[A-Z]{2,3}'?")
+_INTEGERS_NAMED = re.compile(
+    r"^(?:all )?(?:the )?(?:integers|whole numbers) (?=from\b)|(?<=^\\text\{)(?:all )?(?:the )?integers (?=from\b)"
+)
 
 
 class Algebra(Protocol):
@@ -63,6 +63,10 @@ class Algebra(Protocol):
 
     def equal(self, reference: str, answer: str) -> bool:
         """Return whether two expressions, equations or inequalities say the same."""
+        ...
+
+    def same_progression(self, reference: str, answer: str) -> bool:
+        """Return whether two expressions have the same values for all integers n: 1 + 2n and 2n - 3."""
         ...
 
     def value(self, text: str) -> Fraction | None:
@@ -95,6 +99,28 @@ class Agreement:
         matrices = "matrix}" in reference and "matrix}" in answer  # 2 times a matrix
         return matrices and "=" not in reference + answer and self._algebra.equal(reference, answer)
 
+    def same_integers(self, reference: str, answer: str, least: int) -> bool:
+        r"""Return whether a list of integers, and an inequality or an interval for them, say the same: 5 \le n \le 9.
+
+        Args:
+            reference: a tidy text.
+            answer: a tidy text.
+            least: the least integer that was asked for.
+        """
+        found = [self._integers(text, least) for text in (reference, answer)]
+        return found[0] is not None and found[0] == found[1]
+
+    def _integers(self, text: str, least: int) -> set[int] | None:
+        for reading in readings(_INTEGERS_NAMED.sub("", text)):
+            if isinstance(reading, Items) and reading.kind in ("list", "set"):
+                read = [number(item) for item in reading.items]
+                if len(read) > 1 and all(one is not None and one.value.denominator == 1 for one in read):
+                    return {int(one.value) for one in read if one is not None}
+            region_of = self._region(reading)
+            if region_of is not None and not region_of.without:
+                return region_of.integers(least)
+        return None
+
     def _any(self, wanted: Iterable[Reading], given: Iterable[Reading], depth: int) -> bool:
         given = tuple(given)
         return any(self._same(one, other, depth) for one in wanted for other in given)
@@ -105,31 +131,11 @@ class Agreement:
     def _same(self, wanted: Reading, given: Reading, depth: int) -> bool:
         """Return whether two readings say the same. Readings of types that do not fit each other do not."""
         deeper = depth + 1
+        if isinstance(wanted, Amount) and isinstance(given, Amount):
+            return self._same_amount(wanted, given)
+        if (worded := self._same_words(wanted, given, deeper)) is not None:
+            return worded
         match wanted, given:
-            case Amount(), Amount():
-                return self._same_amount(wanted, given)
-            case Text(), Text():
-                exact = wanted.letters and given.letters
-                same = wanted.words == given.words or elaborates(wanted, given)
-                return same and (not exact or wanted.letters == given.letters)
-            case (Text() as said, Amount(text)) | (Amount(text), Text() as said):
-                mixed = text.isalpha() and not (text.isupper() or text.islower())  # Aa is not AA
-                exact = said.shown if mixed else said.letters
-                return said.words == meaning(text) and (not exact or exact == text)
-            case (Text(words), Items(items=items)) | (Items(items=items), Text(words)):  # the choices ABD
-                letters = [plain(item) for item in items]
-                return "".join(letters) == words and letters == sorted(set(letters))
-            case Text("true" | "false" as said_word), Choice(letter, ""):
-                return letter == said_word[0].upper()
-            case Choice(), Choice():
-                both = wanted.meaning and given.meaning
-                return wanted.letter == given.letter and (not both or self.says(wanted.meaning, given.meaning, deeper))
-            case (Choice(letter, ""), Amount(text)) | (Amount(text), Choice(letter, "")):
-                return text.upper() == letter <= "J" or text == letter
-            case Choice(), _:
-                return self._any(readings(wanted.meaning, deeper), [given], deeper) if wanted.meaning else False
-            case _, Choice():
-                return self._any([wanted], readings(given.meaning, deeper), deeper) if given.meaning else False
             case Equation(), Equation():
                 return self._same_equation(wanted, given, deeper)
             case Equation(), Order():
@@ -140,16 +146,27 @@ class Agreement:
                 if isinstance(given, Amount) and given.number is not None and RESIDUE.fullmatch(wanted.claim):
                     return False  # all x with x \equiv 3 \pmod{7} are more than 3
                 right = self._claims(wanted) and self._any(readings(wanted.claim, deeper), [given], deeper)
+                if not right and isinstance(given, Amount):
+                    return self._same_solutions(wanted, given.text)
                 return right and self._consistent(wanted, deeper)
             case Amount(number=Number()), Equation(name="", sides=(sum_of_letters, claim)) if _SUM.fullmatch(
                 sum_of_letters
             ):
                 return self.says(wanted.text, claim, deeper)  # m + n = 73
             case _, Equation():
-                right = self._claims(given) and self._any([wanted], readings(given.claim, deeper), deeper)
+                if not self._claims(given):
+                    return (
+                        isinstance(wanted, Amount)
+                        and self._is_identity(given)
+                        and self.says(wanted.text, given.claim, deeper)
+                    )
+                given = with_argument(wanted, given)
+                right = self._any([wanted], readings(given.claim, deeper), deeper)
                 return right and self._consistent(given, deeper)
-            case Items(), Items() if self._same_items(wanted, given, depth):
+            case Items(), Items() if self._same_items(wanted, given, depth) or self._same_parts(wanted, given, depth):
                 return True
+            case Amount(), Items(joined="at", items=(value, _)):  # 4 at x = 3
+                return self._any([wanted], readings(value, deeper), deeper)
             case (Order() as ranked, Items(kind="list", items=items)) | (
                 Items(kind="list", items=items),
                 Order() as ranked,
@@ -174,14 +191,41 @@ class Agreement:
             ):
                 return value == (seconds / 3600 % 12 or 12)  # 8:00 AM and 8:00 PM are 8
             case Moment(), Moment():
-                return _same_moment(wanted, given)
-        facts = _facts(wanted)
-        if len(facts) > 1 and facts == _facts(given):  # a < c and c < b
+                return same_moment(wanted, given)
+        known = facts(wanted)
+        if len(known) > 1 and known == facts(given):  # a < c and c < b
             return True
         regions = self._region(wanted), self._region(given)
         if regions[0] is not None and regions[1] is not None:
             return regions[0].same(regions[1], lambda one, other: self.says(one, other, deeper))
         return isinstance(wanted, Order) and isinstance(given, Order) and self._algebra.equal(wanted.text, given.text)
+
+    def _same_words(self, wanted: Reading, given: Reading, deeper: int) -> bool | None:
+        """Return whether words or choices say the same. None where neither side is one, or only with what it equals."""
+        match wanted, given:
+            case Text(), Text():
+                exact = wanted.letters and given.letters
+                same = wanted.words == given.words or elaborates(wanted, given)
+                return same and (not exact or wanted.letters == given.letters)
+            case (Text() as said, Amount(text)) | (Amount(text), Text() as said):
+                mixed = text.isalpha() and not (text.isupper() or text.islower())  # Aa is not AA
+                exact = said.shown if mixed else said.letters
+                return said.words == meaning(text) and (not exact or exact == text)
+            case (Text(words), Items(items=items)) | (Items(items=items), Text(words)):  # the choices ABD
+                named = [plain(item) for item in items]
+                return "".join(named) == words and named == sorted(set(named))
+            case Text("true" | "false" as said_word), Choice(letter, ""):
+                return letter == said_word[0].upper()
+            case Choice(), Choice():
+                both = wanted.meaning and given.meaning
+                return wanted.letter == given.letter and (not both or self.says(wanted.meaning, given.meaning, deeper))
+            case (Choice(letter, ""), Amount(text)) | (Amount(text), Choice(letter, "")):
+                return text.upper() == letter <= "J" or text == letter
+            case Choice(), _:
+                return self._any(readings(wanted.meaning, deeper), [given], deeper) if wanted.meaning else False
+            case _, Choice():
+                return self._any([wanted], readings(given.meaning, deeper), deeper) if given.meaning else False
+        return None
 
     # Amounts
 
@@ -210,8 +254,9 @@ class Agreement:
             return wanted.number.equals(given.number)
         if (same := same_residue(wanted, given)) is not None:
             return same
-        if (digits := written_digits(wanted.text)) is not None and digits.upper() == given.text.upper():
-            return True  # 2F for 2F_{16}
+        for one, other in ((wanted.text, given.text), (given.text, wanted.text if wanted.number is None else "")):
+            if (digits := written_digits(one)) is not None and digits.upper() == other.upper():
+                return True  # 2F for 2F_{16}
         ours, theirs = based(wanted.text), based(given.text)  # 204_5 is 54, and whoever asks for base 5 means 204
         if theirs is not None:
             plain_one = None if wanted.number is None or given.text.startswith("0") else wanted.number.value
@@ -232,22 +277,36 @@ class Agreement:
 
     def _same_equation(self, wanted: Equation, given: Equation, depth: int) -> bool:
         if wanted.name and given.name:
-            given = _same_argument(wanted.name, given)
-            if not _different(wanted.name, given.name) and self.says(wanted.claim, given.claim, depth):
-                return self._consistent(wanted, depth) and self._consistent(given, depth)
-            if compact(wanted.name) == compact(given.name) or not (_lettered(wanted) and _lettered(given)):
+            given = same_argument(wanted.name, given)
+            if not different(wanted.name, given.name):
+                if self.says(wanted.claim, given.claim, depth):
+                    return self._consistent(wanted, depth) and self._consistent(given, depth)
+                if self._same_solutions(wanted, given.claim):
+                    return True
+            if compact(wanted.name) == compact(given.name) or not (lettered(wanted) and lettered(given)):
                 return False  # x = 1 is not y = 1
         elif self._claims(wanted) and self._claims(given):
             right = self.says(wanted.claim, given.claim, depth)
             return right and self._consistent(wanted, depth) and self._consistent(given, depth)
         return len(wanted.sides) < 3 and len(given.sides) < 3 and self._algebra.equal(wanted.text, given.text)
 
+    def _same_solutions(self, wanted: Equation, claim: str) -> bool:
+        r"""Return whether an answer has all solutions of an angle: x = 5\pi/4 - n\pi for x = \pi/4 + n\pi."""
+        angle = VARIABLE.fullmatch(wanted.name) and ("\\pi" in wanted.claim or "°" in wanted.claim)
+        return bool(angle) and self._algebra.same_progression(wanted.claim, claim)
+
     @staticmethod
     def _claims(equation: Equation) -> bool:
         """Return whether a chain says what something is: x = 3, 40 + 2 = 42. An equation in x and y does not."""
         sides = equation.sides if len(equation.sides) < 3 else (equation.claim,)  # cos t = 3/5 = 0.6
         known = bool(equation.name) or _LONG_SUM.fullmatch(equation.sides[0]) is not None
-        return known or not _letters(" ".join(sides))
+        return known or not letters(" ".join(sides))
+
+    def _is_identity(self, equation: Equation) -> bool:
+        """Return whether the sides of an equation are one expression: (x + 1)^2 = x^2 + 2x + 1 claims its last one."""
+        sides = equation.sides
+        same = len(sides) > 1 and not equation.rounded and letters(sides[-1]) <= letters(sides[0])
+        return same and all(self._algebra.equal(one, other) for one, other in pairwise(sides))
 
     def _consistent(self, equation: Equation, depth: int) -> bool:
         r"""Return whether the sides of a chain can all be true: 41 = 42, x = A = B and 500 = 495 say nothing.
@@ -261,6 +320,8 @@ class Agreement:
             return False  # yes = no
         if _OPTION.fullmatch(equation.name) and _OPTION.fullmatch(equation.claim):  # A = C
             return False
+        if "\\equiv" in equation.text and RESIDUE.fullmatch(sides[-1]):  # 2^{2024} \equiv 4 \pmod 7
+            return True
         exact = len(sides) - equation.rounded
         return all(
             self._follows(one, other, equation.claim, place >= exact, depth + 1)
@@ -276,15 +337,17 @@ class Agreement:
         if values[0] is not None and values[1] is not None and (about or rounds or values[0] == values[1]):
             return close(values[0], values[1], _ROUNDED)
         named = VARIABLE.fullmatch(one) or VARIABLE.fullmatch(other)  # x = y = 3
-        if (named and not _letters(claim)) or _LONG_SUM.fullmatch(one):
+        if (named and not letters(claim)) or _LONG_SUM.fullmatch(one):
             return True
-        formula = "\\text" not in one and _letters(other) < _letters(one)
+        formula = "\\text" not in one and letters(other) < letters(one)
         return formula or self.says(one, other, depth)
 
     # Lists and ratios
 
     def _same_items(self, wanted: Items, given: Items, depth: int) -> bool:
         """Return whether lists hold the same answers as often. A tuple keeps their order, and a set is no tuple."""
+        if len(given.items) > len(wanted.items) and not names(wanted) and (solutions := in_cycles(given.items)):
+            given = Items("list", solutions)
         kinds = {wanted.kind, given.kind}
         ordered = kinds & {"tuple", "row", "column"}
         if (
@@ -297,9 +360,11 @@ class Agreement:
             isinstance(readings(item, depth + 1)[0], Text | Choice) for item in given.items
         ):
             return False  # A or C is neither A nor both
+        if names(wanted) and names(given) and pair_by_name(wanted.items, given.items):
+            return False
         if {wanted.joined, given.joined} == {"and", "or"} and order(wanted.items[0]) is not None:
             return False
-        if ordered or names(wanted) != names(given):
+        if ordered or (names(wanted) != names(given) and not (are_roots(wanted) or are_roots(given))):
             return self._all(in_order_of_names(wanted), in_order_of_names(given), depth)
         left = list(given.items)
         for item in wanted.items:
@@ -309,6 +374,13 @@ class Agreement:
                 return False
             left.remove(found)
         return True
+
+    def _same_parts(self, wanted: Items, given: Items, depth: int) -> bool:
+        """Return whether parts with names in words say the same: quotient x + 1, remainder 2."""
+        if "or" in (wanted.joined, given.joined) or "set" in (wanted.kind, given.kind):
+            return False
+        pairs = pair_by_name(wanted.items, given.items)
+        return bool(pairs) and all(self.says(one, other, depth + 1) for one, other in pairs)
 
     def _repeats(self, items: Items, first: str, others: list[str], depth: int) -> bool:
         r"""Return whether a list has one answer: only one item, or the same in several forms, 0.5 or \frac12."""
@@ -419,77 +491,3 @@ class Agreement:
         for part in others:
             met = shared(met, part.pieces)
         return Region(met if items.joined == "\\cap" else union((*first.pieces, *rest)))
-
-
-def _facts(reading: Reading) -> frozenset[tuple[str, str, str]]:
-    """Return what an order says, two sides at a time, and what a list of orders says together. Nothing for others."""
-    match reading:
-        case Order(sides=sides, signs=signs):
-            return frozenset(zip(map(compact, sides), signs, map(compact, sides[1:]), strict=False))
-        case Items(kind="list", items=items, joined="and" | ""):
-            found = [order(item) for item in items]
-            return frozenset().union(*(_facts(one) for one in found if one)) if all(found) else frozenset()
-    return frozenset()
-
-
-def _letters(text: str) -> set[str]:
-    """Return the letters of a text that may be variables."""
-    return set(_VARIABLES.findall(_WORDED.sub(" ", text)))
-
-
-def _lettered(equation: Equation) -> bool:
-    """Return whether variables occur in the values of an equation."""
-    return bool(_letters(" ".join(equation.sides)))
-
-
-def _same_argument(name: str, equation: Equation) -> Equation:
-    """Return f(n) = 2n with the letter of f(x)."""
-    ours, theirs = CALL.fullmatch(compact(name)), CALL.fullmatch(compact(equation.name))
-    if ours is None or theirs is None or ours["head"] != theirs["head"]:
-        return equation
-    letters = ours["arguments"], theirs["arguments"]
-    if len(letters[0]) != 1 or len(letters[1]) != 1 or not "".join(letters).islower() or letters[0] == letters[1]:
-        return equation
-    if letters[0] in _letters(" ".join(equation.sides)):
-        return equation
-    this = re.compile(rf"(?<![\\a-zA-Z]){letters[1]}(?![a-zA-Z])")
-    sides = tuple(this.sub(letters[0], side) for side in equation.sides)
-    return Equation(f"{name} = {' = '.join(sides)}", name, sides, equation.rounded)
-
-
-def _different(ours: str, theirs: str) -> bool:
-    """Return whether two names cannot mean the same: x and y, P(A) and P(B). A word may stand for any letter."""
-    ours, theirs = compact(ours), compact(theirs)
-    if ours == theirs:
-        return False
-    if ours.replace("'", "") == theirs.replace("'", ""):  # a function and its derivative, a point and its image
-        return True
-    if CALL.fullmatch(ours) and CALL.fullmatch(theirs):
-        return True
-    if theirs.startswith(f"{ours}_"):  # x_1 is an x
-        return False
-    if bool(_OPERATION.search(ours)) != bool(_OPERATION.search(theirs)):  # y and dy/dx, x and |x|
-        alone, changed = (theirs, ours) if _OPERATION.search(ours) else (ours, theirs)
-        called = CALL.fullmatch(alone)
-        alone = called["head"] if called else alone
-        letters = changed if alone.startswith("\\") else re.sub(r"\\[a-z]+", " ", changed)
-        return bool(VARIABLE.fullmatch(alone)) and alone in letters
-    lines = _LINE.fullmatch(ours) and _LINE.fullmatch(theirs)  # AB = 5, CD = 5
-    return bool(lines or (VARIABLE.fullmatch(ours) and VARIABLE.fullmatch(theirs))) or "," in ours + theirs
-
-
-def _same_moment(wanted: Moment, given: Moment) -> bool:
-    """Return whether two times are one. A time without its half of the day, and a date without its year, fit any."""
-    if wanted.kind != given.kind:
-        return False
-    if wanted.kind == "clock":
-        (ours, ours_sure), (theirs, theirs_sure) = wanted.fields, given.fields
-        return ours == theirs if ours_sure == theirs_sure else ours % _HALF_DAY_S == theirs % _HALF_DAY_S
-    written, ours_year, *ours_day = wanted.fields
-    other, theirs_year, *theirs_day = given.fields
-    if written != other and max(day := ours_day if written else theirs_day) > _MONTHS:  # 12/25 is December 25
-        ours_day, theirs_day, written = (
-            ([*sorted(day)], theirs_day, other) if written else (ours_day, [*sorted(day)], other)
-        )
-    fits = ours_year == theirs_year or (written == 0 and 0 in (ours_year, theirs_year))
-    return written == other and ours_day == theirs_day and fits

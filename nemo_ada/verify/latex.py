@@ -57,7 +57,7 @@ _NAMES = {
     "dotsb": "ldots", "textnormal": "text", "textbf": "text", "textit": "text", "textrm": "text", "textsf": "text",
     "texttt": "text", "textsc": "text", "mbox": "text", "hbox": "text", "mathrm": "text", "emph": "text",
     "operatorname": "text", "varnothing": "emptyset", "textpi": "pi", "wedge": "land", "vee": "lor", "lg": "log",
-    "dbinom": "binom", "tbinom": "binom", "backslash": "setminus",
+    "neg": "lnot", "dbinom": "binom", "tbinom": "binom", "backslash": "setminus",
     "divided": "div", "ast": "cdot", "tg": "tan", "ctg": "cot", "arctg": "arctan", "cosec": "csc", "gt": ">", "lt": "<",
     "colon": ":", "lvert": "|", "rvert": "|", "vert": "|", "lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")",
     "textdollar": "$", "textpercent": "%", "dollar": "$", "degree": "°", "textdegree": "°", "simeq": "approx",
@@ -86,7 +86,11 @@ _UNIT_VECTOR = re.compile(  # \hat{i}, \mathbf i, \hat{\mathbf{i}}, {\bf i}
     r"|\{\s*\\?([ijk])(?:math)?\s*\}|\s\s*\\?([ijk])(?![a-z])|\\([ijk])math(?![a-z]))"
 )
 _CIS = re.compile(
-    r"(?:\\text\s*\{\s*cis\s*\}|\\?\bcis\b)\s*(?P<angle>\((?:[^()]|\([^()]*\))*\)|\\frac\s*\{[^{}]*\}\s*\{[^{}]*\}|\d*\\?\w+\s*°?)"
+    r"(?:\\text\s*\{\s*cis\s*\}|\\?\bcis\b)\s*(?P<angle>\((?:[^()]|\([^()]*\))*\)"
+    r"|\\frac(?:\s*(?:\{[^{}]*\}|\\[a-z]+|\d)){2}|\d*\\?\w+\s*°?)"
+)
+_A_CONSTANT = re.compile(
+    r"(?<=\+)\s*\\text\s*\{\s*(?:const\.?|(?:a |any )?constant)\s*\}|(?<=\+)\s*(?:const|constant)\b"
 )
 _CE = re.compile(r"\\ce\s*(?=\{)")
 _ARROW = r"(?:\\(?:to|(?:long)?rightarrow|Rightarrow|rightleftharpoons|longrightarrow)(?![a-z])|<?[-=]+>)"
@@ -106,6 +110,8 @@ _PARAMETER = re.compile(  # what a constant or an integer in the answer may be, 
     r"|(?<=\S),?\s*(?:\\text\s*\{\s*)?(?:where |for |with )?(?:any |some |an? )?(?:arbitrary |real )*"
     rf"(?:\}}?\s*{_CONSTANT}\s*(?:\\text\s*\{{)?\s*(?:is |are )?(?:an? )?(?:arbitrary |real )*constants?"
     rf"|constants?\s*\}}?\s*{_CONSTANT})\s*\}}?\s*$"
+    r"|(?<=\S),?\s*(?:\\text\s*\{\s*,?\s*)?(?:for|where) (?:any |all |every |some |each |an )?(?:arbitrary )?integers?"
+    r"\s*\}?\s*[kmn]\s*\}?\s*$"
 )
 _MODULUS = re.compile(r"(?:\(\s*(?:\\text\s*\{\s*mod\s*\}|\\?mod(?![a-z]))|\\pmod)\s*\{?\s*(\w+)\s*\}?\s*\)?")
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![a-z])([^{}]*)\}")
@@ -126,7 +132,8 @@ _OPERATORS = (
     (re.compile(r"\*\*"), "^"),
     (re.compile(r"(?<![<\\])<=(?!>)|=<"), r"\\le "),
     (re.compile(r">="), r"\\ge "),
-    (re.compile(r"!=|\\not\s*="), r"\\ne "),
+    (re.compile(r"(?<!\d)!=|\\not\s*="), r"\\ne "),  # 5!=120
+    (re.compile(r"\\\|"), "|"),
     (re.compile(r"~=|=~"), r"\\approx "),
     (re.compile(r"\.\.\.+"), r"\\ldots "),
     (re.compile(r"(?<=\d)\s*[xX]\s*(?=10\s*\^)"), r"\\times "),
@@ -143,6 +150,8 @@ _FOREIGN = tuple(
         (_AND, "y|e|i|a", r"以及|(?<![^\W\d_a-zA-Z])(?:及|和|与|與|および|と|그리고|와|과)(?![^\W\d_a-zA-Z])", "and"),
     )
 )  # fmt: skip
+_OPERATOR_HINT = re.compile(r"\*\*|[<>!=~]=|=[<~]|\\not|\\\||\.\.\.|\d\s*[xX]\s*10")
+_PARAMETER_HINT = re.compile(r"\\in(?![a-z])|for|constant|integer")
 _RADICAND = re.compile(r"\\sqrt\s*(\[[^\[\]]*\])?\s*")
 _ROOT_OF = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]")
 _FRACTION = re.compile(r"\\(?:frac|binom)\s*")
@@ -159,18 +168,20 @@ def undressed(text: str) -> str:
     """Return a text without what changes only how it looks: dollars, sizes of brackets, fonts, styles of fractions."""
     if not text.isascii():
         text = _ascii(text)
-    text = _dollars(_MARKDOWN.sub(r"\2", text))
+    if (marked := _MARKDOWN.fullmatch(text)) is not None:
+        text = marked[2]
+    text = _dollars(text)
     text = text.replace("\\$", "\x00").replace("\\%", "%").replace("\\&", "&").replace("\\#", "#").replace("\\_", "_")
-    text = _STYLED.sub(r" \1 ", text)
+    text = _written(text, "style", _STYLED, r" \1 ")
     text = _COMMAND.sub(_renamed, text)
     for _ in range(MAX_NESTED if "\\text" in text else 0):
         before, text = text, _TEXT_IN_TEXT.sub(r"\\text{\1\2", text)
         if text == before:
             break
-    text = _DRESS.sub(
-        " ", _ROWS.sub(_rows, text.replace("\\!", "").replace("^{\\prime}", "'").replace("^\\prime", "'"))
-    )
-    text = _BRACED_SIGN.sub(r"\1", text)
+    if "\\" in text:
+        text = text.replace("\\!", "").replace("^{\\prime}", "'").replace("^\\prime", "'")
+        text = _DRESS.sub(" ", _written(text, "\\begin", _ROWS, _rows))
+    text = _written(text, "{", _BRACED_SIGN, r"\1")
     text = _BLANKS.sub(" ", text)
     return text
 
@@ -179,31 +190,40 @@ def tidy(text: str) -> str:
     """Return the text in one spelling, without dressing and without the punctuation at its end."""
     if "\\\\" in text and "\\begin" not in text:
         text = _ESCAPED_TWICE.sub(r"\\", text)
-    text = undressed(_QUOTED.sub(lambda match: match[2] if match[0] == text else match[0], text))
-    text = _unwrapped(_UNIT_VECTOR.sub(lambda match: rf"\hat{{{next(filter(None, match.groups()))}}}", text))
-    text = _CIS.sub(r" e^{i(\g<angle>)}", _chemical(text))
-    text = english_joints(text)
-    text = _POWER_IN_TEXT.sub(r"\1}\2", text)
-    text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _LINE_OVER.sub(lambda match: "".join(sorted(match[1])), text)))
-    shorter = _PARAMETER.sub("", text)
+    if (quoted := _QUOTED.fullmatch(text)) is not None:
+        text = quoted[2]
+    text = undressed(text)
+    if "\\" in text:
+        text = _unwrapped(_UNIT_VECTOR.sub(lambda match: rf"\hat{{{next(filter(None, match.groups()))}}}", text))
+    text = english_joints(_written(_chemical(text), "cis", _CIS, r" e^{i(\g<angle>)}"))
+    text = _written(text, "const", _A_CONSTANT, " C")
+    text = _written(text, "\\overline", _LINE_OVER, lambda match: "".join(sorted(match[1])))
+    if "\\text" in text:
+        text = _TEXT.sub(_text, _SYMBOL_IN_TEXT.sub(r"\1", _POWER_IN_TEXT.sub(r"\1}\2", text)))
+    shorter = _PARAMETER.sub("", text) if _PARAMETER_HINT.search(text) else text
     if len(shorter) < len(text) and shorter.count("{") > shorter.count("}"):  # \text{true for all n}
         shorter += "}"
-    text = _MODULUS.sub(r"\\pmod{\1}", shorter)
+    text = _written(shorter, "mod", _MODULUS, r"\\pmod{\1}")
     if _FORMULA.fullmatch(text):  # H2O is H_2O
         text = re.sub(r"(?<=[A-Za-z])(\d+)", lambda match: f"_{{{match[1]}}}", text)
-    text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
-    for written, meant in _OPERATORS:
+    text = _written(text, "choose", _CHOOSE, r"\\binom{\1}{\2}")
+    for written, meant in _OPERATORS if _OPERATOR_HINT.search(text) else ():
         text = written.sub(meant, text)
     if ("\\land" in text or "\\lor" in text) and _SIGN.search(text):  # of relations; p \land q is one statement
         text = text.replace("\\land", "\\text{ and }").replace("\\lor", "\\text{ or }")
     text = _WORDS.sub(lambda match: _PLAIN.get(match[0], match[0]), text)
     text = _CIRCLE.sub("°", text)
-    text = _ARRAY.sub(r"\\begin{pmatrix}\1\\end{pmatrix}", _arguments(text))
+    text = _written(_arguments(text), "array", _ARRAY, r"\\begin{pmatrix}\1\\end{pmatrix}")
     text = _LONE.sub(r"\1\2", text)
     text = _END.sub("", _BLANKS.sub(" ", text).replace("\x00", "\\$").strip())
     while text.startswith("{") and closing(text, 0) == len(text) - 1:
         text = _END.sub("", text[1:-1].strip())
     return text
+
+
+def _written(text: str, mark: str, pattern: re.Pattern[str], new: str | Callable[[re.Match[str]], str]) -> str:
+    """Return a text with what a pattern finds written anew. `mark` stands in all that it finds, and is found sooner."""
+    return pattern.sub(new, text) if mark in text else text
 
 
 def all_of(words: str) -> frozenset[str]:
@@ -220,6 +240,8 @@ def is_word(text: str) -> bool:
 
 def english_joints(text: str) -> str:
     """Return a text whose "and" and "or" between two answers are English, such as `3 oder 5` and `3 或 5`."""
+    if text.isascii() and " " not in text and "\\text" not in text:
+        return text
     for foreign, meant in _FOREIGN:
         text = foreign.sub(rf"\\text{{ {meant} }}" if "\\text" in text else f" {meant} ", text)
     return text

@@ -131,7 +131,7 @@ def number(text: str) -> Number | None:
         read = _quotient(match)
     elif (match := _REPEATING.fullmatch(body)) is not None:
         read = _repeating(match)
-    return None if read is None else Number(sign * read.value, read.kind)
+    return read if read is None or sign == 1 else Number(-read.value, read.kind)
 
 
 _DIGIT_IN_TEXT = re.compile(r"(?<=[\dA-F])\s*\\text\s*\{([A-F])\}\s*(?=[\dA-F)]*\s*_)")  # 2\text{A}7_{16}
@@ -243,7 +243,8 @@ def _scientific(match: re.Match[str]) -> Number | None:
         return None
     value, decimal = _decimal(written) if written else (Fraction(1), False)
     decimal = match["e"] is not None or exponent < 0 or decimal
-    return Number(value * Fraction(10) ** exponent, "decimal" if decimal else "integer")
+    value = value * Fraction(10) ** exponent if exponent else value
+    return Number(value, "decimal" if decimal else "integer")
 
 
 def _quotient(match: re.Match[str]) -> Number | None:

@@ -12,10 +12,11 @@ from functools import lru_cache
 
 from nemo_ada.verify.amounts import AND_OR, COMMA, Amount, measured, said, sized
 from nemo_ada.verify.latex import closing, compact, split
+from nemo_ada.verify.moments import Moment, read_moment
 from nemo_ada.verify.numbers import CHOSEN, number
+from nemo_ada.verify.parts import MAX_LISTED, components, continued, named_parts, remainder, rows_in_brackets, sides_by
 from nemo_ada.verify.regions import LEFT, LINE, RIGHT, End, Piece, Region
 from nemo_ada.verify.sentences import ALL_TEXT, without_wording
-from nemo_ada.verify.units import clock, date
 from nemo_ada.verify.words import NOTHING, REALS, Choice, Text, meaning, read_option, read_words
 
 MAX_DEPTH = 6  # brackets in brackets that are read as lists
@@ -75,19 +76,11 @@ class Ratio:
     parts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A time of day ("clock") or a date, as numbers."""
-
-    kind: str
-    fields: tuple[int, ...]
-
-
 Reading = Amount | Text | Choice | Items | Equation | Order | Region | Ratio | Moment
 
 _WIDE_COMMA = re.compile(rf";|, |{AND_OR}")
 _THOUSANDS = re.compile(r"(?<![\d,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,]\d)")
-_EQUALS = re.compile(r"(?<![<>!\\])=+|\\(?:approx|equiv)(?![a-z])")
+_EQUALS = re.compile(r"(?:(?<![<>!\\])|(?<=\d!))=+|\\(?:approx|equiv)(?![a-z])")
 _IMPLIES = re.compile(r"\\(?:[Rr]ightarrow|[Ll]ongrightarrow|implies|therefore|leadsto)(?![a-zA-Z])|=>|⇒|→")
 _RELATION = re.compile(r"\\(?:le|ge|ne)(?![a-zA-Z])|[<>]")
 _COLON = re.compile(r":|\\text\{\s*(?:(?:is )?to|out of|in)\s*\}|(?<=\d )(?:(?:is )?to|out of|in)(?= \d)")
@@ -110,11 +103,22 @@ _EXCEPT = re.compile(
     r"(?:\\text\s*\{)?\s*[Aa]ll(?: reals?)?(?: numbers?| values?(?: of)?)?\s*\}?\s*(?:[a-z]\s)?\s*[a-z]?\s*"
     r"(?:\\text\s*\{)?\s*except(?: for)?\s*\}?\s*(?:[a-z]\s*=)?\s*([^}]+)\}?"
 )
-_LABEL = re.compile(r"(?:[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\([^()]*\)|_\d|\^\{?\*\}?)+")
+_LABEL = re.compile(
+    r"(?:[a-z]\^\{-1\}(?=\()|[A-Z]\^(?:\{-1\}|\{?(?:T|t|\\top)\}?)"
+    r"|[A-Za-z:'|\s()\[\],{}/°]|\\[a-zA-Z]+|_\{[^{}]*\}|_\w|\([^()]*\)|_\d|\^\{?\*\}?)+"
+)
 _NO_LABEL = re.compile(r"\\(?:emptyset|pi|infty|sqrt|cdot|times|sin|cos|tan|log|ln)(?![a-z])")
 _LETTER = re.compile("[A-Za-z]")
+_INDEX = re.compile(r"_(?:\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\}|\w)")
+_TEXT_OF = re.compile(r"\\text\s*\{([^{}]*)\}")
+_AT = re.compile(r"(?P<value>[^=]*[\w})])\s*(?:\\text\s*\{\s*,?\s*at\s*\}|\bat\b)\s*(?P<where>[a-z]\s*=[^=]+)")
+_INTEGERS_IN = re.compile(r"(?P<name>[a-z])\s*\\in\s*\\mathbb\s*\{?(?P<which>[ZN])\}?")
+_VECTOR = re.compile(
+    r"(?<=[\w}\-)])\s*(?:\\cdot\s*)?(?:\(.*,|\\langle|\[.*,|\\begin\{[pb]?matrix)|\)\s*/|^\\frac\s*\{\s*\(.*,"
+)
 
 
+_ANY_INTEGER = re.compile(r"[kmn]\s*\\in\s*(?:\\mathbb\s*\{?Z\}?|Z)")
 _PARITY = re.compile(r"(?P<name>[a-z])\s*\\equiv\s*(?P<rest>[01])\s*\\pmod\{2\}")
 
 
@@ -128,6 +132,8 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
     """
     whole = number(text)
     if depth == 0 and whole is None:
+        if named := named_parts(text):
+            return (Items("list", named, "and"),)
         text = without_wording(text)
         whole = number(text)
     if whole is not None:
@@ -144,14 +150,16 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         return (*_structure(text, depth), said_in_words)
     if text.startswith("\\begin{cases}") and (branches := _branches(text)):
         return (branches, Amount(text))
-    if "\\hat{" in text and (vectors := _components(text)):
-        return vectors
+    if ("\\hat{" in text or _VECTOR.search(text)) and (vectors := components(text)):
+        return tuple(Items("tuple", vector) for vector in vectors)
     if (spoken_one := said(text)) is not None:
         return (spoken_one,)
     inner = ALL_TEXT.fullmatch(text)
     if inner is not None and _IN_TEXT.search(inner[1]):
         return (*readings(inner[1], depth + 1), Text(meaning(text)))
-    option, moment = read_option(text), _moment(text)
+    option, moment = read_option(text), read_moment(text)
+    if isinstance(option, Text) and (chosen := _chosen(text)):
+        return (chosen,)
     if isinstance(option, Text) or (option is not None and option.meaning):
         return (option,)
     if moment is not None and (moment.kind == "date" or not text[-1].isdigit()):
@@ -165,15 +173,13 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
     return (*known, *(structure or [read_words(text) or Amount(text)]))
 
 
-# Times
-
-
-def _moment(text: str) -> Moment | None:
-    if len(text) > 60 or not (text[:1].isalnum() or text.startswith("\\text")):
-        return None
-    if (day := date(text)) is not None:
-        return Moment("date", day)
-    return None if (when := clock(text)) is None else Moment("clock", when)
+def _chosen(text: str) -> Items | None:
+    """Return the choices that a text names with their contents: (A) 12 and (C) 18. None for another text."""
+    parts, between = split(_TEXT_OF.sub(r" \1 ", text), COMMA)
+    options = [read_option(part) for part in parts]
+    letters = {option.letter for option in options if isinstance(option, Choice)}
+    several = len(letters) == len(parts) > 1 and not any("or" in word for word in between)
+    return Items("list", tuple(parts), "and") if several else None
 
 
 # Lists, equations, orders, regions, ratios
@@ -183,8 +189,15 @@ def _structure(text: str, depth: int) -> list[Reading]:
     """Return what brackets and separators make of a text. Nothing where it is one expression or words."""
     if (interval := _reversed(text)) is not None:
         return [interval]
-    if (but := _EXCEPT.fullmatch(text)) is not None:
-        text = f"\\mathbb{{R}}\\setminus\\{{{but[1]}\\}}"
+    if "except" in text and (but := _EXCEPT.fullmatch(_TEXT_OF.sub(r" \1 ", text).strip())) is not None:
+        points = (re.sub(r"^[a-z]\s*=", "", point) for point in _parts(but[1])[0])
+        text = f"\\mathbb{{R}}\\setminus\\{{{', '.join(points)}\\}}"
+    if ("R" in text or "r" in text) and (divided := remainder(text)) is not None:
+        return [Items("list", divided)]
+    if "at" in text and (at := _AT.fullmatch(text)) is not None:
+        return [Items("list", (at["value"], at["where"]), "at")]
+    if "by" in text and (sides_of := sides_by(text)):
+        return [Items("tuple", sides_of)]
     member = _MEMBER.fullmatch(text)
     if (listed := _listed(text)) and (member is None or _reversed(member["rest"].strip()) is None):
         return listed
@@ -231,7 +244,9 @@ def _named(reading: Reading, name: str) -> Reading:
 def _listed(text: str) -> list[Reading]:
     parts, between = _parts(text)
     joined = next((word for word in ("or", "and") if word in " ".join(between)), "")
-    return [Items("list", parts, joined)] if between and len(parts) > 1 else []
+    if not between or len(parts) < 2:
+        return []
+    return [Items("list", continued(parts), joined)]
 
 
 def _parts(text: str) -> tuple[tuple[str, ...], list[str]]:
@@ -260,7 +275,7 @@ def _bracketed(text: str) -> list[Reading]:
     for start, end in (("(", ")"), ("[", "]"), ("\\langle", "\\rangle"), ("\\{", "\\}")):
         if text.startswith(start) and text.endswith(end) and closing(text, 0) == len(text) - len(end):
             inner = text[len(start) : -len(end)].strip()
-            if start == "[" and (written := _rows_in_brackets(inner)):
+            if start == "[" and (written := rows_in_brackets(inner)):
                 return [Items("tuple", written)]
             return _set(inner) if start == "\\{" else _tuple(inner, 2 if start == "[" else 1)  # [1,2] is an interval
     if (matrix := _COLUMN.fullmatch(text)) is None:
@@ -274,26 +289,6 @@ def _bracketed(text: str) -> list[Reading]:
     return [Items("tuple", tuple("\\begin{matrix}" + " & ".join(row) + "\\end{matrix}" for row in rows))]
 
 
-_UNIT_VECTOR = re.compile(r"\\hat\{([ijk])\}")
-
-
-def _components(text: str) -> tuple[Items, ...]:
-    r"""Return 2\hat{i} - \hat{j} as (2, -1) and as (2, -1, 0). Nothing where the text is no such sum."""
-    *parts, last = split(text, _UNIT_VECTOR)[0]
-    found = dict(zip(_UNIT_VECTOR.findall(text), parts, strict=False))
-    terms = all(re.match(r"[+-]|$", part) or i == 0 for i, part in enumerate(parts))
-    if last or not parts or len(found) < len(parts) or not terms:
-        return ()
-    values = {}
-    for name, part in found.items():
-        value = compact(part).removesuffix("\\cdot").removeprefix("+")
-        if split(value[1:], re.compile("[+-]"))[1]:
-            return ()
-        values[name] = {"": "1", "-": "-1"}.get(value, value)
-    lengths = (3,) if "k" in values else (2, 3)
-    return tuple(Items("tuple", tuple(values.get(name, "0") for name in "ijk"[:length])) for length in lengths)
-
-
 def _branches(text: str) -> Items | None:
     """Return the branches of a function as pairs of a value and its condition. None where a row has no condition."""
     if not text.endswith("\\end{cases}"):
@@ -305,17 +300,6 @@ def _branches(text: str) -> Items | None:
     return Items("cases", tuple(f"({value}, {condition})" for value, condition in rows))
 
 
-def _rows_in_brackets(inner: str) -> tuple[str, ...]:
-    """Return the rows of a matrix that is written as [[1,2],[3,4]]. None of them where it is something else."""
-    parts = split(inner, COMMA)[0]
-    if not all(part.startswith("[") and closing(part, 0) == len(part) - 1 for part in parts):
-        return ()
-    cells = [split(part[1:-1], COMMA)[0] for part in parts]
-    if len({len(row) for row in cells}) > 1:
-        return ()
-    return tuple("\\begin{matrix}" + " & ".join(row) + "\\end{matrix}" for row in cells)
-
-
 def _tuple(inner: str, few: int) -> list[Reading]:
     parts = [part for part in split(inner, COMMA)[0] if part]
     return [Items("tuple", tuple(parts))] if len(parts) > few or (len(parts) == 1 and number(parts[0])) else []
@@ -325,10 +309,28 @@ def _set(inner: str) -> list[Reading]:
     condition = split(inner, _SUCH_THAT)[0]
     if len(condition) == 2 and all(condition):  # what the condition says
         name = condition[0].partition("\\in")[0].strip()
+        if (listed := _integers_between(condition)) is not None:
+            return [listed]
+        if _ANY_INTEGER.fullmatch(condition[1]):  # \{n\pi : n \in Z\}
+            return list(readings(condition[0], MAX_DEPTH - 1))
         if not VARIABLE.fullmatch(name):
             return []
         return [_named(reading, name) for reading in readings(condition[1], MAX_DEPTH - 1)]
-    return [Items("set", tuple({compact(part): part for part in _parts(inner)[0]}.values()))]
+    return [Items("set", continued(tuple({compact(part): part for part in _parts(inner)[0]}.values())))]
+
+
+def _integers_between(condition: list[str]) -> Items | None:
+    r"""Return the integers of n \in \mathbb{Z}: 1 \le n \le 4 as a set. None where their ends are no integers."""
+    which = _INTEGERS_IN.fullmatch(condition[0])
+    given = None if which is None else order(condition[1])
+    if which is None or given is None or len(given.sides) != 3 or given.sides[1] != which["name"]:
+        return None
+    ends = [number(side) for side in (given.sides[0], given.sides[2])]
+    if any(one is None or one.value.denominator != 1 for one in ends):
+        return None
+    low, high = (int(one.value) for one in ends if one is not None)
+    numbers = range(low + (given.signs[0] == "<"), high + (given.signs[1] == "\\le"))
+    return Items("set", tuple(map(str, numbers))) if len(numbers) <= MAX_LISTED else None
 
 
 def _derived(steps: list[str], depth: int) -> list[Reading]:
@@ -367,8 +369,9 @@ def _is_label(text: str) -> bool:
 
     Not where it is a sum or a number.
     """
-    if text.startswith("\\int"):  # an integral, which its value follows
+    if text.startswith(("\\int", "\\lim", "\\sum", "\\prod")):  # an integral, which its value follows
         return True
+    text = _INDEX.sub("", text)
     return bool(_LABEL.fullmatch(text) and _LETTER.search(text) and not _NO_LABEL.search(text))
 
 
@@ -378,10 +381,21 @@ def names(items: Items) -> bool:
     return len({compact(side[0]) for side in sides if len(side) > 1}) == len(items.items) > 1
 
 
+_ROOT_NAME = re.compile(r"(?P<head>z|\\lambda)_\{?\d\}?")
+
+
+def are_roots(items: Items) -> bool:
+    """Return whether the items are numbered eigenvalues or roots, whose order says nothing."""
+    found = [_ROOT_NAME.fullmatch(compact(split(item, _EQUALS)[0][0])) for item in items.items]
+    return all(found) and len({one["head"] for one in found if one is not None}) == 1 and names(items)
+
+
 def in_order_of_names(items: Items) -> tuple[str, ...]:
     """Return the items, those with names in the order of these where they follow each other: y = 2, x = 1 is (1, 2)."""
     called = [compact(split(item, _EQUALS)[0][0]) for item in items.items]
     letters = "".join(sorted(called))
+    if sorted(called) == ["\\theta", "r"]:  # polar coordinates
+        return items.items[called.index("r")], items.items[called.index("\\theta")]
     if not names(items) or len(letters) > len(called) or letters not in "abcdefghijklmnopqrstuvwxyz":
         return items.items
     return tuple(item for _, item in sorted(zip(called, items.items, strict=True)))
@@ -464,3 +478,14 @@ def end(text: str, closed: bool) -> End:
     if bare in ("\\infty", "+\\infty"):
         return RIGHT
     return LEFT if bare == "-\\infty" else End(text, None, closed)
+
+
+def facts(reading: Reading) -> frozenset[tuple[str, str, str]]:
+    """Return what an order says, two sides at a time, and what a list of orders says together. Nothing for others."""
+    match reading:
+        case Order(sides=sides, signs=signs):
+            return frozenset(zip(map(compact, sides), signs, map(compact, sides[1:]), strict=False))
+        case Items(kind="list", items=items, joined="and" | ""):
+            found = [order(item) for item in items]
+            return frozenset().union(*(facts(one) for one in found if one)) if all(found) else frozenset()
+    return frozenset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil, floor
 
 from nemo_ada.verify.latex import compact
 
@@ -44,6 +45,7 @@ class End:
         return (*self._place, self.closed)
 
 
+MAX_INTEGERS = 1000  # of a region that are listed
 Piece = tuple[End, End]
 LEFT, RIGHT = End("-", None, False), End("+", None, False)
 LINE: Piece = (LEFT, RIGHT)
@@ -76,6 +78,23 @@ class Region:
             left, right = replace(low, closed=not low.closed), replace(high, closed=not high.closed)
             pieces = shared(pieces, ((LEFT, left), (right, RIGHT)))
         return Region(pieces, (), self.name)
+
+    def integers(self, least: int) -> set[int] | None:
+        """Return its integers from `least` on. None where they are more than 1,000, or where an end is unknown."""
+        found: set[int] = set()
+        for low, high in self.pieces:
+            if high.value is None or (low.value is None and not low.infinite):
+                return None
+            first = (
+                least
+                if low.value is None
+                else max(least, ceil(low.value) + (low.value == int(low.value) and not low.closed))
+            )
+            last = floor(high.value) - (high.value == int(high.value) and not high.closed)
+            if last - first > MAX_INTEGERS:
+                return None
+            found.update(range(first, last + 1))
+        return found
 
     @staticmethod
     def _known(pieces: Iterable[Piece], value: Callable[[str], Fraction | None]) -> list[Piece] | None:

@@ -34,8 +34,10 @@ import sympy
 from sympy.solvers.inequalities import solve_univariate_inequality
 
 from nemo_ada.verify.agreement import Agreement
+from nemo_ada.verify.asked import forbids, in_asked_unit, least_integer, other_words
 from nemo_ada.verify.latex import tidy
 from nemo_ada.verify.numbers import close, number, with_binomials, with_powers
+from nemo_ada.verify.samples import equal_as_roots, equal_up_to_a_constant
 from nemo_ada.verify.units import without_asked_words
 
 # The library warns that its own deadlines are off. This is intended.
@@ -137,6 +139,7 @@ class MathVerify:
             read = number(reference)
             if not right and r"\ln" in reference and _NATURAL.search(answer):  # \log, as mathematicians write it
                 return self.equal(reference, _NATURAL.sub(r"\\ln", answer))
+            right = right or equal_as_roots(gold, given) or _same_family(gold, given)
             right = right or (
                 (r"\ln" in reference + answer or r"\log" in reference + answer) and _same_logarithms(gold, given)
             )
@@ -152,6 +155,21 @@ class MathVerify:
         if values[0] is None or values[1] is None:
             return right
         return close(values[0], values[1])
+
+    def same_progression(self, reference: str, answer: str) -> bool:
+        """Return whether two expressions have the same values for all integers k, m or n."""
+        try:
+            gold, given = _one_parameter(_parse(reference), _parse(answer))
+            (name,) = gold.free_symbols
+            if str(name) not in _INTEGERS or given.free_symbols != {name}:
+                return False
+            steps = [sympy.diff(one, name) for one in (gold, given)]
+            apart = sympy.simplify((gold - given).subs(name, 0) / steps[0])
+            return bool(steps[0].is_number and steps[0] ** 2 == steps[1] ** 2 and apart.is_integer)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - unreadable, or no expression in one integer
+            return False
 
     def value(self, text: str) -> Fraction | None:
         """Return the value of a real expression without variables. None for anything else."""
@@ -212,9 +230,17 @@ def score_math(answer: str, reference: str, prompt: str = "") -> float:
     given = tidy(answer)
     if _IMAGINARY.search(wanted) and not _IMAGINARY.search(given):  # 3 + 4j, as engineers write it
         given = re.sub(r"(?<=\d)j(?![A-Za-z])", "i", given)
-    if prompt and number(wanted) is not None:
-        given = without_asked_words(given, prompt)
-    return float(bool(given) and _AGREEMENT.says(wanted, given))
+    if not prompt:
+        return float(bool(given) and _AGREEMENT.says(wanted, given))
+    if number(wanted) is not None:
+        given = in_asked_unit(prompt, without_asked_words(given, prompt))
+    if not given or forbids(prompt, wanted, given):
+        return 0.0
+    return float(
+        _AGREEMENT.says(wanted, given)
+        or any(_AGREEMENT.says(one, other) for one, other in other_words(prompt, wanted, given))
+        or ((least := least_integer(prompt)) is not None and _AGREEMENT.same_integers(wanted, given, least))
+    )
 
 
 _tidy_reference = lru_cache(maxsize=4096)(tidy)
@@ -236,6 +262,7 @@ def _renamings(gold: Any, given: Any) -> Iterable[Any]:
 
 
 _INTEGERS, _CONSTANTS = frozenset("kmn"), frozenset("CcKk")
+_ANY_CONSTANT = re.compile(r"[ABCcKk]|[Cc]_\{?\d\}?")  # in an answer, where the reference has C or K
 
 
 def _one_parameter(gold: Any, given: Any) -> tuple[Any, Any]:
@@ -244,9 +271,21 @@ def _one_parameter(gold: Any, given: Any) -> tuple[Any, Any]:
     ours, theirs = names[0] - names[1], names[1] - names[0]
     if len(ours) == len(theirs) == 1 and not any(getattr(one, "is_Symbol", False) for one in (gold, given)):
         both = {str(name) for name in ours | theirs}
-        if both <= _INTEGERS or (both <= _CONSTANTS and names[0] & names[1]):
+        if both <= _INTEGERS or (_arbitrary(*map(str, (*ours, *theirs))) and names[0] & names[1]):
             return gold, given.xreplace({theirs.pop(): ours.pop()})
     return gold, given
+
+
+def _arbitrary(ours: str, theirs: str) -> bool:
+    """Return whether a reference's name is that of an arbitrary constant, and an answer's may be."""
+    known = {ours, theirs} <= _CONSTANTS or (ours in "CK" or ours.startswith(("C_", "c_")))
+    return known and _ANY_CONSTANT.fullmatch(theirs) is not None
+
+
+def _same_family(gold: Any, given: Any) -> bool:
+    r"""Return whether two antiderivatives are the same: \frac12\sin^2 x + C and -\frac14\cos 2x + C."""
+    names: set[Any] = getattr(gold, "free_symbols", set()) & getattr(given, "free_symbols", set())
+    return any(str(name) in _CONSTANTS and equal_up_to_a_constant(gold, given, name) for name in names)
 
 
 def _same_logarithms(gold: Any, given: Any) -> bool:

@@ -47,14 +47,14 @@ _DAY_IN_FRONT = re.compile(r"\b(?:jan|feb|mar|apr|may|june?|july?|aug|sept?|oct|
 _NUMBERS = all_of(
     """first last before next every each any some another other step part case question problem option choice equation
     statement chapter page figure no number until from mod modulo choose base times degree order type
-    max min gcd lcm det sup function"""
+    max min gcd lcm det sup function above beyond past within upwards almost"""
 )
 _SUPPOSES = all_of("assuming depending provided supposing given using via was previously originally before")
 _OPERATION_OF = re.compile(
     r"\b(?:roots?|squares?|cubes?|multiples?|factors?|divisors?|powers?|groups?|sets?|sums?|products?|differences?|"
-    r"logarithms?|sines?|cosines?|tangents?|choices?|each|none|any|all|out|instead|minute|hour) of\s*$"
+    r"logarithms?|sines?|cosines?|tangents?|choices?|each|none|any|all|out|instead|minute|hour|upwards?|excess) of\s*$"
     r"|\b(?:times|divided|divisible|multiplied|dividing|followed|preceded|raised|modulo|indexed) by\s*$"
-    r"|\b(?:up|close|next|prior|before|near|due) to\s*$",
+    r"|\b(?:up|close|next|prior|before|near|due) to\s*$|\bas (?:many|much|few|little) as\s*$",
     re.IGNORECASE,
 )
 _ADDS_UP_TO = re.compile(r"\b(?:adds?|sums?|comes?|amounts?) up to\s*$", re.IGNORECASE)

@@ -80,6 +80,7 @@ for _symbol, (_names, _base, _factor) in _SI.items():
         UNITS |= {_long + _name: _CASED[_short + _symbol] for _name in _names.split() if _long}
 _CASED["min"] = UNITS["min"]
 _SPEEDS = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "mps": "m/s", "fps": "ft/s"}
+_SPEED = re.compile(rf"\b(?:{'|'.join(_SPEEDS)})\b")
 _SCALES = {
     word: Fraction(value)
     for words, value in (
@@ -270,7 +271,8 @@ def unit(text: str, *, spaced: bool = True) -> Unit | None:
             known = (_known_unit(word) if kind == "unit" else None) or (_counted(short, kind), Fraction(1))
             power = sign * (int(match["power"]) if match["power"] else exponent)
             powers[known[0]] = powers.get(known[0], 0) + power
-            factor *= known[1] ** power
+            if known[1] != 1:
+                factor *= known[1] ** power
             sign, exponent = group, 1
     return _with_bases(powers, factor, scale) if words else None
 
@@ -293,9 +295,7 @@ def _spell_units(text: str) -> str:
         text,
     )
     text = re.sub(r"\b(?:square|cube) root\b", "squared", re.sub(r"\bin (?:the red|debt)\b", "loss", text))
-    for short, long in _SPEEDS.items():
-        text = re.sub(rf"\b{short}\b", long, text)
-    return text
+    return _SPEED.sub(lambda match: _SPEEDS[match[0]], text)
 
 
 def _kind_of_word(word: str, *, first: bool, following: str) -> str:
@@ -449,6 +449,8 @@ def clock(text: str) -> tuple[int, int] | None:
 
 def date(text: str) -> tuple[int, ...] | None:
     """Return a date: 0, year, month, day; or 1, year and two numbers as written (5/6/2024). A missing year is 0."""
+    if not any(map(str.isdigit, text)):
+        return None
     words = _lower(text)
     if (match := _SLASHED.fullmatch(words)) is not None:
         return 1, int(match[3]), int(match[1]), int(match[2])

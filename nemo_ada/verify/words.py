@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from nemo_ada.verify.latex import all_of, is_word, plain
 from nemo_ada.verify.numbers import CHOSEN, number
@@ -59,9 +60,13 @@ _TAKES_BACK = all_of(
     loses lost isn't doesn't wasn't never cannot can't won't didn't hardly rarely seldom"""
 )
 # What words name that answer "which kind": an odd function, a blue marble, divergent series.
-_CLASSES = all_of(
-    """function number integer value solution triangle angle serie series sequence line curve graph matrix set event
+_LAWS = all_of("property law theorem")
+_CLASSES = (
+    all_of(
+        """function number integer value solution triangle angle serie series sequence line curve graph matrix set event
     variable player team color colour one ball marble card side shape polygon quadrilateral relation equation"""
+    )
+    | _LAWS
 )
 _STRESS = all_of("always definitely clearly certainly indeed")
 _GOES_ON_WITH = all_of(
@@ -76,7 +81,8 @@ REALS, NOTHING = "all real numbers", "no solution"
 _SYNONYMS = tuple((re.compile(pattern), meant) for pattern, meant in (  # of answers in words
     (r"(?:(?:there (?:is|are)|(?:the )?(?:it|equation|system|inequality) has|has) )?no (?:real |valid |integer |such )*"
      r"(?:solution|root|value|answer|number)s?(?: exists?)?", NOTHING),
-    (r"no such [a-z]+s?(?: exists?)?|none|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", NOTHING),
+    (r"(?:there (?:is|are|exists?) )?no such [a-z]+(?: [a-z]+)?(?: exists?)?|none"
+     r"|(?:empty|null) ?set|empty|\\emptyset|\\\{ ?\\\}", NOTHING),
     (r"(?:x is |x can be )?(?:(?:the )?set of )?(?:all|any|every|each) (?:the )?reals?"
      r"(?: number| value| x)?s?(?: of x| x)?|r|reals|real numbers|\\?mathbb ?(?:\{r\}|r)", REALS),
     (r"(?:all |the )?integers|mathbb ?\{?z\}?", "integers"),
@@ -120,13 +126,19 @@ _PARITY = re.compile(  # n odd, n is an odd integer, all odd n, every even integ
 )
 
 
+_ANY_SYNONYM = re.compile("|".join(f"(?:{pattern.pattern})" for pattern, _ in _SYNONYMS))
+
+
+@lru_cache(maxsize=4096)
 def meaning(text: str) -> str:
     """Return the words of a tidy text, and of words that mean the same the same ones."""
     words = _POINTS.sub("", plain(text)) if len(text) < 80 else text
     if (parity := _PARITY.fullmatch(words)) is not None:
         return f"{parity['name'] or parity['of']} is {parity['kind'] or parity['which']}"
-    found = (whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
-    return next(found, words)
+    for written in (words, text):
+        if _ANY_SYNONYM.fullmatch(written):
+            return next(whole for pattern, whole in _SYNONYMS if pattern.fullmatch(words) or pattern.fullmatch(text))
+    return words
 
 
 def read_words(text: str) -> Text | None:
@@ -163,6 +175,9 @@ def elaborates(short: Text, long: Text) -> bool:
     head, _, last = long.words.rpartition(" ")
     if last.removesuffix("s") in _CLASSES and meaning(head) == short.words:
         return True
+    bare, _, law = short.words.rpartition(" ")
+    if law in _LAWS and bare == long.words:
+        return True  # commutative, for the commutative property
     if not long.words.startswith(short.words) or short.words == "":
         return False
     rest = long.words[len(short.words) :]

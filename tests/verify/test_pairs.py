@@ -29,6 +29,9 @@ KINDS = {
 RESPONSES: list[dict[str, Any]] = [
     json.loads(line) for line in Path(__file__).with_name("responses.jsonl").read_text(encoding="utf-8").splitlines()
 ]
+ASKED: list[dict[str, Any]] = [
+    json.loads(line) for line in Path(__file__).with_name("asked.jsonl").read_text(encoding="utf-8").splitlines()
+]
 PAID, REFUSED = 0.0, 0.03  # budget: wrong answers that are paid, right ones that are refused
 
 
@@ -74,6 +77,21 @@ def test_whole_responses_get_the_label_of_what_they_claim() -> None:
     assert [
         (one["response"], one["reference"], verdict)
         for one, verdict in zip(RESPONSES, verdicts, strict=True)
+        if verdict.label != one["value"]
+    ] == []
+
+
+def test_answers_to_a_prompt_get_the_label_of_what_they_say_to_it() -> None:
+    """800 cents for 8 where dollars were asked for, `diverges` for No: right and wrong ones, none misjudged."""
+    with MathVerifier(VerifierLimits(PATIENCE, workers=2), self_test=False) as verifier:
+        verdicts = verifier.verify_many(
+            [(rf"\boxed{{{one['answer']}}}", one["reference"], one["prompt"]) for one in ASKED]
+        )
+    assert sum(one["value"] for one in ASKED) > 100
+    assert sum(not one["value"] for one in ASKED) > 50
+    assert [
+        (one["prompt"], one["answer"], one["reference"], verdict)
+        for one, verdict in zip(ASKED, verdicts, strict=True)
         if verdict.label != one["value"]
     ] == []
 
