@@ -118,7 +118,7 @@ def _compute_equal_share(a: float, b: float, n: int) -> float:
 
 def _read_lengths(run_dir: Path) -> IntArray:
     """Return the tokens of single responses, by the newest checkpoint of either back end that can be read."""
-    saved = reversed(RunDir(run_dir).checkpoints())
+    saved = reversed(RunDir(run_dir).list_checkpoints())
     for state in (path for folder in saved for name in SAMPLER_STATES if (path := folder / name).exists()):
         try:
             lengths = json_of(state)["sampler"]["latency"]["lengths"]
