@@ -95,9 +95,13 @@ def file(name: str) -> str:
 
 
 def _gpus(yamls: "list[str]", overrides: "list[str]") -> str:
-    """The number of GPUs per node: SLURM's, else that of the last YAML that says one. An override wins over both."""
-    found = [setting("SLURM_GPUS_ON_NODE") or "8"]
-    for path in [] if setting("SLURM_GPUS_ON_NODE") else yamls:
+    """The number of GPUs per node: SLURM's, else the submission's, which `nemo-ada plan` read, or an override's.
+
+    Where there is none of these (a direct sbatch), it is that of the last YAML that says one in its own lines.
+    """
+    known = setting("SLURM_GPUS_ON_NODE") or (setting("NEMO_ADA_GPUS") if setting("SLURM_JOB_ID") else "")
+    found = [known or "8"]
+    for path in [] if known else yamls:
         found += re.findall(r"^ *gpus_per_node: *(\d+)", Path(path).read_text(errors="replace"), re.M)
     found += [number for word in overrides for number in re.findall(r"^\+*cluster\.gpus_per_node=(\d+)$", word)]
     return "0" if CPU in yamls[0] else found[-1]
@@ -138,6 +142,8 @@ def submission(*words: str) -> int:
             unknown = "--gpus-per-node=" if setting("GPUS_IN_SLURM") == "0" else " "
             planned = (plan.stdout or "").splitlines()
             options = [line for line in planned if line.startswith("-") and not line.startswith(unknown)] + options
+            if setting("GPUS_IN_SLURM") == "0" and CPU not in config and _asked("--gpus-per-node", "", planned):
+                assign("GPUS_PER_NODE", _asked("--gpus-per-node", "", planned))  # the slots get it: they plan nothing
         asked = {name: _asked(name, short, options) for name, short in OF_CHECK.items() if CPU not in config}
         given = [f"{name}={value}" for name, value in asked.items() if value]
         code = _nemo_ada(tool, ["check", "--no-verifier", *given, *job]).returncode

@@ -408,6 +408,22 @@ def test_a_machine_without_slurm_says_how_to_train_on_it(tmp_path: Path) -> None
     assert done.returncode == 2 and "nemo-ada train" in done.stderr and "grpo.seed=1" in done.stderr, done
 
 
+def test_a_site_without_gpus_in_slurm_takes_the_number_that_plan_reads(tmp_path: Path) -> None:
+    """A YAML may have it from its `defaults`, which only nemo-ada follows. The slots get what the submission read."""
+    (tmp_path / "base.yaml").write_text("cluster:\n  gpus_per_node: 4\n")
+    (tmp_path / "my.yaml").write_text("defaults: base.yaml\n")
+    found = programs(
+        tmp_path, sbatch=f"env >{tmp_path}/environment; echo 7",
+        nemo_ada="if [ $1 = plan ]; then printf '%s\\n' --nodes=1 --gpus-per-node=4; fi",
+    )  # fmt: skip
+    given = {"GPUS_IN_SLURM": "0", "NEMO_RL_HOME": str(tmp_path), "RUN_DIR": str(tmp_path / "run"), **found}
+    done = script(tmp_path, str(tmp_path / "my.yaml"), name="train.sh", **given)
+    assert done.returncode == 0, done
+    assert "NEMO_ADA_GPUS=4\n" in (tmp_path / "environment").read_text()
+    done = script(tmp_path, str(tmp_path / "my.yaml"), name="train.sh", DRY_RUN="1", **given)
+    assert "check of the node: 4 GPUs" in done.stdout, done
+
+
 def test_a_site_without_gpus_in_slurm_takes_their_number_from_the_last_yaml(tmp_path: Path) -> None:
     """The overlay stands behind the model's YAML, and an override of the command line wins over both."""
     (tmp_path / "model.yaml").write_text("cluster:\n  gpus_per_node: 8\n")
