@@ -146,7 +146,7 @@ submit() {
   if [[ $SCRIPT == train* ]] && ! dry; then decide may-submit || exit 2; fi
   if [[ ! -w $PWD && $SCRIPT == train* ]]; then log=$RUN_ROOT; [[ -w $log ]] || log=$(dirname "$RUN_DIR"); fi
   if [[ -n $log ]]; then OPTIONS=("--output=$log/slurm-%x-%A.log" "${OPTIONS[@]}"); fi
-  export CONFIG RUN_DIR NEMO_ADA_HOME=$HOME_DIR NEMO_ADA_CHECKED=1
+  export CONFIG RUN_DIR NEMO_ADA_HOME=$HOME_DIR NEMO_ADA_CHECKED=1 NEMO_ADA_GPUS=$GPUS_PER_NODE
   asked=$SLOTS
   until said=$(send 2>&1); do
     [[ $said == "$refused" ]] || echo "$said" >&2
@@ -171,7 +171,7 @@ submit() {
 send() {  # sbatch with SLOTS slots; 0 is a job without an array, for a site that has none
   local array=()
   if [[ $SLOTS == 0 ]]; then array=(--array=); elif [[ $SLOTS == 1 ]]; then array=(--array=1); elif [[ -n $SLOTS ]]; then array=("--array=1-$SLOTS%1"); fi
-  only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHECKED "${!SBATCH_@}"
+  only_given CONFIG RUN_DIR NEMO_ADA_HOME NEMO_ADA_CHECKED NEMO_ADA_GPUS "${!SBATCH_@}"
   run sbatch --parsable --export=ALL "${OPTIONS[@]}" "${array[@]}" "$HOME_DIR/slurm/$SCRIPT" "${FIRST[@]}" "${OVERRIDES[@]}"
 }
 

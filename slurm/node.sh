@@ -228,8 +228,8 @@ drive() {  # the first node: all nodes in Ray, then the driver
   stand
   export PYTHONSAFEPATH=1  # and nothing is imported from there by its name
   if ((${CHECK_FIRST:-0})); then  # a job by a direct sbatch was not checked before
-    # CONTAINER= because the image's file cannot be seen from inside the container.
-    CONTAINER='' nemo-ada check --no-verifier "--nodes=${#nodes[@]}" "$CONFIG" "run_dir=$RUN_DIR" "$@" || code=$?
+    # CONTAINER= because the image's file cannot be seen from inside the container; RUN_ROOT= because RUN_DIR is told.
+    CONTAINER='' RUN_ROOT='' nemo-ada check --no-verifier "--nodes=${#nodes[@]}" "$CONFIG" "run_dir=$RUN_DIR" "$@" || code=$?
     if ((code != 0 && code != 3)); then refuse "nemo-ada check refuses the config or failed itself (exit code $code), see above (PREFLIGHT=0 in site.env, or --force at submission, starts it all the same)"; fi
     code=0
   fi

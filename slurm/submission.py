@@ -24,6 +24,10 @@ SECRET = re.compile(  # names of settings, in small letters
 NO_SECRET = re.compile(r"(?:.*[._-])?(?:pad|bos|eos|unk|sep|cls|mask|stop|think|image|audio|video)_token")
 CPU = "/configs/cpu/"
 OF_CHECK = {"--time": "-t", "--nodes": "-N", "--gpus-per-node": ""}  # options of sbatch that `nemo-ada check` judges
+VARIABLES = {  # by which sbatch takes options, too; --nodes has none
+    "--time": "SBATCH_TIMELIMIT", "--gpus-per-node": "SBATCH_GPUS_PER_NODE", "--signal": "SBATCH_SIGNAL",
+    "--array": "SBATCH_ARRAY_INX",
+}  # fmt: skip
 FORCE = "(--force submits all the same)"
 BY_HAND = "then give --nodes, --gpus-per-node, --time and --signal"
 
@@ -91,18 +95,23 @@ def file(name: str) -> str:
 
 
 def _gpus(yamls: "list[str]", overrides: "list[str]") -> str:
-    """The number of GPUs per node: SLURM's, else that of the last YAML that says one. An override wins over both."""
-    found = [setting("SLURM_GPUS_ON_NODE") or "8"]
-    for path in [] if setting("SLURM_GPUS_ON_NODE") else yamls:
+    """The number of GPUs per node: SLURM's, else the submission's, which `nemo-ada plan` read, or an override's.
+
+    Where there is none of these (a direct sbatch), it is that of the last YAML that says one in its own lines.
+    """
+    known = setting("SLURM_GPUS_ON_NODE") or (setting("NEMO_ADA_GPUS") if setting("SLURM_JOB_ID") else "")
+    found = [known or "8"]
+    for path in [] if known else yamls:
         found += re.findall(r"^ *gpus_per_node: *(\d+)", Path(path).read_text(errors="replace"), re.M)
     found += [number for word in overrides for number in re.findall(r"^\+*cluster\.gpus_per_node=(\d+)$", word)]
     return "0" if CPU in yamls[0] else found[-1]
 
 
 def _asked(option: str, short: str, options: "list[str]") -> str:
-    """The value of an option of sbatch: the last one of the command line, else that of the script's header."""
+    """The value of an option as sbatch takes it: of the command line (the last), of its variable, of the header."""
     header = (Path(setting("HOME_DIR")) / "slurm" / setting("SCRIPT")).read_text()
     found = re.findall(rf"^#SBATCH {option}=(.*)$", header, re.M)
+    found += [setting(VARIABLES[option])] if setting(VARIABLES.get(option, "")) else []
     for word in options:
         found += re.findall(rf"^(?:{option}=|{short or option + '='})(.+)", word)
     return found[-1] if found else ""
@@ -133,6 +142,8 @@ def submission(*words: str) -> int:
             unknown = "--gpus-per-node=" if setting("GPUS_IN_SLURM") == "0" else " "
             planned = (plan.stdout or "").splitlines()
             options = [line for line in planned if line.startswith("-") and not line.startswith(unknown)] + options
+            if setting("GPUS_IN_SLURM") == "0" and CPU not in config and _asked("--gpus-per-node", "", planned):
+                assign("GPUS_PER_NODE", _asked("--gpus-per-node", "", planned))  # the slots get it: they plan nothing
         asked = {name: _asked(name, short, options) for name, short in OF_CHECK.items() if CPU not in config}
         given = [f"{name}={value}" for name, value in asked.items() if value]
         code = _nemo_ada(tool, ["check", "--no-verifier", *given, *job]).returncode
@@ -174,7 +185,7 @@ def _nemo_ada(tool: str, words: "list[str]", listen: bool = False) -> "subproces
     if dry:
         os.write(log, ("+ " + " ".join(map(shlex.quote, ["nemo-ada", *words])) + "\n").encode())
     command = ["true"] if dry and not listen else [tool, *words]
-    here = dict(os.environ, NEMO_RL_HOME=setting("CHECKOUT_HERE"))
+    here = dict(os.environ, NEMO_RL_HOME=setting("CHECKOUT_HERE"), RUN_ROOT="")  # RUN_DIR stands among the words
     out = subprocess.PIPE if listen else log
     return subprocess.run(command, env=here, stdout=out, universal_newlines=True, check=False)  # noqa: UP021 - 3.6
 

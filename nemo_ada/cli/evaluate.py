@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,9 +79,11 @@ def evaluate(
     system: Annotated[Path | None, typer.Option(help="file with the system message")] = None,
 ) -> None:
     """Sample k responses per problem, judge and keep them, and estimate avg@k, pass@k and maj@k."""
-    inside = sorted([*model.glob("hf/step_*"), *model.glob("checkpoints/step_*/hf")])
-    if inside or (model / "metrics.jsonl").is_file():
-        found = f"name its newest model, {inside[-1]}" if inside else f"`nemo-ada export {model}` writes its model"
+    exported = [*model.glob("hf/step_*"), *model.glob("checkpoints/step_*/hf")]
+    of_step = {int(step[-1]): folder for folder in exported if (step := re.findall(r"step_(\d+)", str(folder)))}
+    if of_step or (model / "metrics.jsonl").is_file():
+        newest = of_step[max(of_step)] if of_step else None
+        found = f"name its newest model, {newest}" if newest else f"`nemo-ada export {model}` writes its model"
         raise UserError(f"{model} is the folder of a run, not of a model; {found}")
     run_dir = find_run(model, wanted=not data)
     data = data or ([str(run_dir / HELDOUT)] if run_dir else [])

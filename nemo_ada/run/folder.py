@@ -41,7 +41,7 @@ from nemo_ada.run.files import (
 from nemo_ada.run.json_lines import Record, read_records
 from nemo_ada.run.provenance import describe_environment, read_latest
 from nemo_ada.run.redaction import hide, hide_in
-from nemo_ada.run.yaml_file import read_yaml
+from nemo_ada.run.yaml_file import read_mapping, read_yaml
 from nemo_ada.standing import get_whole_path
 
 log = logging.getLogger(__name__)
@@ -162,6 +162,22 @@ def compute_fingerprint(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(get_identity(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
+def find_saves(run: Path, config: Mapping[str, Any]) -> Path:
+    """Return the folder where a run saves. NeMo-RL's own files name one outside of the run's, such as results/grpo.
+
+    Args:
+        run: the run's folder. It may have another place than when it was written.
+        config: the run's configuration.
+    """
+    values = flatten(config)
+    named, before = (values.get(key) for key in ("checkpointing.checkpoint_dir", "run_dir"))
+    if named is None:
+        return run / "checkpoints"
+    folder = get_whole_path(Path(str(named)))
+    home = None if before is None else get_whole_path(Path(str(before)))
+    return run / folder.relative_to(home) if home is not None and folder.is_relative_to(home) else folder
+
+
 class RunDir:
     """A folder that belongs to one configuration."""
 
@@ -199,12 +215,7 @@ class RunDir:
 
     def _refuse_others(self, config: Mapping[str, Any]) -> None:
         """Raise UserError where the folder or its checkpoints are not ours alone: a run would go on from them."""
-        named = flatten(config).get("checkpointing.checkpoint_dir")
-        folders = [
-            (self.path, False),
-            (self.path / "checkpoints" if named is None else get_whole_path(Path(str(named))), True),
-        ]
-        for folder, deep in folders:
+        for folder, deep in ((self.path, False), (find_saves(self.path, config), True)):
             try:
                 if folder.is_dir():
                     trust.check_tree(folder, OTHERS, deep=deep)
@@ -238,8 +249,7 @@ class RunDir:
             saved = int(json_of(self.path / PACE)["saved_step"])
         except (OSError, ValueError, LookupError, TypeError, OverflowError):
             return
-        named = flatten(config).get("checkpointing.checkpoint_dir")
-        folder = self.path / "checkpoints" if named is None else Path(str(named))
+        folder = find_saves(self.path, config)
         if saved > 0 and not any(folder.glob("step_*")):
             raise UserError(
                 f"run_dir={self.path} has saved step {saved}, but {folder} holds no checkpoint; mount the disk or "
@@ -256,7 +266,7 @@ class RunDir:
         try:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._lock = lock_file(self.path / "lock", f"run_dir={self.path}")
-            for folder in (self.path, self.path / "checkpoints"):
+            for folder in (self.path, find_saves(self.path, config)):
                 remove_leftovers(folder)
             self._note_changes(config)
             write_atomically(self.path / "config.yaml", yaml.safe_dump(hide_in(config), sort_keys=False))
@@ -342,7 +352,7 @@ class RunDir:
 
     def list_checkpoints(self) -> list[Path]:
         """Return the complete step folders, oldest first. Folders with other names are ignored."""
-        folders = (self.path / "checkpoints").glob("step_*")
+        folders = find_saves(self.path, read_mapping(self.path / "config.yaml")).glob("step_*")
         return sorted((f for f in folders if re.fullmatch(r"step_\d{1,18}", f.name)), key=lambda f: int(f.name[5:]))
 
     def find_newest_checkpoint(self) -> Path | None:

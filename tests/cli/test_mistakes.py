@@ -67,8 +67,8 @@ SLIPS = [
     ("report", "runs", None),
     ("report runs/nothing", "runs/nothing", None),
     ("report my.yaml", "my.yaml", None),
-    ("eval run rundir", "rundir/hf/step_5", None),
-    ("eval rundir --data d.jsonl", "rundir/hf/step_5", None),
+    ("eval run rundir", "rundir/hf/step_12", None),
+    ("eval rundir --data d.jsonl", "rundir/hf/step_12", None),
     ("export rundir", "rundir", None),
     ("export nothing", "nothing", None),
     ("export rundir --public", "--public", None),
@@ -98,7 +98,7 @@ SLIPS = [
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with the files that the lines name. There is no checkout of NeMo-RL."""
-    for name in ("state", "sft", "rundir/hf/step_5"):
+    for name in ("state", "sft", "rundir/hf/step_5", "rundir/hf/step_12"):
         (tmp_path / name).mkdir(parents=True)
     curve = [{"step": i, "reward": 0.4, "frac_reward_zero_std": 0.5 + i % 2 / 10} for i in range(9)]
     lines = {

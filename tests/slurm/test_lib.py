@@ -313,6 +313,11 @@ def test_the_check_judges_the_nodes_gpus_and_time_that_the_job_asks_for(tmp_path
     assert "+ nemo-ada check --no-verifier --time=04:00:00 --nodes=1 --gpus-per-node=8 " in done.stdout
     done = script(tmp_path, "-N2", "--gpus-per-node=h100:4", "-t60", DRY_RUN="1")
     assert "+ nemo-ada check --no-verifier --time=60 --nodes=2 --gpus-per-node=h100:4 " in done.stdout
+    of_shell = {"SBATCH_TIMELIMIT": "02:00:00", "SBATCH_GPUS_PER_NODE": "4"}  # sbatch takes them before the header's
+    done = script(tmp_path, DRY_RUN="1", **of_shell)
+    assert "+ nemo-ada check --no-verifier --time=02:00:00 --nodes=1 --gpus-per-node=4 " in done.stdout
+    done = script(tmp_path, "--time=03:00:00", DRY_RUN="1", **of_shell)
+    assert "+ nemo-ada check --no-verifier --time=03:00:00 " in done.stdout
 
 
 def test_a_direct_sbatch_checks_its_nodes_before_the_driver(tmp_path: Path) -> None:
@@ -401,6 +406,22 @@ def test_a_machine_without_slurm_says_how_to_train_on_it(tmp_path: Path) -> None
             (tmp_path / "bin" / name).symlink_to(str(shutil.which(name)))
         done = script(tmp_path, "grpo.seed=1", PREFLIGHT="0", PATH=str(tmp_path / "bin"))
     assert done.returncode == 2 and "nemo-ada train" in done.stderr and "grpo.seed=1" in done.stderr, done
+
+
+def test_a_site_without_gpus_in_slurm_takes_the_number_that_plan_reads(tmp_path: Path) -> None:
+    """A YAML may have it from its `defaults`, which only nemo-ada follows. The slots get what the submission read."""
+    (tmp_path / "base.yaml").write_text("cluster:\n  gpus_per_node: 4\n")
+    (tmp_path / "my.yaml").write_text("defaults: base.yaml\n")
+    found = programs(
+        tmp_path, sbatch=f"env >{tmp_path}/environment; echo 7",
+        nemo_ada="if [ $1 = plan ]; then printf '%s\\n' --nodes=1 --gpus-per-node=4; fi",
+    )  # fmt: skip
+    given = {"GPUS_IN_SLURM": "0", "NEMO_RL_HOME": str(tmp_path), "RUN_DIR": str(tmp_path / "run"), **found}
+    done = script(tmp_path, str(tmp_path / "my.yaml"), name="train.sh", **given)
+    assert done.returncode == 0, done
+    assert "NEMO_ADA_GPUS=4\n" in (tmp_path / "environment").read_text()
+    done = script(tmp_path, str(tmp_path / "my.yaml"), name="train.sh", DRY_RUN="1", **given)
+    assert "check of the node: 4 GPUs" in done.stdout, done
 
 
 def test_a_site_without_gpus_in_slurm_takes_their_number_from_the_last_yaml(tmp_path: Path) -> None:

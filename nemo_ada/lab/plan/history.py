@@ -13,7 +13,7 @@ import numpy as np
 from nemo_ada.core.arrays import FloatArray, IntArray
 from nemo_ada.errors import UserError
 from nemo_ada.run.files import json_of
-from nemo_ada.run.folder import read_lines
+from nemo_ada.run.folder import RunDir, read_lines
 
 SAMPLER_STATES = ("state.json", "reinforce_ada.json")  # embedded, NeMo-RL
 log = logging.getLogger(__name__)
@@ -118,9 +118,8 @@ def _compute_equal_share(a: float, b: float, n: int) -> float:
 
 def _read_lengths(run_dir: Path) -> IntArray:
     """Return the tokens of single responses, by the newest checkpoint of either back end that can be read."""
-    states = [path for name in SAMPLER_STATES for path in (run_dir / "checkpoints").glob(f"step_*/{name}")]
-    numbered = [path for path in states if path.parent.name[5:].isdigit()]
-    for state in sorted(numbered, key=lambda path: int(path.parent.name[5:]), reverse=True):
+    saved = reversed(RunDir(run_dir).list_checkpoints())
+    for state in (path for folder in saved for name in SAMPLER_STATES if (path := folder / name).exists()):
         try:
             lengths = json_of(state)["sampler"]["latency"]["lengths"]
             return np.array([length for length in lengths if 0 < int(length) < MAX_VALUE], np.int64)

@@ -6,7 +6,7 @@ import math
 import shutil
 from pathlib import Path
 
-from nemo_ada.rules.check.site import find_job_folder
+from nemo_ada.rules.check.site import SAVES, find_job_folders
 from nemo_ada.rules.facts.memory import (
     GIB,
     compute_checkpoint_bytes,
@@ -21,7 +21,7 @@ from nemo_ada.rules.facts.models import ModelShape
 from nemo_ada.rules.facts.nemo_config import CAPTURED, CAPTURED_BY_DEFAULT, OFFLOAD, OFFLOADS, VLLM_KWARGS, NemoConfig
 from nemo_ada.rules.finding import Findings, error, ok, warning
 from nemo_ada.rules.layout import LEARNER, VLLM
-from nemo_ada.standing import get_users_folder, show_path
+from nemo_ada.standing import get_whole_path, show_path
 
 SEQS = "policy.generation.vllm_kwargs.max_num_seqs"
 TIGHT = 0.9  # share of the GPU above which it may not fit, because the estimate leaves out fragmentation
@@ -141,7 +141,7 @@ def check_checkpoint_disk(config: NemoConfig, shape: ModelShape, *, site: bool =
         shape: the shape of its model.
         site: whether a full folder of a job is an error.
     """
-    v, key = config.values, "checkpointing.checkpoint_dir"
+    v, key = config.values, SAVES
     if not v.get("checkpointing.enabled", False):
         yield warning("checkpointing.enabled", "false: a run that is stopped starts anew; set it to true")
         return
@@ -151,15 +151,15 @@ def check_checkpoint_disk(config: NemoConfig, shape: ModelShape, *, site: bool =
         return
     each = compute_checkpoint_bytes(config, shape) if v.get("checkpointing.save_optimizer", True) else 2.0 * parameters
     need = (keep + 1) * each
-    name = str(v.get(key, "."))
-    folder = find_job_folder(name)
+    folder = find_job_folders(v)[SAVES]
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     text = (
         f"{need / GIB:.0f} GiB = (keep_top_k {keep} + 1 being written) x {each / GIB:.0f} GiB "
         f"({parameters / 1e9:.1f} B x {each / parameters:g})"
     )
     free = shutil.disk_usage(existing).free
-    elsewhere = folder != get_users_folder() / name
+    name = str(v.get(key, folder))
+    elsewhere = folder != get_whole_path(Path(name))
     place = f"{existing}" + (" (RUN_ROOT)" if elsewhere else "")
     if free < need:
         yield (error if site and (elsewhere or show_path(Path(name)).is_absolute()) else warning)(

@@ -20,11 +20,12 @@ from nemo_ada.rules.finding import Finding, Findings, error, ok, skipped, warnin
 from nemo_ada.rules.gym import GENERATION, GYM, uses_gym
 from nemo_ada.rules.method import uses_reinforce_ada
 from nemo_ada.run.files import text_of
-from nemo_ada.run.folder import flatten
+from nemo_ada.run.folder import find_saves, flatten
 from nemo_ada.run.inputs import list_files
 from nemo_ada.standing import get_users_folder, show_path
 
 SERVER = "https://api.wandb.ai"
+SAVES = "checkpointing.checkpoint_dir"
 WITHOUT_SERVER = ("offline", "disabled", "dryrun")
 
 
@@ -183,28 +184,35 @@ def _read_text(path: Path) -> str:
 
 
 def find_job_folder(name: str) -> Path:
-    """The folder that a job uses for a name of the config: below RUN_ROOT, unless the name is an absolute path."""
+    """The folder that a job uses for a run_dir of the config: below RUN_ROOT, unless it is an absolute path."""
     path, root = show_path(Path(name)), read_site_setting("RUN_ROOT")  # a path that the user wrote as a relative one
     return get_users_folder() / (Path(root) / Path(*path.parts[1:]) if root and not path.is_absolute() else path)
 
 
+def find_job_folders(values: Values) -> dict[str, Path]:
+    """The run folder of a job and the folder where it saves. RUN_ROOT moves the second one only with the first."""
+    run = find_job_folder(str(values.get("run_dir", DEFAULT_RUN_DIR)))
+    return {"run_dir": run, SAVES: find_saves(run, values.config)}
+
+
 def check_folders(values: Values) -> Findings:
     """The run folder and the checkpoint folder can be created and written."""
-    for key in ("run_dir", "checkpointing.checkpoint_dir"):
-        folder = find_job_folder(str(values.get(key, DEFAULT_RUN_DIR)))
+    folders = find_job_folders(values)
+    for key, folder in folders.items():
+        works = "set RUN_ROOT in slurm/site.env" + (
+            "" if folder.is_relative_to(folders["run_dir"]) else f", or {SAVES}"
+        )
         above = next(parent for parent in (folder, *folder.parents) if parent.exists())
         try:
             with tempfile.TemporaryFile(dir=above):
                 pass
         except OSError as problem:
-            yield error(
-                key, f"{folder} cannot be written ({above}: {problem.strerror}); set RUN_ROOT in slurm/site.env"
-            )
+            yield error(key, f"{folder} cannot be written ({above}: {problem.strerror}); {works}")
             continue
-        if key == "checkpointing.checkpoint_dir" and _is_in_memory(above):
+        if key == SAVES and _is_in_memory(above):
             yield error(
                 key, f"{folder} is in the memory of this machine (tmpfs): other nodes do not see it, and it is empty "
-                "after the job; set RUN_ROOT in slurm/site.env to a shared folder",
+                f"after the job; {works} to a shared folder",
             )  # fmt: skip
 
 

@@ -214,8 +214,17 @@ def test_the_sites_file_is_read_where_the_environment_says_nothing(tmp_path, mon
         "/nowhere.sqsh", str(tmp_path), os.path.expandvars("$HOME/x"), "",
     ]  # fmt: skip
     assert [finding.level for finding in site.check_image()] == ["error"]
-    disk = next(f for f in examine_nemo_rl(changed({})) if f.key == "checkpointing.checkpoint_dir")
-    assert disk.message.endswith(f"are free at {tmp_path} (RUN_ROOT)") or f"{tmp_path} (RUN_ROOT)" in disk.message
+    for saves, place in (
+        ({"checkpointing.checkpoint_dir": "runs/x/checkpoints"}, f"{tmp_path} (RUN_ROOT)"),
+        (
+            {"checkpointing.checkpoint_dir": f"{tmp_path}/other/grpo"},  # RUN_ROOT moves a run, and no folder elsewhere
+            f"{tmp_path}/other ",
+        ),
+    ):
+        (tmp_path / "other").mkdir(exist_ok=True)
+        config = changed({"run_dir": "runs/x", **saves})
+        disk = next(f for f in examine_nemo_rl(config) if f.key == "checkpointing.checkpoint_dir")
+        assert f"free at {place}" in f"{disk.message} "
     monkeypatch.setenv("RUN_ROOT", "/")
     assert read_site_setting("RUN_ROOT") == "/"
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from nemo_ada.errors import UserError
-from nemo_ada.nemo.launch.export import _add_prompts, export_checkpoint
+from nemo_ada.nemo.launch.export import _add_prompts, export_checkpoint, find_checkpoint
 from nemo_ada.run.files import write_folder
 from nemo_ada.run.folder import CONTRACT
 from nemo_ada.tasks.prompting import read_contract
@@ -183,6 +183,22 @@ def test_an_export_says_what_it_is(tmp_path):
     for part in ("preset ada_single", "abc1234", "accuracy 0.500", "after step 20"):
         assert part in card
     assert "0.900" not in card
+
+
+def test_a_run_that_saves_elsewhere_is_exported_from_there_also_when_it_has_moved(tmp_path):
+    """NeMo-RL's own files save into results/; a YAML of a user's that builds on one names its run_dir alone."""
+    run, results = tmp_path / "run", tmp_path / "results/grpo"
+    embedded(tmp_path, 10).parent.rename((results.parent.mkdir(), results)[1])
+    run.mkdir()
+    config = {"run_dir": str(run), "checkpointing": {"checkpoint_dir": str(results)}}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    made = export_checkpoint(run, step=None, out=None, say=lambda line: None)
+    assert (made.parent, json.loads((made / "config.json").read_text())) == (run / "hf", {"step": 10})
+    config["checkpointing"]["checkpoint_dir"] = str(run / "saves")
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    results.rename(run / "saves")
+    moved = run.rename(tmp_path / "moved")
+    assert find_checkpoint(moved, None) == moved / "saves/step_000010"
 
 
 def test_a_run_that_saved_nothing_is_named(tmp_path):
