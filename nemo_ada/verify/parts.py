@@ -35,6 +35,7 @@ _REMAINDER = re.compile(
     r"(?:\\text\s*\{\s*,?\s*(?:with |and )?(?:an? |the )?(?:R|r|rem\.?|[Rr]emainder)(?: is| of)?\s*[:=]?\s*\}"
     r"|\s(?:with |and )?(?:an? |the )?(?:R|r|[Rr]emainder)(?: is| of)?\s)\s*=?\s*(?P<remainder>[^,;=\s][^,;=]*)"
 )
+_BY_IN_TEXT = re.compile(r"\\text\s*\{([^{}]*\bby\b[^{}]*)\}")
 _BY = re.compile(r"\s*(?:\\text\s*\{\s*by\s*\}|\bby\b)\s*")
 _WORD = re.compile(r"[^\W\d_]+(?:[-'][^\W\d_]+)*")
 _NAME_IN_FRONT = re.compile(r"(?P<words>(?:[^\W\d_]+(?:[-'][^\W\d_]+)*\s*)+)\s*[:=]?\s*(?P<value>.*)", re.DOTALL)
@@ -147,7 +148,7 @@ def remainder(text: str) -> tuple[str, str] | None:
 
 def sides_by(text: str) -> tuple[str, ...]:
     """Return 8 and 5 of "8 by 5". Nothing for another text."""
-    found = _BY.split(re.sub(r"\\text\s*\{([^{}]* by [^{}]*)\}", r" \1 ", text).strip())
+    found = _BY.split(_BY_IN_TEXT.sub(r" \1 ", text).strip())
     return tuple(found) if 1 < len(found) < 4 and all(re.match(r"\d", one) for one in found) else ()
 
 

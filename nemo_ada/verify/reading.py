@@ -93,7 +93,7 @@ _SUCH_THAT = re.compile(r"\\mid(?![a-z])|\||:")
 _PLUS_MINUS = re.compile(r"\\(pm|mp)(?![a-z])")
 _GREEK = r"\\(?:alpha|beta|gamma|theta|phi|lambda|mu|omega|rho|varphi|delta|varepsilon|epsilon)(?![a-z])"
 VARIABLE = re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:_(?:\w|\{{\w+\}}))?")
-_POINT = re.compile(r"[A-Z](?:(?=\()|\s+(?=\(.*,))")
+_POINT = re.compile(r"[A-Z](?:_\d)?(?:(?=\()|\s+(?=\(.*,))")
 CALL = re.compile(r"(?P<head>[A-Za-z]+)\s*\((?P<arguments>[^()]*)\)")
 _REVERSED = re.compile(r"([\](\[])([^\[\]()]*)([\[)\]])")
 _COLUMN = re.compile(r"\\begin\{([pb]?matrix)\}(.*)\\end\{\1\}", re.DOTALL)
@@ -111,7 +111,8 @@ _NO_LABEL = re.compile(r"\\(?:emptyset|pi|infty|sqrt|cdot|times|sin|cos|tan|log|
 _LETTER = re.compile("[A-Za-z]")
 _INDEX = re.compile(r"_(?:\\[a-z]+|\{(?:[^{}]|\{[^{}]*\})*\}|\w)")
 _TEXT_OF = re.compile(r"\\text\s*\{([^{}]*)\}")
-_AT = re.compile(r"(?P<value>[^=]*[\w})])\s*(?:\\text\s*\{\s*,?\s*at\s*\}|\bat\b)\s*(?P<where>[a-z]\s*=[^=]+)")
+_AT = re.compile(r"(?P<value>[^=]*[\w})])\s*,?\s*(?:\\text\s*\{\s*[,(]?\s*at\s*\}|\bat\b)\s*(?P<where>[a-z]\s*=[^=]+)")
+_AND_IN_TEXT = re.compile(r"\\text\s*\{([^{}\d]*\w),? and\s*\}(?=\s*-?\d)")  # 8 \text{ nickels and } 12 \text{ dimes}
 _INTEGERS_IN = re.compile(r"(?P<name>[a-z])\s*\\in\s*\\mathbb\s*\{?(?P<which>[ZN])\}?")
 _VECTOR = re.compile(
     r"(?<=[\w}\-)])\s*(?:\\cdot\s*)?(?:\(.*,|\\langle|\[.*,|\\begin\{[pb]?matrix)|\)\s*/|^\\frac\s*\{\s*\(.*,"
@@ -154,6 +155,10 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         return (branches, Amount(text))
     if ("\\hat{" in text or _VECTOR.search(text)) and (vectors := components(text)):
         return tuple(Items("tuple", vector) for vector in vectors)
+    if "by" in text and (sides_of := sides_by(text)):
+        return (Items("tuple", sides_of),)
+    if "and" in text:
+        text = _AND_IN_TEXT.sub(r"\\text{\1}\\text{ and }", text)
     if (spoken_one := said(text)) is not None:
         return (spoken_one,)
     inner = ALL_TEXT.fullmatch(text)
@@ -198,8 +203,6 @@ def _structure(text: str, depth: int) -> list[Reading]:
         return [Items("list", divided)]
     if "at" in text and (at := _AT.fullmatch(text)) is not None:
         return [Items("list", (at["value"], at["where"]), "at")]
-    if "by" in text and (sides_of := sides_by(text)):
-        return [Items("tuple", sides_of)]
     member = _MEMBER.fullmatch(text)
     if (listed := _listed(text)) and (member is None or _reversed(member["rest"].strip()) is None):
         return listed
