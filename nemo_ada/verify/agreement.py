@@ -45,6 +45,7 @@ from nemo_ada.verify.words import Choice, Text, elaborates, meaning, read_head
 
 _ROUNDED = Fraction(1, 100)  # 1/3 = 0.333 is no contradiction
 _OPTION = re.compile("[A-J]")
+_ANGLE = re.compile(r"[xytzuw]|\\(?:theta|phi|varphi|alpha|beta)")
 # 1 + 3 + \ldots + 99, 1 \cdot 2 \cdot 3 \ldots n: its value is not read, so that any value may follow it.
 _LONG_SUM = re.compile(
     r"\d(?:[\d\s+\-*/^{}()!kn]|\\(?:cdot|times|frac|left|right)(?![a-z]))*\\ldots"
@@ -292,7 +293,7 @@ class Agreement:
 
     def _same_solutions(self, wanted: Equation, claim: str) -> bool:
         r"""Return whether an answer has all solutions of an angle: x = 5\pi/4 - n\pi for x = \pi/4 + n\pi."""
-        angle = VARIABLE.fullmatch(wanted.name) and ("\\pi" in wanted.claim or "°" in wanted.claim)
+        angle = _ANGLE.fullmatch(wanted.name) and ("\\pi" in wanted.claim or "°" in wanted.claim)
         return bool(angle) and self._algebra.same_progression(wanted.claim, claim)
 
     @staticmethod

@@ -119,7 +119,9 @@ _DOLLARS, _CENTS = (
 @lru_cache(maxsize=4096)
 def _asked_units(prompt: str) -> frozenset[Unit]:
     found = [unit(match[1] or match[2]) for match in _COUNT_ASKED.finditer(prompt)]
-    if _MONEY_ASKED.search(prompt) and _DOLLARS.search(prompt) and not _CENTS.search(prompt):
+    question = _SENTENCE_END.split(prompt.strip())[-1]
+    money = _MONEY_ASKED.search(question) and "how many" not in question.lower()
+    if money and _DOLLARS.search(prompt) and not _CENTS.search(prompt):
         found.append(unit("dollars"))
     return frozenset(one for one in found if one is not None and one.dimension and one.known and one.scale == 1)
 
@@ -210,12 +212,15 @@ def forbids(prompt: str, wanted: str, given: str) -> bool:
     if len(sides) < 2:
         return False
     if "=" not in wanted:  # what the prompt says is no answer
-        return len(sides[0]) > 1 and "=" in prompt and _bare(given) in _mathematics(prompt)
+        states = len(sides[0]) > 1 and number(wanted) is not None and not _choices(prompt)
+        return states and _bare(given) in _mathematics(prompt)
     match = _FOR_WHICH_VARIABLE.search(prompt)
     name = match and (match["name"] or match["subject"] or match["of"])
-    if not name or split(wanted, _EQUALS)[0][0] != name:
+    if not name or "," in given or split(wanted, _EQUALS)[0][0] != name:
         return False
-    return not any(re.fullmatch(rf"{name}(?:\([^()]*\))?", side) for side in (sides[0], sides[-1]))
+    alone = re.compile(rf"{name}(?:_\{{?\w+\}}?)?(?:\([^()]*\))?")
+    bare = [re.sub(r"\\text\s*\{[^{}]*\}|\\[A-Za-z]+", " ", side).strip() for side in sides]
+    return any(name in side and not alone.fullmatch(side) for side in bare)
 
 
 def _other_content(prompt: str, wanted: str, given: str) -> bool:

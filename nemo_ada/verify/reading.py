@@ -145,6 +145,8 @@ def readings(text: str, depth: int = 0) -> tuple[Reading, ...]:
         return readings(text[1:-1].strip(), depth + 1)
     if meaning(text) == NOTHING:
         return (Text(NOTHING),)
+    if text.startswith("\\pmod"):  # the end of something
+        return (Text(compact(text)),)
     if "\\pmod{2}" in text and (parity := _PARITY.fullmatch(text)) is not None:
         said_in_words = Text(f"{parity['name']} is {'odd' if parity['rest'] == '1' else 'even'}")
         return (*_structure(text, depth), said_in_words)
