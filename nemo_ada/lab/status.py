@@ -297,14 +297,22 @@ def _describe_state(
 
 
 def _count_gpu_hours(folder: Path, attempts: Sequence[Sequence[str]]) -> float | None:
-    """Return the GPU hours of all attempts; None where config.yaml does not say how many GPUs they held."""
+    """Return the GPU hours of all attempts; None where config.yaml does not say how many GPUs a node has.
+
+    Each attempt held the nodes whose logs are in its folder: a resumed run may take more or fewer than before.
+    """
     cluster = re.search(r"^cluster:\n((?: .*\n)+)", _read_text(folder / "config.yaml"), re.M)
     found = dict(re.findall(r"^  (gpus_per_node|num_nodes): (\d{1,6})$", cluster[1] if cluster else "", re.M))
     if "gpus_per_node" not in found or not attempts:
         return None
     last = time.time() - (_measure_age(folder / "heartbeat") or 0.0)  # of an attempt that has written no end
-    spans = [(_read_count(_read_cell(line, ENDED)) or last) - (_read_count(line[STARTED]) or last) for line in attempts]
-    return sum(max(0.0, span) for span in spans) / 3600 * int(found["gpus_per_node"]) * int(found.get("num_nodes", 1))
+    hours = 0.0
+    for line in attempts:
+        span = (_read_count(_read_cell(line, ENDED)) or last) - (_read_count(line[STARTED]) or last)
+        name = _read_cell(line, FOLDER)  # of a table that anybody may have written
+        logs = len(list((folder / "attempts" / name).glob("node-*.log"))) if re.fullmatch(r"[\w-]+", name) else 0
+        hours += max(0.0, span) / 3600 * (logs or int(found.get("num_nodes", 1)))
+    return hours * int(found["gpus_per_node"])
 
 
 def _find_remedy(slots: Sequence[Mapping[str, str]]) -> str | None:

@@ -138,6 +138,9 @@ def test_gpu_hours_are_those_of_all_attempts(tmp_path: Path) -> None:
     (tmp_path / "attempts.tsv").write_text("7\t7\t1000\t0\t7-0\t4600\twall\tx\n7\t8\t5000\t9\t8-0\t6800\tdone\t\n")
     found = read_status(tmp_path)
     assert found["gpu_hours"] == 24.0 and "GPU hours so far: 24.0" in render_status(found)
+    (tmp_path / "attempts/7-0").mkdir(parents=True)
+    (tmp_path / "attempts/7-0/node-n1.log").touch()  # the first attempt had one node, and the run went on with two
+    assert read_status(tmp_path)["gpu_hours"] == 16.0
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

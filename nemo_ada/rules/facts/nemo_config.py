@@ -14,7 +14,8 @@ from typing import Any, Literal
 from nemo_ada.config.ada import AdaSettings, EstimationSampling
 from nemo_ada.config.values import Values
 from nemo_ada.errors import UserError
-from nemo_ada.rules.facts.cards import Card, choose_card
+from nemo_ada.rules.facts.cards import A100, Card, choose_card
+from nemo_ada.rules.facts.cards import KEY as CARD
 from nemo_ada.rules.facts.lora import Lora
 
 DEFAULT_RUN_DIR = "runs/nemo_rl"  # folder of a run whose config names none
@@ -26,6 +27,7 @@ OFFLOAD, OFFLOADS = "optimizer_offload", ("pinned", "pageable")
 """CPU memory through which the optimizer leaves a GPU that learner and engine share. The first is the default."""
 # The defaults of vLLM 0.20 for max_num_seqs (NeMo-RL pull request 4221).
 ASYNC_MAX_NUM_SEQS, SYNC_MAX_NUM_SEQS = 128, 1024
+A100_MAX_NUM_SEQS = 256  # of the synchronous engine: vllm/engine/arg_utils.py, get_batch_defaults
 MEMORY_SHARE = 0.9  # vLLM's default of gpu_memory_utilization
 
 
@@ -206,7 +208,8 @@ class EngineFacts:
             gpus = engine_nodes * values.integer(f"{resources}.gpus_per_node", gpus_per_node)
         asynchronous = bool(values.get(f"{vllm}.async_engine", False))
         few = values.get(f"{VLLM_KWARGS}.scheduler_cls") == FEW_MESSAGES
-        default = ASYNC_MAX_NUM_SEQS if asynchronous else SYNC_MAX_NUM_SEQS
+        synchronous = A100_MAX_NUM_SEQS if choose_card({CARD: values.get(CARD)}) is A100 else SYNC_MAX_NUM_SEQS
+        default = ASYNC_MAX_NUM_SEQS if asynchronous else synchronous
         seqs = values.integer(f"{VLLM_KWARGS}.max_num_seqs", default)
         captured = values.integer(f"{VLLM_KWARGS}.{CAPTURED}", min(2 * seqs, CAPTURED_BY_DEFAULT))
         share = values.number(f"{vllm}.gpu_memory_utilization")
