@@ -63,6 +63,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 given[name] = values if default is None else replace(default, **values)
         command(*words, **given)
 
+    del run.__wrapped__  # type: ignore[attr-defined]  # it has no signature of its own
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]

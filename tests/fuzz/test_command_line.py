@@ -134,7 +134,7 @@ def lines(draw):
 @given(arguments=lines())
 @cases(20)
 def test_any_command_line_ends_with_a_result_or_a_message(arguments):
-    codes = (0, 1, 2) if arguments[0] == "check" else (0, 2)
+    codes = (0, 2, 3) if arguments[0] == "check" else (0, 2)
     check(command(arguments, "command lines"), codes=codes)
 
 
@@ -150,7 +150,7 @@ def test_a_place_that_holds_nothing_useful_is_refused_as_an_argument_and_survive
     start = QUICK if path[0] == "simulate" else FINE.get(path[0], ["fine.jsonl"])
     for option in (option for option in named if option.startswith("--")):
         for place in TRIED:
-            codes = (0, 1, 2) if path[0] == "check" else (0, 2)
+            codes = (0, 2, 3) if path[0] == "check" else (0, 2)
             check(command([*path, *start, *required(path), option, place], "places"), codes=codes)
 
 

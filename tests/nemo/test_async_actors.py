@@ -231,6 +231,28 @@ def test_a_run_that_is_stopped_at_any_moment_goes_on_with_every_prompt_once(upst
     assert all(metrics["ada/samples_drawn"] <= CAP for _, metrics in taken)
 
 
+def test_a_step_that_is_taken_while_the_collector_looks_for_one_is_not_drawn_again(upstream):
+    """What the collector asked first is old when it asks what the buffer has of the step: none any more."""
+    driver = Driver(upstream, Engine(labels(RATES)))
+    driver.take()
+    driver.kill()
+    collector, buffer = driver.collector.instance, driver.buffer
+    collector._generating_targets.clear()
+    first = [-1]
+
+    class Late:
+        get_last_target_weight_already_generated = SimpleNamespace(
+            remote=lambda: first.pop() if first else buffer.get_last_target_weight_already_generated.remote()
+        )
+
+        def __getattr__(self, name):
+            return getattr(buffer, name)
+
+    collector.replay_buffer = Late()
+    assert collector._get_next_target_for_generation(0) is None and not first
+    assert not collector._generating_targets
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_prompts_come_in_the_datas_order_only_where_it_is_not_shuffled(upstream, shuffle, monkeypatch):
     handed = []

@@ -211,6 +211,22 @@ class Collector(Upstream):
         age = int(Values(self.master_config).get("grpo.async_grpo.max_trajectory_age_steps"))
         return list(range(generation_weight_version, generation_weight_version + age + 1))
 
+    def _get_next_target_for_generation(self, generation_weight_version: int) -> int | None:
+        """Return a step that needs more groups, which is reserved then. None where no step does.
+
+        NeMo-RL asks the buffer twice: which step was taken last, and what it has for a step. A step that the loop takes
+        between the two looks as if it had no group, and its groups would be drawn again. So the buffer is asked once
+        more when the step is reserved: nobody takes it from then on before it is complete.
+        """
+        target: int | None = super()._get_next_target_for_generation(generation_weight_version)
+        if target is None or target > self.ray.get(
+            self.replay_buffer.get_last_target_weight_already_generated.remote()
+        ):
+            return target
+        with self._generation_check_lock:
+            self._generating_targets.discard(target)
+        return None
+
     def _hand_over(self, ticket: int) -> None:
         """Check that the buffer has the group of this prompt, and mark its ticket as done.
 

@@ -75,6 +75,7 @@ METHODS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     COLLECTOR: {
         "start_collection": ("self", "dataloader"),
         "_calculate_target_weights": ("self", "generation_weight_version"),
+        "_get_next_target_for_generation": ("self", "generation_weight_version"),
         "_process_batch": ("self", "batch"),
         "wait_for_pending_generations": ("self",),
         "get_dataloader_state": ("self",),
