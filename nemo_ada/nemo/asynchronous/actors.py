@@ -68,13 +68,9 @@ def replace_actors(master_config: Any, checkpointer: Any) -> Iterator[None]:
         UserError: NeMo-RL is not as expected, or the newest checkpoint is not one of asynchronous Reinforce-Ada.
     """
     module, classes = importlib.import_module(ACTORS), check_actors()
-    settings = nemo_settings.read(master_config)
+    settings, saved = nemo_settings.read(master_config), read_saved_queue(checkpointer.get_latest_checkpoint_path())
     actors = {
-        "AsyncTrajectoryCollector": Watched(
-            make_collector_class(
-                classes["AsyncTrajectoryCollector"], read_saved_queue(checkpointer.get_latest_checkpoint_path())
-            )
-        ),
+        "AsyncTrajectoryCollector": Watched(make_collector_class(classes["AsyncTrajectoryCollector"], saved)),
         "ReplayBuffer": make_buffer_class(classes["ReplayBuffer"], settings.global_batch, settings.seed),
     }
     with replace_names(module, actors):
@@ -90,8 +86,7 @@ def check_actors() -> dict[str, type]:
 
 def _unwrap_actor(module: Any, name: str) -> type:
     """Return the plain class behind a Ray actor class, after a check of its methods."""
-    actor = getattr(module, name, None)
-    metadata = getattr(actor, "__ray_metadata__", None)
+    metadata = getattr(getattr(module, name, None), "__ray_metadata__", None)
     plain = getattr(getattr(metadata, "modified_class", None), "__ray_actor_class__", None)
     if plain is None or not plain.__module__.startswith(ACTORS):
         raise UserError(f"{ACTORS}.{name} is no actor class of NeMo-RL's own, or reinforce_ada is active: {ADVICE}")
@@ -191,12 +186,11 @@ class Collector(Upstream):
         delivered, groups = self.ray.get(self.replay_buffer.delivered.remote())
         for target, group in groups:
             self._groups.restore(target, group)
-        config = self.master_config
-        shuffled = bool(Values(config).get("data.shuffle", True))
+        values = Values(self.master_config)
         queue = PromptQueue(
             dataloader,
-            size=int(Values(config).get("grpo.num_prompts_per_step")),
-            seed=self._settings.seed if shuffled else None,
+            size=int(values.get("grpo.num_prompts_per_step")),
+            seed=self._settings.seed if values.get("data.shuffle", True) else None,
             delivered=delivered,
             state=self.saved,
         )
@@ -212,16 +206,14 @@ class Collector(Upstream):
         return list(range(generation_weight_version, generation_weight_version + age + 1))
 
     def _get_next_target_for_generation(self, generation_weight_version: int) -> int | None:
-        """Return a step that needs more groups, which is reserved then. None where no step does.
+        """Return a step that needs more groups, after it was reserved, or None.
 
-        NeMo-RL asks the buffer twice: which step was taken last, and what it has for a step. A step that the loop takes
-        between the two looks as if it had no group, and its groups would be drawn again. So the buffer is asked once
-        more when the step is reserved: nobody takes it from then on before it is complete.
+        NeMo-RL asks the buffer which step was taken last, and then what it has of a step. One that the loop takes in
+        between seems to have no group, and would be drawn again. So the buffer is asked once more after that.
         """
         target: int | None = super()._get_next_target_for_generation(generation_weight_version)
-        if target is None or target > self.ray.get(
-            self.replay_buffer.get_last_target_weight_already_generated.remote()
-        ):
+        taken = self.ray.get(self.replay_buffer.get_last_target_weight_already_generated.remote())
+        if target is None or target > taken:
             return target
         with self._generation_check_lock:
             self._generating_targets.discard(target)
@@ -260,10 +252,7 @@ class Collector(Upstream):
 
         There the collector numbers prompts as its loader yields them, saves an older state of the loader, and leaves
         out prompts by that number after a resume. Our queue skips by ticket, and its numbers differ. So the state says
-        that it has none of that numbering, which NeMo-RL also has for data without numbers.
-
-        Args:
-            frontier_ordinal: number of prompts that were trained on. It is not used.
+        that it has none of that numbering, as NeMo-RL also says of data without numbers. The ordinal is not used.
         """
         return {"dataloader_state": self.get_dataloader_state(), "base_ordinal": None, "frontier_aligned": False}
 
@@ -371,12 +360,10 @@ class PerBatch(Collector):
         self, *, input_batch: Any, num_generations: int, **given: Any
     ) -> AsyncGenerator[GymRollout, None]:
         """Yield each group over NeMo-Gym. This replaces `run_async_nemo_gym_rollout`."""
-        async for _, batch, metrics in self._draw_groups(
-            RolloutCall.of(self._refuse, given), input_batch, num_generations
-        ):
-            yield replace(
-                make_result(batch, metrics, given["tokenizer"]), task_index=batch["extra_env_info"][0].get(TASK_INDEX)
-            )
+        call = RolloutCall.of(self._refuse, given)
+        async for _, batch, metrics in self._draw_groups(call, input_batch, num_generations):
+            result = make_result(batch, metrics, given["tokenizer"])
+            yield replace(result, task_index=batch["extra_env_info"][0].get(TASK_INDEX))
 
     async def _draw_groups(
         self, call: RolloutCall, repeated_batch: Any, num_generations: int
@@ -510,6 +497,4 @@ def _list_tickets(trajectories: Any) -> list[int]:
 def _make_sendable(error: BaseException) -> Exception:
     """Return the error itself if its class is known to survive a copy, and an error with its text otherwise."""
     known = type(error).__module__.partition(".")[0] in ("nemo_ada", "builtins", "ray")
-    if known and isinstance(error, Exception):
-        return error
-    return RuntimeError(f"{type(error).__name__}: {error}")
+    return error if known and isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
