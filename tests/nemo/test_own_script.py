@@ -63,7 +63,8 @@ def example(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     apply(home, of_main if "Timer" in (home / SCRIPT).read_text() else of_release, f"--include={SCRIPT}")
     script, last = (home / SCRIPT).read_text(), "checkpointer=checkpointer))\n"
     assert script.count(last) == 1
-    (home / SCRIPT).write_text(script.replace(last, last + textwrap.indent(blocks("python")[0], "    ")))
+    (records,) = [block for block in blocks("python") if "Records(" in block]
+    (home / SCRIPT).write_text(script.replace(last, last + textwrap.indent(records, "    ")))
     (home / "examples" / "configs" / "tiny.yaml").write_text(yaml.safe_dump(tiny(lab), sort_keys=False))
     return home
 
