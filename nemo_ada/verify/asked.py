@@ -76,6 +76,7 @@ def _says_yes(text: str, question: tuple[str, ...]) -> bool | None:
         return None
     stems = {_stem(word) for word in question}
     named: set[str] = set()
+    opposed: set[str] = set()
     turned = sum(word in _DENIES for word in words)
     for word in words:
         stem = _stem(word)
@@ -87,10 +88,12 @@ def _says_yes(text: str, question: tuple[str, ...]) -> bool | None:
         elif word not in _FORM_WORDS | _NOUNS | _DENIES and len(word) > 1:
             if not _is_opposite(stem, stems):
                 return None
-            named.add(word)
+            opposed.add(word)
             turned += 1
+    if named and opposed:  # "it converges and diverges"
+        return None
     adverbs = {word for word in question if word.endswith("ly")} - _FORM_WORDS
-    return turned == 0 if named and turned < 2 and adverbs <= set(words) else None
+    return turned == 0 if (named or opposed) and turned < 2 and adverbs <= set(words) else None
 
 
 def _is_opposite(stem: str, stems: set[str]) -> bool:
@@ -224,10 +227,12 @@ def forbids(prompt: str, wanted: str, given: str) -> bool:
 
 
 def _other_content(prompt: str, wanted: str, given: str) -> bool:
-    """Return whether an answer names the right letter with the number of another choice."""
+    """Return whether an answer names the right letter with another choice's number, or another choice's letter."""
     content, said = _choices(prompt).get(wanted, ""), read_option(given)
     if not content or not isinstance(said, Choice) or not said.meaning:
         return False
+    if said.letter != wanted:
+        return True
     ours, theirs = number(content), number(said.meaning)
     return ours is not None and theirs is not None and not ours.equals(theirs)
 
